@@ -1,7 +1,10 @@
 # One image for all three services; what it runs is its first argument:
 #   docker run slotmesh controller_service --help
 
-FROM python:3.11-slim AS build
+# Any Debian or Ubuntu with Python 3.11 or newer as `python`.
+ARG BASE_IMAGE=python:3.11-slim
+
+FROM ${BASE_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/slotmesh
 ENV PATH=/opt/slotmesh/bin:$PATH
@@ -11,12 +14,16 @@ COPY slotmesh slotmesh
 COPY router_service router_service
 COPY replica_service replica_service
 COPY controller_service controller_service
-# The extra is the digits example's; EXTRAS= builds the mesh alone.
-ARG EXTRAS=digits
-RUN pip install -c constraints.txt ".[${EXTRAS}]"
+# What the digits example needs, and what traces do; EXTRAS= builds the mesh alone.
+ARG EXTRAS=digits,otlp
+# Tests of packages, and what only builds, stay behind.
+RUN pip install -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
+    && find /opt/slotmesh -type d -name tests -prune -exec rm -rf {} + \
+    && pip uninstall --yes setuptools pip
 
-FROM python:3.11-slim
-RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin slotmesh
+FROM ${BASE_IMAGE}
+RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin slotmesh \
+    && install -d -o slotmesh -g slotmesh /var/lib/slotmesh
 COPY --from=build /opt/slotmesh /opt/slotmesh
 # Handlers are imported from the working directory: mount or copy yours here.
 WORKDIR /app

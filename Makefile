@@ -12,6 +12,7 @@ MUTANTS ?=
 RUN_ARGS ?=
 BENCH_ARGS ?=
 SIM_ARGS ?=
+COMPOSE_ARGS ?=
 SEEDS ?= 200
 
 # The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
@@ -59,6 +60,10 @@ bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.
 sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas, sizes of frames (three minutes)
 	@$(BIN)/python -m simulation $(SIM_ARGS)
 
+.PHONY: compose-test
+compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (three minutes)
+	@$(BIN)/python -m tests.compose $(COMPOSE_ARGS)
+
 .PHONY: simulate
 simulate: $(VENV)/.dev-ready ## Simulate whole meshes in which things break, SEEDS=200 other ones each time
 	@$(BIN)/python -m simulation mesh --seeds $(SEEDS) $(SIM_ARGS)
@@ -103,6 +108,8 @@ format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fi
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write protos
 	$(BIN)/python tools/generate_settings_table.py
+	$(BIN)/python tools/generate_metrics_document.py
+	$(BIN)/python tools/generate_dashboard.py
 
 .PHONY: protos
 protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/
@@ -114,8 +121,24 @@ baseline: $(VENV)/.dev-ready ## Record the protos as what later versions must st
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) $(NODE_CLIENT)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) $(NODE_CLIENT)/node_modules dist build .compose-test $(GRPC_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- the OpenTelemetry collector ------------------------------------------------------------------------------------
+# A real one for the tests of telemetry, with nothing but what these need: built from source, at pinned versions.
+OTELCOL := .tools/otelcol
+OTELCOL_BUILDER := v0.125.0
+
+.PHONY: otel-collector
+otel-collector: $(OTELCOL) ## Build the OpenTelemetry collector that tests of traces use; needs go 1.23 or newer
+
+$(OTELCOL): deploy/otel-collector/builder.yaml
+	@command -v go >/dev/null || { echo "The OpenTelemetry collector is built with go 1.23 or newer, and there is none." >&2; exit 1; }
+	@echo "Building the OpenTelemetry collector into .tools (some minutes, once)"
+	@mkdir -p .tools
+	@GOBIN="$(CURDIR)/.tools" go install go.opentelemetry.io/collector/cmd/builder@$(OTELCOL_BUILDER)
+	@.tools/builder --config $<
+	@mv .tools/otelcol-build/otelcol $@ && rm -rf .tools/otelcol-build .tools/builder
 
 # --- the Node client ------------------------------------------------------------------------------------------------
 # No lock file: it would record where packages were downloaded from. package.json pins the versions.
@@ -129,6 +152,29 @@ $(NODE_CLIENT)/node_modules/.ready: $(NODE_CLIENT)/package.json
 	@cd $(NODE_CLIENT) && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# --- gRPC tools ------------------------------------------------------------------------------------------------------
+# From the Go registry that GOPROXY of the environment says. Another version pinned here is built anew.
+GRPC_TOOLS := .tools/grpc
+GRPCURL_VERSION := v1.9.4
+GHZ_VERSION := v0.120.0
+
+.PHONY: grpc-tools
+grpc-tools: $(GRPC_TOOLS)/.grpcurl-$(GRPCURL_VERSION) $(GRPC_TOOLS)/.ghz-$(GHZ_VERSION) ## Build grpcurl and ghz, for the tests of docs/grpcurl.md (needs go)
+
+$(GRPC_TOOLS)/.grpcurl-$(GRPCURL_VERSION):
+	$(call go_install,github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION))
+
+$(GRPC_TOOLS)/.ghz-$(GHZ_VERSION):
+	$(call go_install,github.com/bojand/ghz/cmd/ghz@$(GHZ_VERSION))
+
+define go_install
+@command -v go >/dev/null || { echo "grpcurl and ghz are built with go 1.25 or newer, and there is none." >&2; exit 1; }
+@echo "Building $(1) (a minute or two, once)"
+@mkdir -p $(GRPC_TOOLS)
+@GOBIN="$(CURDIR)/$(GRPC_TOOLS)" go install $(1)
+@touch $@
+endef
+
 # --- environment ----------------------------------------------------------------------------------------------------
 # Two stamps, because who only wants to see it run should not wait for the developers' tools. They mean nothing when
 # the interpreter has gone, as after an upgrade of Python.
@@ -137,7 +183,7 @@ ifneq ($(shell $(BIN)/python -c 'print("works")' 2>/dev/null),works)
 endif
 
 $(VENV)/.dev-ready: pyproject.toml constraints.txt
-	$(call install,dev$(,)digits)
+	$(call install,dev$(,)digits$(,)otlp)
 	@touch $(VENV)/.run-ready $@
 
 $(VENV)/.run-ready: pyproject.toml constraints.txt

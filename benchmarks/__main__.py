@@ -32,6 +32,8 @@ from benchmarks import (
     sessions_cost,
     slow_calls,
     stalled,
+    tables,
+    tracing_cost,
     two_step,
 )
 from benchmarks.findings import Finding
@@ -54,7 +56,9 @@ TITLES: Final = {
     "slow-calls": "ten thousand calls that wait",
     "core": "cost of the router's decisions",
     "memory": "memory of queued calls",
+    "tables": "routing tables of 10,000 replicas",
     "metrics": "cost of metrics",
+    "tracing": "cost of traces",
     "sessions": "cost of sessions",
     "large": "small calls beside large payloads",
     "stalled": "a client that does not read",
@@ -63,7 +67,7 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "memory", "metrics", "sessions", "large"),
+    *("core", "memory", "tables", "metrics", "tracing", "sessions", "large"),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -172,7 +176,9 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "vectorised": lambda: _vectorised(rounds=3 if quick else 10),
         "slow-calls": lambda: slow_calls.measure(rounds=2 if quick else 5),
         "memory": memory.measure,
+        "tables": lambda: tables.measure(rounds=3 if quick else 7),
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
+        "tracing": lambda: tracing_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
         "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),

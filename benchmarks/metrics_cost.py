@@ -18,7 +18,7 @@ from typing import Final
 import slotmesh
 from benchmarks import findings, workloads
 from benchmarks.findings import Finding
-from benchmarks.processes import ProcessMesh, ServerProcess, process_mesh, scrape
+from benchmarks.processes import MeshProcess, ProcessMesh, process_mesh, scrape
 from benchmarks.progress import show
 from benchmarks.statistics import Sample
 from benchmarks.workloads import ENDPOINT, METHOD, STREAM_IN_FLIGHT, UNARY_IN_FLIGHT
@@ -27,7 +27,7 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
-MOST_COST: Final = 0.05
+MOST_COST: Final = 0.03
 TURN_S: Final = 0.5
 LOADS: Final = ("stream", "unary")
 
@@ -45,11 +45,11 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
     costs_s: dict[str, list[float]] = {load: [] for load in LOADS}
     async with process_mesh(SPEC, routers=0) as mesh:
         for process in range(processes):
-            async with _pair(mesh) as (scraped, plain):
+            async with pair(mesh, ["--metrics-port=0"], ["--metrics-port=-1"]) as (scraped, plain):
                 for number in range(rounds):
                     show(f"metrics: round {process * rounds + number + 1} of {processes * rounds}")
                     for load, of_load in ratios.items():
-                        with_metrics, without = await _take_turns(load, scraped, plain)
+                        with_metrics, without = await take_turns(load, scraped, plain)
                         of_load.append(with_metrics / without)
                         costs_s[load].append(without)
     show("")
@@ -70,11 +70,13 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
     ]
 
 
-async def _take_turns(load: str, scraped: _Router, plain: _Router) -> tuple[float, float]:
-    """Processor time a call, with metrics and without; one scrape, for they come once in a second of load."""
+async def take_turns(
+    load: str, scraped: RouterUnderLoad, plain: RouterUnderLoad, *, scrapes: bool = True
+) -> tuple[float, float]:
+    """Processor time a call, of the first and of the second; one scrape, for they come once in a second of load."""
     turns = [
         await plain.turn(load),
-        await scraped.turn(load, scrapes=True),
+        await scraped.turn(load, scrapes=scrapes),
         await scraped.turn(load),
         await plain.turn(load),
     ]
@@ -85,13 +87,13 @@ def _a_call(turns: Sequence[tuple[float, int]]) -> float:
     return sum(cpu_s for cpu_s, _ in turns) / sum(calls for _, calls in turns)
 
 
-class _Router:
+class RouterUnderLoad:
     """A router, and the loads that are put on it."""
 
     def __init__(
-        self, server: ServerProcess, metrics_address: str, unary: RouterServiceStub, mesh: slotmesh.Mesh
+        self, processes: Sequence[MeshProcess], metrics_address: str, unary: RouterServiceStub, mesh: slotmesh.Mesh
     ) -> None:
-        self._server = server
+        self._processes = processes
         self._metrics_address = metrics_address
         method = mesh.endpoint(ENDPOINT).options(content_type=OCTET_STREAM).method(METHOD)
         self._loads: dict[str, Load] = {
@@ -101,11 +103,14 @@ class _Router:
 
     async def turn(self, load: str, *, scrapes: bool = False) -> tuple[float, int]:
         """Processor time of the router under a load, and the calls of that time; it is scraped in the middle."""
-        before = self._server.cpu_s()
+        before = self._cpu_s()
         scraping = asyncio.ensure_future(self._scrape() if scrapes else asyncio.sleep(0))
         sample = await self._loads[load](TURN_S)
         await scraping
-        return self._server.cpu_s() - before, sample.calls
+        return self._cpu_s() - before, sample.calls
+
+    def _cpu_s(self) -> float:
+        return sum(each.cpu_s() for each in self._processes)
 
     async def _scrape(self) -> None:
         await asyncio.sleep(TURN_S / 2)
@@ -113,9 +118,11 @@ class _Router:
 
 
 @asynccontextmanager
-async def _pair(mesh: ProcessMesh) -> AsyncIterator[tuple[_Router, _Router]]:
-    """A router with metrics, and one without; both are warm."""
-    servers = [await mesh.add_router("--metrics-port=0"), await mesh.add_router("--metrics-port=-1")]
+async def pair(
+    mesh: ProcessMesh, first: Sequence[str], second: Sequence[str], others: Sequence[MeshProcess] = ()
+) -> AsyncIterator[tuple[RouterUnderLoad, RouterUnderLoad]]:
+    """A router with the first flags, and one with the second; both are warm. The time of `others` counts as theirs."""
+    servers = [await mesh.add_router(*first), await mesh.add_router(*second)]
     members = await mesh.wait_ready()
     metrics_address = {status.router_id: status.metrics_address for status in members.routers}
     try:
@@ -124,7 +131,9 @@ async def _pair(mesh: ProcessMesh) -> AsyncIterator[tuple[_Router, _Router]]:
             for server in servers:
                 channel = await stack.enter_async_context(open_channel(server.address))
                 client = await stack.enter_async_context(slotmesh.connect(server.address))
-                router = _Router(server, metrics_address[server.name], RouterServiceStub(channel), client)
+                router = RouterUnderLoad(
+                    [server, *others], metrics_address[server.name], RouterServiceStub(channel), client
+                )
                 for load in LOADS:
                     await router.turn(load)
                 routers.append(router)

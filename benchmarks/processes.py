@@ -144,7 +144,7 @@ class ProcessMesh:
             if replica.state == FAILED and any(replica.backend == backend.name for backend in self._spec.backends):
                 raise CannotStart(f"replica {replica.replica_id} failed: {replica.error}")
         for backend in self._spec.backends:
-            wanted = 1 if backend.num_replicas is None else backend.num_replicas
+            wanted = backend.least_replicas
             ready = len(members.ready(backend.name))
             if ready < wanted:
                 return f"{ready} of {wanted} replicas of {backend.name} are ready"

@@ -1,19 +1,24 @@
-"""`python -m controller_service`: runs the controller."""
+"""`python -m controller_service`: runs the controller, or exports or imports its state."""
 
 from __future__ import annotations
 
 from controller_service.config import ControllerSettings
+from controller_service.store.sqlite.carrying import import_into, print_export
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.main import run
 
 
 def main() -> None:
-    """Runs until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT, or is done with a state file."""
     settings = ControllerSettings.load(prog="python -m controller_service")
+    if settings.export_state:
+        raise SystemExit(print_export(settings.state))
+    if settings.import_state is not None:
+        raise SystemExit(import_into(settings.state, settings.import_state))
     set_grpc_environment()
-    from controller_service import app  # noqa: PLC0415 - it loads gRPC
+    from controller_service import serving  # noqa: PLC0415 - it loads gRPC
 
-    run(lambda: app.serve(settings), log_format=settings.log_format, log_level=settings.log_level)
+    run(lambda: serving.serve(settings), log_format=settings.log_format, log_level=settings.log_level)
 
 
 if __name__ == "__main__":

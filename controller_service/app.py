@@ -1,63 +1,75 @@
 """The composition root: the only file that names concrete classes, and the order of start and stop.
 
 Start: store, loops, server, spec, serving. Stop: NOT_SERVING; launched replicas drain and end, while routers still get
-tables; then membership streams, server, loops.
+tables, or are left to the next controller; then membership streams, server, loops. Where another controller may lead,
+all that writes or announces ends first, at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
-from opentelemetry.metrics import Meter
-
-from controller_service.config import ControllerSettings
-from controller_service.servicer import ControllerServicer, MembershipServicer
+from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.convert.snapshots import KnownLoads
+from controller_service.core.desired import Desired
+from controller_service.core.unattached import restored
+from controller_service.front import Front
+from controller_service.membership_servicer import MembershipServicer
+from controller_service.servicer import ControllerServicer
+from controller_service.shell.autoscaler import Autoscaler
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launchers.process import ProcessLauncher, replica_command
+from controller_service.shell.handler_code import read_code
+from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit
+from controller_service.shell.launching import Launching
+from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.metrics import observe as observe_controller
 from controller_service.shell.process_watch import ProcessWatch
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.rollout_control import RolloutControl
 from controller_service.shell.router_links import RouterLinks
+from controller_service.shell.scale_policies import load_policies
+from controller_service.shell.shift_control import ShiftControl
+from controller_service.shell.shifter import Shifter
 from controller_service.shell.table_board import TableBoard
 from controller_service.shell.work_queue import WorkQueue
-from controller_service.store.memory import MemoryStore
-from controller_service.store.protocol import Store
-from slotmesh.config import SettingsError
-from slotmesh.errors import SlotmeshError
-from slotmesh.runtime.announce import announce
-from slotmesh.runtime.clock import MonotonicClock
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.parent import watch_parent
+from controller_service.store.memory import MemoryCandidacy
+from controller_service.store.protocol import Candidacy, Store
+from controller_service.store.sqlite.refusals import StateRefused
+from controller_service.store.sqlite.store import SqliteCandidacy
+from slotmesh.runtime.clock import Clock, MonotonicClock
+from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.server import GrpcServer
-from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.spec.document import load_mesh
-from slotmesh.spec.model import InvalidSpec
-from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import observe_counter, observe_gauge
-from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.setup import MetricsServer
 from slotmesh.units import join_host_port
-from slotmesh.v1 import (
-    controller_service_pb2_grpc,
-    info_service_pb2,
-    info_service_pb2_grpc,
-    membership_service_pb2_grpc,
-)
 
-MakeLauncher: TypeAlias = Callable[[str, OnExit], Launcher]
-"""Makes the launcher, from the address that replicas attach to and the callback for their ends."""
+MakeLauncher: TypeAlias = Callable[[str, OnExit, LogBook], Launcher]
+"""Makes the launcher, from the address that replicas attach to, the callback for their ends, and where output goes."""
 
+OpenStore: TypeAlias = Callable[[str, int], Awaitable[Store]]
+"""Opens a store, which has this generation and this epoch floor where it is new."""
+
+_log = get_logger(__name__)
+
+SERVICERS: Final = (ControllerServicer, MembershipServicer)
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without what people confuse."""
 _SERVER_GRACE_S: Final = 1.0
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,81 +82,197 @@ class Controller:
     state: MeshState
     configurator: Configurator
     loop: ReconcileLoop
+    launching: Launching
     replicas: ReplicaLinks
     routers: RouterLinks
     board: TableBoard
-
-
-async def serve(settings: ControllerSettings) -> None:
-    """Runs a controller until it is asked to stop."""
-    with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
-        if settings.parent_fd is not None:
-            watch_parent(settings.parent_fd, stop.set)
-        metrics = setup_metrics("slotmesh-controller", settings.metrics_host, settings.metrics_port)
-        try:
-            async with open_controller(settings, _make_launcher(settings), on_failure=stop.set) as controller:
-                observe(metrics.meter, controller)
-                await _apply_spec(settings, controller.configurator)
-                controller.server.set_serving()
-                if settings.announce_fd is not None:
-                    announce(settings.announce_fd, controller.address)
-                await stop.wait()
-        finally:
-            metrics.shutdown()
+    feed: EventFeed
+    leadership: LeadershipBoard
 
 
 @asynccontextmanager
 async def open_controller(
-    settings: ControllerSettings, make_launcher: MakeLauncher, *, on_failure: Callable[[], object] | None = None
+    settings: ControllerSettings,
+    make_launcher: MakeLauncher,
+    *,
+    on_failure: Callable[[], object] | None = None,
+    open_store: OpenStore | None = None,
 ) -> AsyncIterator[Controller]:
-    """Starts a controller, and stops it in order. `on_failure` is called when a part of it fails."""
-    lease_s = settings.lease.total_seconds()
+    """Starts a controller, which leads at once, and stops it in order.
+
+    `on_failure` is called when a part of it fails, or another controller leads. `open_store` opens another store than
+    that of the settings, given a generation and an epoch floor for a new one.
+
+    Raises:
+        CannotStart: another controller leads, or there is something else that it cannot work with.
+    """
     clock = MonotonicClock()
+    if open_store is None:
+        candidacy = candidacy_of(settings.state, clock)
+        store = await taken_up(candidacy.try_to_lead())
+        if store is None:
+            raise CannotStart(f"{settings.state}: is in use by {candidacy.leader.name}")
+    else:
+        store = await open_store(secrets.token_hex(16), _epoch_floor(clock))
+    async with lead(
+        store, Front(settings, *SERVICERS), settings, make_launcher, clock=clock, on_end=on_failure
+    ) as leader:
+        yield leader
+
+
+@asynccontextmanager
+async def lead(
+    store: Store,
+    front: Front,
+    settings: ControllerSettings,
+    make_launcher: MakeLauncher,
+    *,
+    clock: Clock,
+    on_end: Callable[[], object] | None,
+    patience_s: float = 0.0,
+) -> AsyncIterator[Controller]:
+    """A controller with this store, which is closed in the end. Its server starts now, unless it has started before.
+
+    `on_end` is called when a part of it fails, or another controller leads. For `patience_s`, the one that led before
+    may still be letting go of what it has launched.
+    """
+    try:
+        async with _controller_of(store, front, settings, make_launcher, clock, on_end, patience_s) as controller:
+            yield controller
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _controller_of(
+    store: Store,
+    front: Front,
+    settings: ControllerSettings,
+    make_launcher: MakeLauncher,
+    clock: Clock,
+    on_end: Callable[[], object] | None,
+    patience_s: float,
+) -> AsyncIterator[Controller]:
+    lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
     feed, queue, board = EventFeed(secrets.token_hex(8)), WorkQueue[Key](), TableBoard()
-    state = MeshState(clock, queue, feed)
-    store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(clock.time_of_day() * 1e3))
+    leadership = LeadershipBoard(store)
+    known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
+    state = MeshState(clock, queue, feed, known)
     replicas = ReplicaLinks(state, store, lease_s=lease_s)
-    routers = RouterLinks(state, board, lease_s=lease_s, generation=store.generation)
-    configurator = Configurator(store, state, launches=settings.launcher == "process")
-    server = GrpcServer("controller", host=settings.host, port=settings.port, insecure=settings.insecure)
-    server.add(
-        controller_service_pb2_grpc.add_ControllerServiceServicer_to_server,
-        ControllerServicer(configurator, store, state, board, feed, launches=settings.launcher == "process"),
+    for replica in known.replicas():
+        replicas.expect(replica.replica_id)
+    policies = load_policies(policy_names(settings.autoscale_policies))
+    autoscaler = Autoscaler(store, state, policies)
+    routers = RouterLinks(state, store, board, leadership, lease_s=lease_s, on_loads=autoscaler.loads_reported)
+    board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
+    leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
+    logs = LogBook(max_bytes=settings.replica_log_size, echo=_echo if settings.replica_output == "echo" else None)
+    configurator = Configurator(
+        store, state, launches=launches, policies=policies, read_code=read_code if launches else None
     )
-    server.add(
-        membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, MembershipServicer(replicas, routers)
+    shifter = Shifter(configurator, store, state)
+    operators = ControllerServicer(
+        *(configurator, store, state, board, feed, logs),
+        loads=KnownLoads(newest_of=replicas.load_of, earlier_of=replicas.earlier_load_of, of_routers=routers.loads),
+        rollouts=RolloutControl(store, state, replicas.ended_calls, launches=launches),
+        shifts=ShiftControl(configurator, store, state, shifter),
+        launches=launches,
     )
-    info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, incarnation=store.generation)
-    server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
-    async with Supervisor(on_failure) as tasks:
-        await server.start()
-        info.address = server.address
-        launcher = make_launcher(join_host_port(_reachable(settings.host), server.port), state.replica_exited)
-        loop = ReconcileLoop(
-            store=store,
-            state=state,
-            queue=queue,
-            board=board,
-            links=replicas,
-            launcher=launcher,
-            mint_id=mint_replica_id,
-        )
-        tasks.start(loop.watch_store(), name="watch-store")
-        tasks.start(loop.run(), name="reconcile")
-        tasks.start(ProcessWatch(state).run(), name="processes")
+    front.open(operators, MembershipServicer(replicas, routers), leadership)
+    async with Supervisor(on_end) as tasks:
+        await front.start()
+        server = front.server
+        leadership.address = front.address
+        store.serving_at(front.address)
+        launcher = await _launcher_at(server, settings, partial(_make, make_launcher, state, logs), patience_s)
+        silent_s = settings.dead_after.total_seconds() - lease_s
+        launching = Launching(state, replicas, launcher, mint_replica_id, give_up_after_s=silent_s)
+        launching.take_stock()
+        loop = ReconcileLoop(store=store, state=state, queue=queue, board=board, links=replicas, launching=launching)
+        parts = (state, configurator, loop, launching, replicas, routers, board, feed, leadership)
+        controller = Controller(server.address, server, store, *parts)
+        reconciling = _start_tasks(tasks, loop, autoscaler, shifter, state, logs)
+        tasks.start(leadership.watch(_end_at_once(front, controller, reconciling, on_end)), name="leadership")
         try:
-            yield Controller(server.address, server, store, state, configurator, loop, replicas, routers, board)
+            yield controller
         finally:
-            server.set_serving(False)
-            try:
-                await loop.drain_all()
-            finally:
-                await launcher.close()
-                replicas.close()
-                routers.close()
-                await server.stop(_SERVER_GRACE_S)
-                queue.close()
-                await store.close()
+            # Replicas find no standby of which nobody knows where it is.
+            has_successor = bool(leadership.lost or leadership.standing.standbys)
+            await _stop(controller, front, launcher, drains=settings.on_stop == "drain" and not has_successor)
+            queue.close()
+
+
+def _end_at_once(
+    front: Front, controller: Controller, reconciling: asyncio.Task[None], on_end: Callable[[], object] | None
+) -> Callable[[], None]:
+    """For the moment in which another controller may lead: nothing more is decided or announced."""
+
+    def end() -> None:
+        front.close()
+        reconciling.cancel()
+        controller.replicas.close()
+        controller.routers.close()
+        if on_end is not None:
+            on_end()
+
+    return end
+
+
+def _start_tasks(
+    tasks: Supervisor, loop: ReconcileLoop, autoscaler: Autoscaler, shifter: Shifter, state: MeshState, logs: LogBook
+) -> asyncio.Task[None]:
+    """Returns the one that decides."""
+    tasks.start(loop.watch_store(), name="watch-store")
+    reconciling = tasks.start(loop.run(), name="reconcile")
+    tasks.start(autoscaler.watch_store(), name="watch-scaled")
+    tasks.start(autoscaler.run(), name="autoscaler")
+    tasks.start(shifter.run(), name="shifts")
+    tasks.start(ProcessWatch(state).run(), name="processes")
+    tasks.start(logs.run(), name="replica-logs")
+    return reconciling
+
+
+async def _stop(controller: Controller, front: Front, launcher: Launcher, *, drains: bool) -> None:
+    controller.server.set_serving(False)
+    try:
+        if drains:
+            await controller.loop.drain_all()
+    finally:
+        await (launcher.close() if drains else launcher.leave())
+        front.close()
+        controller.replicas.close()
+        controller.routers.close()
+        await controller.server.stop(_SERVER_GRACE_S)
+
+
+def candidacy_of(state: str, clock: Clock) -> Candidacy:
+    """For the store of that name: `memory`, or a path."""
+    generation, epoch_floor = secrets.token_hex(16), _epoch_floor(clock)
+    if state == MEMORY:
+        return MemoryCandidacy(generation=generation, epoch_floor=epoch_floor)
+    return SqliteCandidacy(Path(state), lambda: (generation, Desired(epoch_floor=epoch_floor)))
+
+
+async def taken_up(opening: Awaitable[Store | None]) -> Store | None:
+    """The store, if there is one, with a word in the log. Raises CannotStart."""
+    try:
+        store = await opening
+    except StateRefused as refusal:
+        raise CannotStart(str(refusal)) from refusal
+    if store is not None:
+        desired = store.read()
+        _log.info(
+            "this controller leads",
+            generation=store.generation,
+            term=store.term,
+            revision=desired.revision,
+            replicas=len(desired.roster.members),
+        )
+    return store
+
+
+def _epoch_floor(clock: Clock) -> int:
+    return int(clock.time_of_day() * 1e3)
 
 
 def mint_replica_id(backend: str) -> str:
@@ -152,12 +280,38 @@ def mint_replica_id(backend: str) -> str:
     return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"
 
 
-def _make_launcher(settings: ControllerSettings) -> MakeLauncher:
-    if settings.launcher == "external":
-        return lambda _address, _on_exit: ExternalLauncher()
-    return lambda address, on_exit: ProcessLauncher(
-        replica_command(address, log_format=settings.log_format, log_level=settings.log_level), on_exit
-    )
+def _make(make_launcher: MakeLauncher, state: MeshState, logs: LogBook, address: str) -> Launcher:
+    """The launcher whose ends are the state's to know."""
+    return make_launcher(address, state.replica_exited, logs)
+
+
+async def _launcher_at(
+    server: GrpcServer, settings: ControllerSettings, make: Callable[[str], Launcher], patience_s: float
+) -> Launcher:
+    """The launcher of replicas that attach to the server, which ends where there can be none. Raises CannotStart."""
+    address = join_host_port(_reachable(settings.host), server.port)
+    deadline = asyncio.get_running_loop().time() + patience_s
+    while True:
+        try:
+            return make(address)
+        except LaunchDirectoryInUse:
+            if asyncio.get_running_loop().time() < deadline:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            await server.stop()
+            raise
+        except CannotStart:
+            await server.stop()
+            raise
+
+
+def _echo(output: bytes) -> None:
+    """Writes what replicas have written to this process's stderr, as long as there is one."""
+    try:
+        sys.stderr.buffer.write(output)
+        sys.stderr.buffer.flush()
+    except (OSError, ValueError):
+        pass  # whoever read it is gone: it is in the files
 
 
 def _reachable(host: str) -> str:
@@ -165,32 +319,15 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, not bound to
 
 
-async def _apply_spec(settings: ControllerSettings, configurator: Configurator) -> None:
-    """Raises SettingsError with every mistake."""
-    if settings.spec is None:
-        return
-    try:
-        await configurator.apply_mesh(load_mesh(settings.spec), prune=False)
-    except InvalidSpec as invalid:
-        raise SettingsError(*(f"--spec {settings.spec}: {mistake}" for mistake in invalid.mistakes)) from invalid
-    except SlotmeshError as refusal:
-        raise SettingsError(f"--spec {settings.spec}: {refusal}") from refusal
-
-
-def observe(meter: Meter, controller: Controller) -> None:
+def observe(metrics: MetricsServer, controller: Controller) -> None:
     """Has metrics read what the controller counts anyway."""
-    observe_gauge(
-        meter,
-        names.CONTROLLER_MEMBERS,
-        lambda: {(names.KIND_ROUTER,): len(controller.routers), (names.KIND_REPLICA,): len(controller.replicas)},
-    )
-    observe_gauge(
-        meter,
-        names.CONTROLLER_REVISION,
-        lambda: {(): table.revision if (table := controller.board.table) is not None else 0},
-    )
-    observe_counter(
-        meter,
-        names.CONTROLLER_LAUNCHES,
-        lambda: {(backend,): launches for backend, launches in controller.loop.launches.items()},
+    observe_controller(
+        metrics.meter,
+        store=controller.store,
+        state=controller.state,
+        board=controller.board,
+        launching=controller.launching,
+        replicas=controller.replicas,
+        routers=controller.routers,
+        feed=controller.feed,
     )

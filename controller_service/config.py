@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from slotmesh.config import Duration, ServiceSettings
+from slotmesh.config import Duration, Size
+from slotmesh.config.fields import FlagOnly
+from slotmesh.config.members import MemberSettings
+from slotmesh.spec.rules import is_path
+from slotmesh.units import format_duration
 
+MEMORY: Final = "memory"
+"""The state that is in no file."""
 SHORTEST_LEASE: Final = timedelta(seconds=2)
 """Two intervals of members' reports, which are a second apart."""
 
 
-class ControllerSettings(ServiceSettings):
+class ControllerSettings(MemberSettings):
     """The controller of slotmesh: what should run, what does run, and how traffic is divided."""
 
     port: int = Field(7070, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -22,6 +28,23 @@ class ControllerSettings(ServiceSettings):
         9464, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
     spec: Path | None = Field(None, description="A mesh.yaml that is applied at the start.")
+    state: str = Field(
+        MEMORY,
+        min_length=1,
+        description="The file that keeps what should run, who owns which keys and the history of changes, on a local "
+        "disk; `memory`: it ends with this process.",
+    )
+    if_in_use: Literal["stand-by", "refuse"] = Field(
+        "stand-by",
+        description="What to do where another controller has the file of --state: wait, and take over when that one "
+        "ends, or do not start.",
+    )
+    export_state: Annotated[bool, FlagOnly()] = Field(
+        False, description="Print what the file of --state has, as JSON, and exit."
+    )
+    import_state: Annotated[str | None, FlagOnly()] = Field(
+        None, min_length=1, description="Make the file of --state from such JSON, - being stdin, and exit."
+    )
     launcher: Literal["process", "external"] = Field(
         "process",
         description="Who starts replicas: this controller, as processes on this machine, or somebody else; "
@@ -29,8 +52,94 @@ class ControllerSettings(ServiceSettings):
     )
     lease: Duration = Field(
         timedelta(seconds=3),
-        ge=SHORTEST_LEASE,
         le=timedelta(hours=1),
         description="Silence after which a replica is suspect, and a router is no longer listed. Members report every "
         "second, and one late report must not make them drop off.",
     )
+    dead_after: Duration = Field(
+        timedelta(seconds=10),
+        ge=SHORTEST_LEASE,
+        le=timedelta(hours=24),
+        description="Silence after which a replica that this controller has started is killed and replaced; not "
+        "shorter than --lease. One that starts may be silent for two minutes.",
+    )
+
+    orphan_timeout: Duration = Field(
+        timedelta(minutes=5),
+        gt=timedelta(0),
+        le=timedelta(days=30),
+        description="How long replicas that this controller has started go on serving without any controller; then "
+        "they drain and end. A controller that comes back to the same address before takes them over.",
+    )
+    on_stop: Literal["drain", "leave"] = Field(
+        "drain",
+        description="What SIGTERM means for replicas that this controller has started: they drain and end, or they go "
+        "on for --orphan-timeout, as they do where the controller is killed. They go on in any case where another "
+        "controller stands by: that one has them from then on.",
+    )
+    launch_dir: Path | None = Field(
+        None,
+        description="Where records and output of started replicas are kept, for one controller at a time. Not given: a "
+        "directory for the file of --state, or for this address, among the machine's temporary files.",
+    )
+    replica_log_size: Size = Field(
+        16 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Size at which the file with a replica's output is rotated; one older file is kept.",
+    )
+    replica_output: Literal["echo", "file"] = Field(
+        "echo",
+        description="Where the output of started replicas goes: to this process's stderr as well, or to their files "
+        "only. `slotmesh logs` shows it either way.",
+    )
+
+    autoscale_policies: str = Field(
+        "",
+        description="Functions that backends may name as the policy of their `autoscale`, as `my_policies:nightly`; "
+        "separated by commas. They are imported at the start.",
+    )
+
+    @property
+    def is_announced(self) -> bool:
+        """Others are told where it is only where another controller stands by."""
+        return False
+
+    @field_validator("autoscale_policies")
+    @classmethod
+    def _name_functions(cls, text: str) -> str:
+        for name in policy_names(text):
+            if not is_path(name):
+                raise ValueError(f"{name!r} is not MODULE:NAME")
+        return text
+
+    @field_validator("lease")
+    @classmethod
+    def _outlasts_reports(cls, lease: timedelta) -> timedelta:
+        if lease < SHORTEST_LEASE:
+            raise ValueError(
+                f"{format_duration(lease)} is shorter than two reports of members, which are a second apart: one late "
+                f"report would make them suspect; {format_duration(SHORTEST_LEASE)} or more"
+            )
+        return lease
+
+    @model_validator(mode="after")
+    def _are_in_order(self) -> Self:
+        if self.dead_after < self.lease:
+            raise ValueError(
+                f"--dead-after ({format_duration(self.dead_after)}) is shorter than --lease "
+                f"({format_duration(self.lease)}): a replica is suspect first, and dead only later"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_a_file(self) -> Self:
+        if self.state == MEMORY and (self.export_state or self.import_state):
+            raise ValueError("--state PATH (SLOTMESH_STATE) is required with --export-state and --import-state")
+        if self.export_state and self.import_state:
+            raise ValueError("--export-state and --import-state: give one of them")
+        return self
+
+
+def policy_names(text: str) -> tuple[str, ...]:
+    """What `autoscale_policies` names."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

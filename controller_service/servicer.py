@@ -6,29 +6,42 @@ message.
 
 from __future__ import annotations
 
-import functools
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from contextlib import aclosing
+from itertools import count
+from typing import Any
 
 import grpc
 
-from controller_service.convert.changes import change_of, terms_from_wire
+from controller_service.convert.changes import applied_to_wire, change_of, terms_from_wire
 from controller_service.convert.events import event_to_wire, wanted_notices
+from controller_service.convert.mistakes import names_all_mistakes
+from controller_service.convert.origins import origin_of
 from controller_service.convert.replica_pages import page_of_replicas
+from controller_service.convert.replicas import replica_to_wire
+from controller_service.convert.revisions import page_of_revisions
+from controller_service.convert.rollouts import rollout_to_wire
 from controller_service.convert.routers import router_to_wire
+from controller_service.convert.scales import decision_to_wire
+from controller_service.convert.shifts import said_shift_from_wire, shift_to_wire
+from controller_service.convert.snapshots import KnownLoads, snapshot_to_wire
 from controller_service.core import transitions
-from controller_service.core.reconcile import wanted_replicas
+from controller_service.core.log_lines import MAX_LINE_BYTES
+from controller_service.core.outdated import outdated_among
+from controller_service.core.planning import ChangeTerms
+from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
 from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.router_links import RouterLinks
+from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.rollout_control import RolloutControl
+from controller_service.shell.shift_control import ShiftControl
 from controller_service.shell.table_board import TableBoard
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.rules import show
 from slotmesh.spec.wire import (
     backend_from_wire,
     backend_to_wire,
@@ -37,49 +50,12 @@ from slotmesh.spec.wire import (
     mesh_from_wire,
     traffic_from_wire,
 )
-from slotmesh.status import MAX_TEXT_BYTES, abort, to_exception
+from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
+from slotmesh.wire.sendable_text import sendable_text
 
 Context = grpc.aio.ServicerContext[Any, Any]
-ServicerT = TypeVar("ServicerT")
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
-
-_LAST_LINE_BYTES: Final = 64
-"""Room for the line that says how many mistakes were left out."""
-
-
-def _names_all_mistakes(
-    rpc: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
-) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
-    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each mistake."""
-
-    @functools.wraps(rpc)
-    async def telling(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
-        try:
-            return await rpc(self, request, context)
-        except InvalidSpec as invalid:
-            told = _those_that_fit(invalid.mistakes)
-            lines = [str(mistake) for mistake in told]
-            if unsaid := len(invalid.mistakes) - len(told):
-                lines.append(f"and {unsaid} more mistakes")
-            failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
-            await abort(context, failure, [(mistake.path, mistake.message) for mistake in told])
-
-    return telling
-
-
-def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
-    """The first mistakes: a message is clipped at `MAX_TEXT_BYTES`, percent-encoded."""
-    told: list[Mistake] = []
-    left = MAX_TEXT_BYTES - _LAST_LINE_BYTES
-    for mistake in mistakes:
-        left -= len(quote(f"{mistake}\n", safe=" "))
-        if left < 0:
-            break
-        told.append(mistake)
-    return told
 
 
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
@@ -92,10 +68,18 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         state: MeshState,
         board: TableBoard,
         feed: EventFeed,
+        logs: LogBook,
         *,
+        loads: KnownLoads,
+        rollouts: RolloutControl,
+        shifts: ShiftControl,
         launches: bool,
     ) -> None:
-        """`launches`: whether this controller starts replicas."""
+        """`loads`: what members have reported of theirs. `launches`: whether this controller starts replicas."""
+        self._logs = logs
+        self._loads = loads
+        self._rollouts = rollouts
+        self._shifts = shifts
         self._launches = launches
         self._configurator = configurator
         self._store = store
@@ -103,26 +87,27 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self._board = board
         self._feed = feed
 
-    @_names_all_mistakes
+    @names_all_mistakes
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
+        if request.force and not request.merge:
+            raise InvalidSpec([Mistake("force", "has a meaning with `merge` only")])
         mesh, mistakes = mesh_from_wire(request.mesh)
-        outcome = await self._configurator.apply_mesh(
-            mesh, terms_from_wire(request), prune=request.prune, found=mistakes
-        )
-        plan = outcome.plan
-        return pb.ApplyMeshResponse(
-            revision=outcome.revision,
-            created=plan.created,
-            updated=plan.updated,
-            unchanged=plan.unchanged,
-            deleted=plan.deleted,
-        )
+        terms, configurator = terms_from_wire(request, origin_of(context)), self._configurator
+        if request.merge:
+            outcome = await configurator.apply_file(
+                mesh, terms, prune=request.prune, force=request.force, found=mistakes
+            )
+        else:
+            outcome = await configurator.apply_mesh(mesh, terms, prune=request.prune, found=mistakes)
+        return applied_to_wire(outcome.revision, outcome.plan)
 
-    @_names_all_mistakes
+    @names_all_mistakes
     async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
         backend, mistakes = backend_from_wire(request.backend)
         mesh = Mesh(backends=(backend,))
-        outcome = await self._configurator.apply_mesh(mesh, terms_from_wire(request), found=mistakes)
+        outcome = await self._configurator.apply_mesh(
+            mesh, terms_from_wire(request, origin_of(context)), found=mistakes
+        )
         return pb.ApplyBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
@@ -132,30 +117,51 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             raise to_exception(backend_not_found(request.name))
         return pb.GetBackendResponse(backend=self._in_force(backend), revision=desired.configured_at)
 
+    async def DescribeBackend(self, request: pb.DescribeBackendRequest, context: Context) -> pb.DescribeBackendResponse:
+        desired, observed = self._store.read(), self._state.observed
+        backend = desired.backends.get(request.name)
+        if backend is None:
+            raise to_exception(backend_not_found(request.name))
+        scale = observed.scales.get(backend.name)
+        is_said = self._launches or scale is not None or backend.num_replicas is not None
+        replicas = sorted(observed.replicas(backend.name), key=lambda replica: replica.replica_id)
+        return pb.DescribeBackendResponse(
+            backend=self._in_force(backend),
+            revision=desired.configured_at,
+            replicas=[replica_to_wire(replica, self._wall_s) for replica in replicas],
+            wanted_replicas=wanted_replicas(backend, observed) if is_said else None,
+            latest_decision=None if scale is None else decision_to_wire(scale.latest, self._wall_s),
+            latest_change=None if scale is None else decision_to_wire(scale.changed, self._wall_s),
+        )
+
     async def ListBackends(self, request: pb.ListBackendsRequest, context: Context) -> pb.ListBackendsResponse:
         desired = self._store.read()
         backends = desired.backends
         return pb.ListBackendsResponse(
-            backends=[self._in_force(backends[name]) for name in sorted(backends)], revision=desired.configured_at
+            backends=[self._in_force(backends[name]) for name in sorted(backends)],
+            revision=desired.configured_at,
+            scaled_to={name: it.number for name, it in self._state.observed.scales.items() if name in backends},
         )
 
     def _in_force(self, backend: Backend) -> mesh_pb2.Backend:
         """Defaults are filled in. Only a controller that launches replicas has a default for their number."""
         wire = backend_to_wire(backend)
-        if self._launches:
-            wire.num_replicas = wanted_replicas(backend)
+        if self._launches and backend.autoscale is None:
+            wire.num_replicas = wanted_replicas(backend, self._state.observed)
         return wire
 
     async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
-        outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request))
+        outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request, origin_of(context)))
         return pb.DeleteBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
-    @_names_all_mistakes
+    @names_all_mistakes
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
         if request.clear_traffic and request.endpoint.HasField("traffic"):
             raise InvalidSpec([Mistake("clear_traffic", "contradicts endpoint.traffic: set one of them")])
         outcome = await self._configurator.apply_endpoint(
-            endpoint_from_wire(request.endpoint), terms_from_wire(request), clear_traffic=request.clear_traffic
+            endpoint_from_wire(request.endpoint),
+            terms_from_wire(request, origin_of(context)),
+            clear_traffic=request.clear_traffic,
         )
         return pb.ApplyEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
@@ -174,31 +180,101 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         )
 
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: Context) -> pb.DeleteEndpointResponse:
-        outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request))
+        outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request, origin_of(context)))
         return pb.DeleteEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
-    @_names_all_mistakes
+    @names_all_mistakes
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
         if request.clear_shadows and request.traffic.shadows:
             raise InvalidSpec([Mistake("clear_shadows", "contradicts traffic.shadows: set one of them")])
         outcome = await self._configurator.set_traffic(
             request.endpoint,
             traffic_from_wire(request.traffic),
-            terms_from_wire(request),
+            terms_from_wire(request, origin_of(context)),
             clear_shadows=request.clear_shadows,
         )
         return pb.SetTrafficResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
+    @names_all_mistakes
+    async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, context: Context) -> pb.ShiftTrafficResponse:
+        terms = terms_from_wire(request, origin_of(context))
+        revision, shift = await self._shifts.begin(said_shift_from_wire(request), terms)
+        return pb.ShiftTrafficResponse(revision=revision, steps=shift.steps)
+
+    @names_all_mistakes
+    async def EndShift(self, request: pb.EndShiftRequest, context: Context) -> pb.EndShiftResponse:
+        terms = terms_from_wire(request, origin_of(context))
+        return pb.EndShiftResponse(revision=await self._shifts.end(request.endpoint, terms, goes_back=request.go_back))
+
+    async def ListShifts(self, request: pb.ListShiftsRequest, context: Context) -> pb.ListShiftsResponse:
+        return pb.ListShiftsResponse(
+            shifts=[shift_to_wire(it.record, it.figures, it.waits_for) for it in self._shifts.show(request.endpoint)]
+        )
+
+    @names_all_mistakes
+    async def ListRevisions(self, request: pb.ListRevisionsRequest, context: Context) -> pb.ListRevisionsResponse:
+        return page_of_revisions(request, self._store.read())
+
+    @names_all_mistakes
+    async def Rollback(self, request: pb.RollbackRequest, context: Context) -> pb.RollbackResponse:
+        revision = request.revision if request.HasField("revision") else None
+        outcome = await self._configurator.roll_back(revision, terms_from_wire(request, origin_of(context)))
+        plan = outcome.plan
+        return pb.RollbackResponse(
+            revision=outcome.revision,
+            rolled_back_to=plan.restores,
+            created=plan.created,
+            updated=plan.updated,
+            deleted=plan.deleted,
+        )
+
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
-        return page_of_replicas(request, self._state.observed.replicas(request.backend or None), self._wall_s)
+        replicas = self._state.observed.replicas(request.backend or None)
+        is_outdated = outdated_among(self._store.read().backends)
+        return page_of_replicas(request, replicas, self._wall_s, self._loads.newest_of, is_outdated)
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:
         routers, table = self._state.observed.routers, self._board.table
+        recent = self._loads.of_routers
+        loads = {name: load for name, reports in recent.items() if (load := reports.newest) is not None}
         return pb.ListRoutersResponse(
-            routers=[router_to_wire(routers[name], self._wall_s) for name in sorted(routers)],
+            routers=[
+                router_to_wire(routers[name], self._wall_s, loads[name].endpoints if name in loads else ())
+                for name in sorted(routers)
+            ],
             generation=self._store.generation,
             revision=table.revision if table is not None else 0,
         )
+
+    async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: Context) -> pb.GetSnapshotResponse:
+        table, state = self._board.table, self._state
+        response = snapshot_to_wire(
+            *(self._store.read(), state.observed, self._loads, self._wall_s),
+            now=state.clock.now(),
+            launches=self._launches,
+        )
+        response.generation = self._store.generation
+        response.revision = table.revision if table is not None else 0
+        return response
+
+    async def ListRollouts(self, request: pb.ListRolloutsRequest, context: Context) -> pb.ListRolloutsResponse:
+        rollouts = self._rollouts.show(request.backend)
+        return pb.ListRolloutsResponse(rollouts=[rollout_to_wire(*it) for it in rollouts])
+
+    @names_all_mistakes
+    async def PauseRollout(self, request: pb.PauseRolloutRequest, context: Context) -> pb.PauseRolloutResponse:
+        await self._rollouts.hold(request.backend, is_paused=True)
+        return pb.PauseRolloutResponse()
+
+    @names_all_mistakes
+    async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: Context) -> pb.ResumeRolloutResponse:
+        await self._rollouts.hold(request.backend, is_paused=False)
+        return pb.ResumeRolloutResponse()
+
+    @names_all_mistakes
+    async def UndoRollout(self, request: pb.UndoRolloutRequest, context: Context) -> pb.UndoRolloutResponse:
+        outcome = await self._configurator.undo_rollout(request.backend, ChangeTerms(origin=origin_of(context)))
+        return pb.UndoRolloutResponse(revision=outcome.revision)
 
     async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
         replica = self._state.observed.replica(request.replica_id)
@@ -211,7 +287,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         )
         return pb.DrainReplicaResponse()
 
-    @_names_all_mistakes
+    @names_all_mistakes
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchEventsRequest, context: Context
     ) -> None:
@@ -225,7 +301,8 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         with watching as watcher:
             # At once, so that the watcher knows from when on it gets all events.
             await context.send_initial_metadata(())
-            while True:
+            # The kept events are with the watcher from its start on: none of these has to be waited for.
+            for _ in range(watcher.unread) if request.until_newest else count():
                 event, unheard = await watcher.next()
                 missed = UNKNOWN if UNKNOWN in {missed, unheard} else missed + unheard
                 if wanted(event.notice):
@@ -233,23 +310,24 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
                     await context.write(event_to_wire(event.time_s, event.notice, cursor, missed=missed))
                     missed = 0
 
+    @names_all_mistakes
+    async def ReadLogs(  # type: ignore[override]  # it writes instead of yielding
+        self, request: pb.ReadLogsRequest, context: Context
+    ) -> None:
+        if request.lines < 0:
+            raise InvalidSpec([Mistake("lines", f"must be 0 or more, is {request.lines}")])
+        if not self._logs.knows(request.name):
+            raise to_exception(self._logs_not_found(request.name))
+        pages = self._logs.read(request.name, count=request.lines or sys.maxsize, follow=request.follow)
+        async with aclosing(pages):
+            async for page in pages:
+                lines = (sendable_text(line, MAX_LINE_BYTES) for line in page.lines)
+                await context.write(pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed))
+
+    def _logs_not_found(self, name: str) -> Failure:
+        where = "there is none" if self._launches else "this controller starts none: look where they are started"
+        text = f"no output is known of a replica or a backend {show(name)!r} ({where})"
+        return Failure(reason=Reason.REPLICA_NOT_FOUND, message=text)
+
     def _wall_s(self, monotonic_s: float) -> float:
         return time.time() - (self._state.clock.now() - monotonic_s)
-
-
-class MembershipServicer(membership_service_pb2_grpc.MembershipServiceServicer):
-    """What replicas and routers call."""
-
-    def __init__(self, replicas: ReplicaLinks, routers: RouterLinks) -> None:
-        self._replicas = replicas
-        self._routers = routers
-
-    async def AttachReplica(  # type: ignore[override]  # it reads and writes instead of iterating
-        self, request_iterator: object, context: Context
-    ) -> None:
-        await self._replicas.serve(context)
-
-    async def AttachRouter(  # type: ignore[override]  # as above
-        self, request_iterator: object, context: Context
-    ) -> None:
-        await self._routers.serve(context)

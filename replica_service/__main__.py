@@ -21,11 +21,18 @@ def main() -> None:
 
         raise SystemExit(print_description(settings.describe))
     from replica_service import app  # noqa: PLC0415 - it loads gRPC
+    from replica_service.shell.log_facts import facts_of_call  # noqa: PLC0415 - likewise
 
     replica_id = settings.make_replica_id()
     named = settings.model_copy(update={"replica_id": replica_id})
     fields = {"replica": replica_id}
-    run(lambda: app.main(named), log_format=settings.log_format, log_level=settings.log_level, log_fields=fields)
+    run(
+        lambda: app.main(named),
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+        log_fields=fields,
+        log_facts=facts_of_call,
+    )
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.direct_servicer import DirectServicer
 from replica_service.servicer import Identity, ReplicaServicer
+from replica_service.shell.call_traces import ReplicaTraces
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import LoadHandler, load_handler
@@ -22,6 +24,7 @@ from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import HostedReplica
 from replica_service.slot_servicer import ReplicaSlotServicer
+from slotmesh.handlers.own_mesh import current_source, of_process
 from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
@@ -33,7 +36,11 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.telemetry import names
+from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.v1 import (
     direct_service_pb2_grpc,
     info_service_pb2,
@@ -44,6 +51,8 @@ from slotmesh.v1 import (
 )
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
+
+_log = get_logger(__name__)
 
 EXIT_LOST_CALLS = 1
 """Exit status of a replica whose calls ran on when they were cancelled at the end of the grace."""
@@ -63,13 +72,24 @@ async def main(settings: ReplicaSettings) -> int:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
         app = ReplicaApp(settings)
+        if settings.controller is None:
+            app.on_ready = _tell_that_it_is_alone
         app.replica.stop_asked = stop
+        of_process.source = app.replica.own_mesh
+        app.is_process = True
         status = CannotStart.exit_code
         try:
             status = await app.run()
         finally:
             exit_within(EXIT_S, status)
         return status
+
+
+def _tell_that_it_is_alone() -> None:
+    _log.warning(
+        "this replica belongs to no mesh, and no router sends it calls: it was started without --controller; start it "
+        "with --controller HOST:PORT (SLOTMESH_CONTROLLER), as --controller 127.0.0.1:7070"
+    )
 
 
 class ReplicaApp:
@@ -88,6 +108,8 @@ class ReplicaApp:
         `server` replaces the one that the settings describe, and `load` the import of the handler that they name.
         """
         self._settings = settings
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called once, when the handler takes calls."""
         self._clock = clock or MonotonicClock()
         self.identity = Identity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
@@ -96,7 +118,11 @@ class ReplicaApp:
         self._slot_servicer = ReplicaSlotServicer(self._clock)
         self._direct_servicer = DirectServicer(self._clock)
         self.server = server or GrpcServer(
-            "replica", host=settings.host, port=settings.port, insecure=settings.insecure
+            "replica",
+            host=settings.host,
+            port=settings.port,
+            insecure=settings.insecure,
+            channelz=settings.channelz,
         )
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
@@ -116,6 +142,8 @@ class ReplicaApp:
             load=load,
             clock=self._clock,
         )
+        self.is_process = False
+        """Whether it has the process to itself."""
         self.replica.on_sick = lambda: self.server.set_serving(False)
 
     async def run(self) -> int:
@@ -125,11 +153,29 @@ class ReplicaApp:
             CannotStart: the port or the handler is at fault.
         """
         settings, replica = self._settings, self.replica
-        metrics = self._metrics = setup_metrics("replica", settings.metrics_host, settings.metrics_port)
+        if settings.controller is not None or current_source.get() is None:
+            current_source.set(replica.own_mesh)
+        traces = self._traces = setup_tracing(
+            "slotmesh-replica",
+            settings,
+            {names.INSTANCE: self.identity.replica_id, names.BACKEND: self.identity.backend},
+            samples_roots=True,
+        )
+        if self.is_process:
+            traces.use_for_handlers()
+        metrics = self._metrics = setup_metrics(
+            "slotmesh-replica",
+            settings.metrics_host,
+            settings.metrics_port,
+            otlp=metrics_target(settings),
+            instance=self.identity.replica_id,
+        )
+        metrics.look_at(lambda: self.server.serving)
+        metrics.observe_rpcs(self.server.rpc_times)
         try:
             await self.server.start()
-            self._info.address = replica.address = settings.advertise or self.server.address
-            replica.metrics_address = metrics.address or ""
+            self._info.address = replica.address = settings.advertised(self.server.address)
+            replica.metrics_address = settings.advertised_metrics(metrics.address) if metrics.address else ""
             async with Supervisor(on_failure=replica.stop_asked.set) as tasks:
                 link = self._attach(tasks)
                 try:
@@ -142,7 +188,8 @@ class ReplicaApp:
             if replica.engine is not None:
                 await replica.engine.stop()
             await replica.close()
-            metrics.shutdown()
+            await metrics.aclose()
+            await traces.aclose()
 
     async def _live(self, tasks: Supervisor, *, attached: bool) -> int:
         """From the handler's construction to the end of the last call; returns the exit status."""
@@ -151,6 +198,7 @@ class ReplicaApp:
         if (not attached or await replica.wait_configured()) and await replica.start():
             if self._settings.announce_fd is not None:
                 announce(self._settings.announce_fd, self.server.address)
+            self.on_ready()
             replica.look_after(tasks)
             await replica.stop_asked.wait()
             self.server.set_serving(False)
@@ -175,9 +223,17 @@ class ReplicaApp:
             version=VERSION,
             process=own_process(),
         )
-        link = ControllerLink(self._settings.controller, hello, self.replica, Backoff())
+        orphan_timeout = self._settings.orphan_timeout
+        link = ControllerLink(
+            self._settings.controller.split(","),
+            hello,
+            self.replica,
+            Backoff(),
+            orphan_timeout_s=orphan_timeout.total_seconds() if orphan_timeout is not None else None,
+        )
         self.replica.on_change = link.report_soon
         self.replica.has_controller = True
+        self.replica.own_mesh.refusal = ""
         tasks.start(link.run(), name="controller link")
         return link
 
@@ -202,6 +258,9 @@ class ReplicaApp:
             handler_loop=handler_loop,
         )
         observe(self._metrics, engine, self.identity.backend)
+        if (tracing := self._traces.tracing) is not None:
+            said = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
+            engine.traces = ReplicaTraces(tracing, self._clock.now, said)
         self.servicer.engine = engine
         self._slot_servicer.serve(engine)
         self._direct_servicer.serve(engine)

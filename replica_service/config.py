@@ -7,14 +7,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from slotmesh.config import Duration, HostPort, ServiceSettings
+from slotmesh.config import Duration, HostPorts
 from slotmesh.config.fields import FlagOnly
+from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.ids import new_id
 
-_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not bound to
 
-
-class ReplicaSettings(ServiceSettings):
+class ReplicaSettings(MemberSettings):
     """A replica: hosts one copy of a handler, executes and batches its calls."""
 
     port: int = Field(7072, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -25,20 +24,28 @@ class ReplicaSettings(ServiceSettings):
     backend: str | None = Field(
         None, min_length=1, max_length=63, description="Backend that it belongs to; the handler's NAME where not given."
     )
-    controller: HostPort | None = Field(
-        None, description="Where the controller is; without it the replica serves on its own."
+    controller: HostPorts | None = Field(
+        None,
+        description="Where the controller is; of several, with commas between them, it follows the one that leads. "
+        "Without it the replica belongs to no mesh: no router sends it calls.",
     )
-    advertise: HostPort | None = Field(None, description="Where routers reach this replica, if not where it listens.")
-    replica_id: str | None = Field(
+    replica_id: MemberId | None = Field(
         None,
         min_length=1,
         max_length=255,
-        description="Identity, unique in the mesh; made from the backend's name where not given.",
+        description="Identity, unique in the mesh; made from the backend's name where not given. @hostname is the "
+        "machine's own name.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=30),
         ge=timedelta(0),
         description="Time to finish what runs when it is told to stop; the controller's configuration goes before it.",
+    )
+    orphan_timeout: Duration | None = Field(
+        None,
+        gt=timedelta(0),
+        description="How long it goes on while no controller can be reached; then it drains and ends. Not given: for "
+        "ever, as befits replicas that somebody else starts again.",
     )
     resume_ttl: Duration = Field(
         timedelta(seconds=60),
@@ -55,13 +62,9 @@ class ReplicaSettings(ServiceSettings):
             raise ValueError("--handler MODULE:NAME (SLOTMESH_HANDLER) is required: the class or function to run")
         return self
 
-    @model_validator(mode="after")
-    def _can_be_reached(self) -> Self:
-        if self.controller is not None and self.advertise is None and self.host in _WILDCARDS:
-            raise ValueError(
-                f"--advertise HOST:PORT (SLOTMESH_ADVERTISE) is required with --host {self.host}: where routers find it"
-            )
-        return self
+    @property
+    def is_announced(self) -> bool:
+        return self.controller is not None
 
     @property
     def backend_name(self) -> str:

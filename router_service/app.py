@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -17,16 +18,19 @@ from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.servicer import RouterServicer
+from router_service.shell.call_traces import RouterTraces
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.failure_log import FailureLog
 from router_service.shell.first_table import FirstTable
 from router_service.shell.metrics import observe
 from router_service.shell.replicas.link import ReplicaLink
 from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.table_watch import TableWatch
 from router_service.slot_servicer import RouterSlotServicer
+from router_service.tap_servicer import TapServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import MonotonicClock
@@ -35,13 +39,17 @@ from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.telemetry import names
+from slotmesh.telemetry.setup import MetricsServer, setup_metrics
+from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
     membership_service_pb2,
     router_service_pb2_grpc,
     slot_service_pb2_grpc,
+    tap_service_pb2_grpc,
 )
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
@@ -79,31 +87,35 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         dispatcher = Dispatcher(scheduler, clock, open_link)
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
-        server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
-        handed = HandedMetadata(call_metadata_keys(settings.call_metadata))
+        server = GrpcServer(
+            "router", host=settings.host, port=settings.port, insecure=settings.insecure, channelz=settings.channelz
+        )
+        dispatcher.failures = FailureLog()
+        traces = _traced(dispatcher, settings)
+        handed = HandedMetadata(call_metadata_keys(settings.call_metadata), with_traces=traces.tracing is not None)
         servicer = RouterServicer(
             dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns, handed
         )
         slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
+        taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
+        server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
         info = InfoServicer(
             info_service_pb2.SERVER_KIND_ROUTER, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS
         )
         server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
-        metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
+        metrics = _metrics(settings)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
+            metrics.look_at(lambda: server.serving)
+            metrics.observe_rpcs(server.rpc_times)
             await server.start()
-            info.address = servicer.address = settings.advertise or server.address
-            hello = membership_service_pb2.RouterHello(
-                router_id=settings.router_id,
-                address=servicer.address,
-                version=VERSION,
-                metrics_address=metrics.address or "",
-            )
-            watch = TableWatch(settings.controller, hello, dispatcher, links, Backoff())
+            info.address = servicer.address = settings.advertised(server.address)
+            hello = _hello(settings, servicer.address, metrics.address)
+            watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff())
             links.on_change = watch.report_soon
+            dispatcher.report_load = watch.load_waits
             tasks.start(watch.run(), name="table watch")
             tasks.start(watch.tick(), name="reports")
             tasks.start(_serve_with_table(dispatcher.first_table, server), name="readiness")
@@ -111,11 +123,43 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             server.set_serving(False)
             await servicer.drain("the router stops", settings.graceful_timeout.total_seconds())
         finally:
+            taps.leave()
             await server.stop(LAST_ANSWERS_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(dispatcher.links.finish(), LAST_WORDS_S)
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await dispatcher.links.finish()
             dispatcher.close()
-            metrics.shutdown()
+            await metrics.aclose()
+            await traces.aclose()
+
+
+def _traced(dispatcher: Dispatcher, settings: RouterSettings) -> TracingSetup:
+    """Has the dispatcher make spans, where there is a collector."""
+    traces = setup_tracing("slotmesh-router", settings, {names.INSTANCE: settings.router_id})
+    if traces.tracing is not None:
+        dispatcher.traces = RouterTraces(traces.tracing, settings.router_id)
+    return traces
+
+
+def _metrics(settings: RouterSettings) -> MetricsServer:
+    return setup_metrics(
+        "slotmesh-router",
+        settings.metrics_host,
+        settings.metrics_port,
+        otlp=metrics_target(settings),
+        instance=settings.router_id,
+    )
+
+
+def _hello(settings: RouterSettings, address: str, metrics_address: str | None) -> membership_service_pb2.RouterHello:
+    """Who this start of the router is. `metrics_address` is None where there are no metrics."""
+    return membership_service_pb2.RouterHello(
+        router_id=settings.router_id,
+        address=address,
+        version=VERSION,
+        metrics_address=settings.advertised_metrics(metrics_address) if metrics_address else "",
+        incarnation=secrets.token_hex(16),
+    )
 
 
 async def _serve_with_table(first_table: FirstTable, server: GrpcServer) -> None:

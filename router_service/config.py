@@ -10,24 +10,29 @@ from pydantic import Field, field_validator
 
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
-from slotmesh.config import Duration, HostPort, ServiceSettings, Size
+from slotmesh.config import Duration, HostPorts, Size
+from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.ids import new_id
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 
 _KEY: Final = re.compile(r"[a-z0-9_.-]+")
 
 
-class RouterSettings(ServiceSettings):
+class RouterSettings(MemberSettings):
     """The router: queues calls, picks a replica, keeps order."""
 
     port: int = Field(7071, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     metrics_port: int = Field(
         9465, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
-    controller: HostPort = Field("127.0.0.1:7070", description="Where the controller is.")
-    advertise: HostPort | None = Field(None, description="Where clients reach this router, if not where it listens.")
-    router_id: str = Field(
-        default_factory=lambda: f"router-{new_id(4)}", min_length=1, description="Identity, unique in the mesh."
+    controller: HostPorts = Field(
+        "127.0.0.1:7070",
+        description="Where the controller is; of several, with commas between them, it follows the one that leads.",
+    )
+    router_id: MemberId = Field(
+        default_factory=lambda: f"router-{new_id(4)}",
+        min_length=1,
+        description="Identity, unique in the mesh. @hostname is the machine's own name.",
     )
     window_calls: int = Field(8192, ge=1, description="Calls that a client's stream may have unanswered.")
     window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
@@ -47,6 +52,12 @@ class RouterSettings(ServiceSettings):
         "",
         description="Names of gRPC metadata of unary rpcs that handlers get as metadata of the call, with commas "
         "between them; traceparent and tracestate become the call's trace context. None of it unless it is named.",
+    )
+
+    tap_payloads: bool = Field(
+        False,
+        description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Whoever"
+        " reaches the router's port may tap.",
     )
 
     @field_validator("call_metadata")

@@ -12,9 +12,11 @@ from typing import Any
 import grpc
 
 from router_service import convert
+from router_service.convert.mistakes import bad_field, opening_mistake
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
+from router_service.core.routing.callable import callable_methods
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.brake import Brake
@@ -38,10 +40,6 @@ from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
-
-MAX_ENDPOINT_CHARS = 1024
-MAX_FEATURES = 256
-"""Names of optional behaviours that a client may know."""
 
 NOTHING_HANDED = HandedMetadata()
 
@@ -99,7 +97,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """One call."""
         outcome = await self._call(context, request.endpoint, request.options, request.payload)
         if isinstance(outcome, Failure):
-            await abort(context, outcome)
+            await abort(context, self._dispatcher.noted(outcome, request.endpoint))
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallResponse()
         return router_service_pb2.CallResponse(
@@ -115,14 +113,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """One call with JSON values."""
         options = request.options
         if options.content_type not in ("", JSON):
-            await abort(context, _bad("options.content_type", f"must be empty or {JSON}, got {options.content_type!r}"))
+            await abort(
+                context, bad_field("options.content_type", f"must be empty or {JSON}, got {options.content_type!r}")
+            )
         options.content_type = JSON
         payload = convert.json_arguments(request.arguments)
         if isinstance(payload, Failure):
             await abort(context, payload)
         outcome = await self._call(context, request.endpoint, options, payload)
         if isinstance(outcome, Failure):
-            await abort(context, outcome)
+            await abort(context, self._dispatcher.noted(outcome, request.endpoint))
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallJsonResponse()
         return router_service_pb2.CallJsonResponse(
@@ -136,7 +136,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     ) -> None:
         """One call, and each value that its handler yields."""
         if request.options.no_reply:
-            await abort(context, _bad("options.no_reply", "means that no value is wanted; this rpc is for values"))
+            await abort(context, bad_field("options.no_reply", "means that no value is wanted; this rpc is for values"))
         request.options.streaming = True
         trace = self._handed.take(context, request.options)
         options = self._checked(request.endpoint, request.options, request.payload)
@@ -150,9 +150,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             )
             await context.write(response)
 
-        failure = await self._unary.stream(context.peer(), request.endpoint, options, request.payload, write, trace)
+        failure = await self._unary.stream(
+            context.peer(), request.endpoint, options, request.payload, write, trace, context.time_remaining
+        )
         if failure is not None:
-            await abort(context, failure)
+            await abort(context, self._dispatcher.noted(failure, request.endpoint))
+
+    async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
+        """What can be called."""
+        await self._dispatcher.first_table.wait_a_while()
+        return convert.described(callable_methods(self._dispatcher.scheduler.topology, request.endpoint))
 
     @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
@@ -163,7 +170,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if opening is None:
             return
         await self._dispatcher.first_table.wait_a_while()
-        if failure := self._leaving() or _opening_mistake(opening):
+        if failure := self._leaving() or opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
         del opening
@@ -196,6 +203,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         finally:
             if session is not None and self._sessions.get(session.session_id) is stream:
                 del self._sessions[session.session_id]
+                counts.sessions = len(self._sessions)
             counts.streams -= 1
             self._streams.discard(stream)
             stream.ended()
@@ -210,13 +218,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self, context: Context, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
     ) -> DeliverResults | DeliverDone | Failure:
         if wire.streaming:
-            return _bad("options.streaming", "this rpc brings one result: use CallStreaming, or StreamCalls")
+            return bad_field("options.streaming", "this rpc brings one result: use CallStreaming, or StreamCalls")
         trace = self._handed.take(context, wire)
         options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
         await self._dispatcher.first_table.wait_a_while()
-        outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace)
+        outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace, context.time_remaining)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             return convert.result_too_large(size)
         return outcome
@@ -224,7 +232,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
         """The options of a unary call, or what is wrong with it."""
         if not endpoint:
-            return _bad("endpoint", "is required")
+            return bad_field("endpoint", "is required")
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))
         return convert.options_from_wire(wire)
@@ -238,6 +246,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             self._dispatcher.detach(older.caller)
             older.fenced.set()
         self._sessions[session.session_id] = stream
+        self._dispatcher.counts.sessions = len(self._sessions)
         return None
 
     def _leaving(self) -> Failure | None:
@@ -302,9 +311,10 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
             case "heartbeat":
                 stream.heard(request.heartbeat.stamp)
             case "open":
-                return _bad("open", "the stream is open already; open comes once")
+                return bad_field("open", "the stream is open already; open comes once")
             case unknown:
-                return _not_here(f"the frame {unknown or 'of a newer protocol'}")
+                told = f"the frame {unknown or 'of a newer protocol'} is not known to slotmesh {VERSION}"
+                return Failure(reason=Reason.NOT_IMPLEMENTED, message=told)
         del request  # the latest frames of hundreds of idle clients would stay in memory
     await stream.finish()
     return None
@@ -317,30 +327,9 @@ def _alone(options: call_pb2.CallOptions) -> call_pb2.CallOptions:
     return copy
 
 
-def _opening_mistake(request: StreamRequest) -> Failure | None:
-    if request.WhichOneof("frame") != "open":
-        return _bad("open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}")
-    opening = request.open
-    if not opening.endpoint:
-        return _bad("open.endpoint", "is required")
-    if len(opening.endpoint) > MAX_ENDPOINT_CHARS:
-        return _bad("open.endpoint", f"at most {MAX_ENDPOINT_CHARS} characters, got {len(opening.endpoint)}")
-    if len(opening.features) > MAX_FEATURES:
-        return _bad("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
-    return None
-
-
 def _fenced(epoch: int, newer: int) -> Failure:
     return Failure(
         reason=Reason.SESSION_FENCED,
         message=f"this connection of the session has epoch {epoch}; one with epoch {newer} or above was opened",
         executed=Executed.UNKNOWN,
     )
-
-
-def _bad(field: str, what: str) -> Failure:
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
-
-
-def _not_here(what: str) -> Failure:
-    return Failure(reason=Reason.NOT_IMPLEMENTED, message=f"{what} is not known to slotmesh {VERSION}")

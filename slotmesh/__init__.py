@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotmesh.errors import (
     Aborted,
+    ApplyConflict,
     BackendInUse,
     BackendNotFound,
     BackendUnavailable,
@@ -33,6 +34,7 @@ from slotmesh.errors import (
     NoSlot,
     NotFound,
     NotImplementedByPeer,
+    NotLeader,
     PayloadTooLarge,
     PredecessorFailed,
     QueueFull,
@@ -52,6 +54,7 @@ from slotmesh.errors import (
     SlotUnknown,
     SlotUsed,
     StaleTable,
+    StoreUnavailable,
     Unavailable,
     WindowExceeded,
 )
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.aborting import abort
     from slotmesh.handlers.context import CallContext, context, contexts
+    from slotmesh.handlers.own_mesh import mesh, mesh_sync
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
@@ -126,6 +130,8 @@ _LATER = {
     "context": "slotmesh.handlers.context",
     "contexts": "slotmesh.handlers.context",
     "deployment": "slotmesh.handlers",
+    "mesh": "slotmesh.handlers.own_mesh",
+    "mesh_sync": "slotmesh.handlers.own_mesh",
 }
 
 __version__ = VERSION
@@ -134,6 +140,7 @@ set_application_environment()
 
 __all__ = [
     "Aborted",
+    "ApplyConflict",
     "BackendInUse",
     "BackendNotFound",
     "BackendUnavailable",
@@ -163,6 +170,7 @@ __all__ = [
     "NoSlot",
     "NotFound",
     "NotImplementedByPeer",
+    "NotLeader",
     "PayloadTooLarge",
     "PredecessorFailed",
     "QueueFull",
@@ -188,6 +196,7 @@ __all__ = [
     "SlotUsed",
     "SlotmeshError",
     "StaleTable",
+    "StoreUnavailable",
     "SyncDirectLanes",
     "SyncDirectMethod",
     "SyncEndpoint",
@@ -210,6 +219,8 @@ __all__ = [
     "context",
     "contexts",
     "deployment",
+    "mesh",
+    "mesh_sync",
 ]
 
 

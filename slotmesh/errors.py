@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
+from typing import Final
 
+_ITEMS_SHOWN: Final = 10
+"""Places of items that a text names."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -39,10 +42,13 @@ class Reason(StrEnum):
     DUPLICATE_CALL_ID = "DUPLICATE_CALL_ID"
     BACKEND_IN_USE = "BACKEND_IN_USE"
     REVISION_CONFLICT = "REVISION_CONFLICT"
+    APPLY_CONFLICT = "APPLY_CONFLICT"
     QUEUE_FULL = "QUEUE_FULL"
     WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
     NO_SLOT = "NO_SLOT"
     BACKEND_UNAVAILABLE = "BACKEND_UNAVAILABLE"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+    NOT_LEADER = "NOT_LEADER"
     DRAINING = "DRAINING"
     STALE_TABLE = "STALE_TABLE"
     REPLICA_LOST = "REPLICA_LOST"
@@ -118,6 +124,19 @@ class SlotmeshError(Exception):
         """When a retry may succeed, seconds; None where that is not known."""
         self.metadata = metadata
         """Facts about the condition."""
+        self.failed_items: tuple[int, ...] = ()
+        """Of a `map`: the places of all items that failed, counted from 0, ascending. Empty where it was no map."""
+
+    def of_map(self, failed_items: tuple[int, ...], count: int) -> None:
+        """This is the first failure of a map of `count` items, of which these failed. Its text says so, too."""
+        self.failed_items = failed_items
+        self.args = (f"{self.args[0]}; {items_failed(failed_items, count)}", *self.args[1:])
+
+
+def items_failed(places: tuple[int, ...], count: int) -> str:
+    """Which items of a map failed, for a person."""
+    shown = ", ".join(map(str, places[:_ITEMS_SHOWN])) + (", …" if len(places) > _ITEMS_SHOWN else "")
+    return f"{len(places):,} of {count:,} items of the map failed: {shown} (counted from 0)"
 
 
 class NotFound(SlotmeshError):
@@ -226,6 +245,18 @@ class BackendUnavailable(Unavailable):
     reason = Reason.BACKEND_UNAVAILABLE
 
 
+class StoreUnavailable(Unavailable):
+    """The controller cannot store the change now; what is stored stays in force."""
+
+    reason = Reason.STORE_UNAVAILABLE
+
+
+class NotLeader(Unavailable):
+    """The controller stands by for another one, which leads; `metadata["leader"]` is its address, if that is known."""
+
+    reason = Reason.NOT_LEADER
+
+
 class Draining(Unavailable):
     """The peer takes no new work."""
 
@@ -302,6 +333,12 @@ class RevisionConflict(Aborted):
     """The configuration has changed since the revision that the change expected; read it again, and decide anew."""
 
     reason = Reason.REVISION_CONFLICT
+
+
+class ApplyConflict(Aborted):
+    """A file that is applied has changed what somebody else has changed, too; look at it, then force it or adopt it."""
+
+    reason = Reason.APPLY_CONFLICT
 
 
 class SessionFenced(Aborted):

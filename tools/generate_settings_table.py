@@ -1,7 +1,7 @@
 """Writes the table of a backend's settings into docs/configuration.md, or checks that it is what it should be.
 
-The table follows from the declarations in slotmesh/spec/model.py: names, defaults, bounds, and what stands below each
-field. Nothing is imported for that but the model itself.
+The table follows from the declarations in slotmesh/spec/model.py, and those of the sections that it names: names,
+defaults, bounds, and what stands below each field. Nothing is imported for that but the model itself.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import inspect
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from slotmesh.spec.model import SETTINGS
+from slotmesh.spec.model import SETTINGS, Backend
 from slotmesh.spec.setting import Change, Setting, SettingKind, choices
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-MODEL: Final = ROOT / "slotmesh" / "spec" / "model.py"
 DOCUMENT: Final = ROOT / "docs" / "configuration.md"
 BEGIN: Final = "<!-- written by tools/generate_settings_table.py -->\n"
 END: Final = "<!-- end of what is written -->\n"
@@ -28,15 +29,15 @@ _CHANGES: Final = {
 }
 
 
-def meanings() -> dict[str, str]:
+def meanings(model: type[Any]) -> dict[str, str]:
     """Attribute -> what is said below it."""
-    (backend,) = (
+    (declared,) = (
         node
-        for node in ast.parse(MODEL.read_text("utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name == "Backend"
+        for node in ast.parse(Path(inspect.getfile(model)).read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == model.__name__
     )
     found: dict[str, str] = {}
-    for field, below in zip(backend.body, backend.body[1:], strict=False):
+    for field, below in zip(declared.body, declared.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
             found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
     return found
@@ -44,12 +45,18 @@ def meanings() -> dict[str, str]:
 
 def table() -> str:
     """The table, as Markdown."""
-    meaning = meanings()
-    rows = [
-        f"| `{name}` | {_default(each)} | {_values(each)} | {meaning[each.attribute]} | {_CHANGES[each.change]} |\n"
-        for name, each in SETTINGS.items()
-    ]
-    return "".join(["| setting | default | values | meaning | a change replaces |\n|---|---|---|---|---|\n", *rows])
+    head = "| setting | default | values | meaning | a change replaces |\n|---|---|---|---|---|\n"
+    return "".join([head, *_rows(Backend, SETTINGS, "")])
+
+
+def _rows(model: type[Any], settings: Mapping[str, Setting], path: str) -> Iterator[str]:
+    """A row for each setting, and behind a section those of its settings."""
+    meaning = meanings(model)
+    for name, each in settings.items():
+        cells = (f"`{path}{name}`", _default(each), _values(each), meaning[each.attribute], _CHANGES[each.change])
+        yield f"| {' | '.join(cells)} |\n"
+        if each.section is not None:
+            yield from _rows(each.section, each.settings, f"{path}{name}.")
 
 
 def _default(setting: Setting) -> str:
@@ -62,13 +69,17 @@ def _values(setting: Setting) -> str:
     match setting.kind:
         case SettingKind.HANDLER:
             return "`MODULE:NAME`"
+        case SettingKind.TEXT:
+            return f"a text of at most {int((setting.bounds or (0, 0))[1])} characters"
         case SettingKind.FLAG:
             return "`true`, `false`"
         case SettingKind.JSON:
             return "a map with JSON values"
         case SettingKind.CHOICE:
             return ", ".join(f"`{each}`" for each in choices(setting))
-        case SettingKind.INTEGER | SettingKind.SIZE | SettingKind.DURATION:
+        case SettingKind.SECTION:
+            return "a map"
+        case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.SIZE | SettingKind.DURATION:
             return " … ".join(_written(setting, each) for each in setting.bounds or ())
 
 
@@ -81,6 +92,8 @@ def _written(setting: Setting, value: Any) -> str:
             return f"{value * 1e3:g}ms" if 0 < value < 1 else f"{value:,.0f}s"
         case SettingKind.SIZE:
             return next((f"{value // 2**bits}{unit}" for bits, unit in _UNITS if value >= 2**bits), f"{value}B")
+        case SettingKind.NUMBER:
+            return f"{value:,.12g}"
         case _:
             return f"{value:,}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller_service.core.planning import ChangeTerms, Plan
+from controller_service.core.revisions import ChangeOrigin
 from slotmesh.v1 import controller_service_pb2 as pb
 
 ChangeRequest = (
@@ -12,12 +13,16 @@ ChangeRequest = (
     | pb.ApplyEndpointRequest
     | pb.DeleteEndpointRequest
     | pb.SetTrafficRequest
+    | pb.ShiftTrafficRequest
+    | pb.EndShiftRequest
+    | pb.RollbackRequest
 )
 
 
-def terms_from_wire(request: ChangeRequest) -> ChangeTerms:
+def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
     """What every request says that changes the configuration."""
     return ChangeTerms(
+        origin=origin,
         dry_run=request.dry_run,
         expected_revision=request.expected_revision if request.HasField("expected_revision") else None,
     )
@@ -30,3 +35,21 @@ def change_of(plan: Plan) -> pb.Change.ValueType:
     if plan.updated:
         return pb.CHANGE_UPDATED
     return pb.CHANGE_DELETED if plan.deleted else pb.CHANGE_UNCHANGED
+
+
+def applied_to_wire(revision: int, plan: Plan) -> pb.ApplyMeshResponse:
+    """What became of a whole mesh."""
+    return pb.ApplyMeshResponse(
+        revision=revision,
+        created=plan.created,
+        updated=plan.updated,
+        unchanged=plan.unchanged,
+        deleted=plan.deleted,
+        fields=[
+            pb.FieldChange(subject=it.subject, field=it.field, before=it.before, after=it.after) for it in plan.fields
+        ],
+        conflicts=[
+            pb.FieldConflict(subject=it.subject, field=it.field, applied=it.applied, live=it.live, wanted=it.wanted)
+            for it in plan.conflicts
+        ],
+    )

@@ -5,7 +5,7 @@ Invariants: whatever a replica sends becomes a value or a `BadRequest` that name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from controller_service.convert.checks import (
@@ -19,8 +19,10 @@ from controller_service.convert.checks import (
     require,
     require_address,
 )
-from controller_service.convert.times import timestamp
+from controller_service.convert.times import seconds_of, timestamp
 from controller_service.core.observed import ObservedReplica, ReplicaState
+from controller_service.core.replica_load import ExecutedCalls, SampledLoad
+from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
@@ -82,12 +84,27 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
     )
 
 
+def ended_calls_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> EndedCalls:
+    """What a report says of calls."""
+    total = max(0, frame.report.ended_calls)
+    return EndedCalls(total, min(total, max(0, frame.report.failed_calls)))
+
+
 def configuration_to_wire(
-    backend: Backend, *, generation: str, is_known: bool
+    backend: Backend,
+    *,
+    generation: str,
+    is_known: bool,
+    router_addresses: Sequence[str],
+    controller_addresses: Sequence[str],
 ) -> membership_service_pb2.AttachReplicaResponse:
     """`is_known`: there is a backend of that name."""
     configuration = membership_service_pb2.ReplicaConfiguration(
-        generation=generation, backend=backend_to_wire(backend), is_backend_unknown=not is_known
+        generation=generation,
+        backend=backend_to_wire(backend),
+        is_backend_unknown=not is_known,
+        router_addresses=router_addresses,
+        controller_addresses=controller_addresses,
     )
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
@@ -138,9 +155,39 @@ def partitions_of(
     return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in endpoints}
 
 
-def replica_to_wire(replica: ObservedReplica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
+def load_of_report(frame: membership_service_pb2.AttachReplicaRequest) -> SampledLoad | None:
+    """What a report says of the replica's load; None where it says nothing."""
+    if not frame.report.HasField("load"):
+        return None
+    load = frame.report.load
+    return SampledLoad(
+        ongoing=max(0, load.ongoing),
+        slots=max(0, load.slots),
+        waiting=max(0, load.waiting),
+        sampled_at=seconds_of(load.sample_time),
+        totals=_executed_from_wire(load.totals) if load.HasField("totals") else None,
+    )
+
+
+def _executed_from_wire(wire: mesh_pb2.ReplicaTotals) -> ExecutedCalls:
+    return ExecutedCalls(
+        calls=max(0, wire.calls),
+        failed=max(0, wire.failed),
+        batches=max(0, wire.batches),
+        batched_calls=max(0, wire.batched_calls),
+    )
+
+
+def replica_to_wire(
+    replica: ObservedReplica,
+    wall_s: Callable[[float], float],
+    load: SampledLoad | None = None,
+    *,
+    outdated: bool = False,
+) -> mesh_pb2.Replica:
     """`wall_s` turns monotonic seconds into seconds since 1970."""
     return mesh_pb2.Replica(
+        load=None if load is None else replica_load_to_wire(load),
         replica_id=replica.replica_id,
         incarnation=replica.incarnation,
         backend=replica.backend,
@@ -154,5 +201,22 @@ def replica_to_wire(replica: ObservedReplica, wall_s: Callable[[float], float]) 
         warning=replica.warning,
         restart_count=replica.restarts,
         last_exit=replica.last_exit,
+        last_output=replica.last_output,
         version=replica.version,
+        outdated=outdated,
+    )
+
+
+def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
+    totals = load.totals
+    return mesh_pb2.ReplicaLoad(
+        ongoing=load.ongoing,
+        slots=load.slots,
+        waiting=load.waiting,
+        sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
+        totals=None
+        if totals is None
+        else mesh_pb2.ReplicaTotals(
+            calls=totals.calls, failed=totals.failed, batches=totals.batches, batched_calls=totals.batched_calls
+        ),
     )

@@ -5,7 +5,7 @@ Invariants: whatever a router sends becomes a value or a `BadRequest` that names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from controller_service.convert.checks import (
@@ -19,16 +19,17 @@ from controller_service.convert.checks import (
     require_address,
     require_generation,
 )
+from controller_service.convert.router_loads import backend_load_to_wire, endpoint_load_to_wire
 from controller_service.convert.times import timestamp
+from controller_service.core.backend_load import EndpointLoad
 from controller_service.core.brought_table import BroughtTable
-from controller_service.core.observed import BackendLoad, ObservedRouter
+from controller_service.core.observed import ObservedRouter
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
-_END_OF_TIMES: Final = 253_402_300_800
-"""Seconds from 1970 to the year 10000, from where on a Timestamp says nothing."""
+MAX_RUN_ID_CHARS: Final = 64
 
 
 def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> ObservedRouter:
@@ -46,6 +47,7 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
         metrics_address=hello.metrics_address,
         version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,
+        run_id=hello.incarnation[:MAX_RUN_ID_CHARS],
     )
 
 
@@ -123,19 +125,6 @@ def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[I
     return frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked)
 
 
-def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
-    return tuple(
-        BackendLoad(
-            backend=it.backend,
-            queued=it.queued,
-            ongoing=it.ongoing,
-            slot_calls=it.slot_calls,
-            sampled_at=it.sample_time.ToMicroseconds() / 1e6 if 0 < it.sample_time.seconds < _END_OF_TIMES else None,
-        )
-        for it in report.loads
-    )
-
-
 def router_report_from_wire(
     frame: membership_service_pb2.AttachRouterRequest,
 ) -> membership_service_pb2.RouterReport:
@@ -146,8 +135,10 @@ def router_report_from_wire(
     return frame.report
 
 
-def router_to_wire(router: ObservedRouter, wall_s: Callable[[float], float]) -> mesh_pb2.Router:
-    """`wall_s` turns monotonic seconds into seconds since 1970."""
+def router_to_wire(
+    router: ObservedRouter, wall_s: Callable[[float], float], endpoints: Iterable[EndpointLoad] = ()
+) -> mesh_pb2.Router:
+    """`wall_s` turns monotonic seconds into seconds since 1970. `endpoints`: their newest load there."""
     return mesh_pb2.Router(
         router_id=router.router_id,
         address=router.address,
@@ -156,16 +147,8 @@ def router_to_wire(router: ObservedRouter, wall_s: Callable[[float], float]) -> 
         linked_replica_ids=router.linked_replica_ids,
         start_time=timestamp(wall_s(router.started_at)),
         metrics_address=router.metrics_address,
-        loads=map(_load_to_wire, router.loads),
+        loads=map(backend_load_to_wire, router.loads),
         version=router.version,
-    )
-
-
-def _load_to_wire(load: BackendLoad) -> mesh_pb2.BackendLoad:
-    return mesh_pb2.BackendLoad(
-        backend=load.backend,
-        queued=load.queued,
-        ongoing=load.ongoing,
-        slot_calls=load.slot_calls,
-        sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
+        endpoint_loads=map(endpoint_load_to_wire, endpoints),
+        incarnation=router.run_id,
     )

@@ -1,87 +1,113 @@
-"""Routing tables, as routers get them."""
+"""Routing tables, as routers get them.
+
+Endpoints and backends are written one by one, as bytes that can be kept: mostly nothing of them has changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
-from controller_service.core.partitions import PartitionOwnership
-from controller_service.core.routing import AnnouncedTable, ListedBackend
+from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.roster import DepartedIncarnation
+from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, ListedReplica
 from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, traffic_to_wire
 from slotmesh.v1 import membership_service_pb2
 
 
-def table_to_wire(
-    table: AnnouncedTable, ownership_bytes: Callable[[PartitionOwnership], bytes]
-) -> membership_service_pb2.RoutingTable:
-    """`ownership_bytes` is `ownership_to_bytes`, or what remembers its answers: they are most of the work."""
+def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_service_pb2.RoutingTable:
+    """`parts` are its endpoints and backends, by `endpoint_to_bytes` and `backend_to_bytes`."""
+    roster = table.roster
     wire = membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
-        backends=map(_backend_route, table.routes.backends),
         router_addresses=table.routes.router_addresses,
-        roster_revision=table.roster.revision,
-        departed=(
-            membership_service_pb2.DepartedReplica(
-                replica_id=it.owner.replica_id,
-                incarnation=it.owner.incarnation,
-                generation=it.generation,
-                revision=it.revision,
-            )
-            for it in table.roster.departed
-        ),
-        departed_since=table.roster.departed_since,
+        roster_revision=roster.revision,
+        departed=departures_to_wire(roster.departed),
+        departed_since=roster.departed_since,
         covers=(
             membership_service_pb2.CoveredGeneration(
                 generation=it.generation, revision=it.revision, departed_since=it.departed_since
             )
-            for it in table.roster.covers
+            for it in roster.covers
         ),
     )
-    for route in table.routes.endpoints:
-        endpoint = wire.endpoints.add(name=route.name)
-        if route.traffic is not None:
-            endpoint.traffic.CopyFrom(traffic_to_wire(route.traffic))
-        if route.ownership is not None:
-            endpoint.MergeFromString(ownership_bytes(route.ownership))
+    wire.MergeFromString(b"".join(parts))
     return wire
 
 
-def ownership_to_bytes(ownership: PartitionOwnership) -> bytes:
-    """What an EndpointRoute says of owners, to be merged into it."""
-    base = min(ownership.epochs, default=0)
-    wire = membership_service_pb2.EndpointRoute(
-        owners=(
-            membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
-            for owner in ownership.owners
-        ),
-        partition_owners=ownership.partition_owners,
-        owner_epochs=[epoch - base for epoch in ownership.epochs],
-        base_epoch=base,
-    )
-    return wire.SerializeToString()
+def endpoint_to_bytes(endpoint: ListedEndpoint) -> bytes:
+    """A table with this endpoint alone, to be merged into one."""
+    return membership_service_pb2.RoutingTable(endpoints=[endpoint_to_wire(endpoint)]).SerializeToString()
 
 
-def _backend_route(route: ListedBackend) -> membership_service_pb2.BackendRoute:
+def backend_to_bytes(backend: ListedBackend) -> bytes:
+    """A table with this backend alone, to be merged into one."""
+    wire = backend_to_wire_route(backend, backend.replicas, has_settings=True)
+    return membership_service_pb2.RoutingTable(backends=[wire]).SerializeToString()
+
+
+def endpoint_to_wire(endpoint: ListedEndpoint) -> membership_service_pb2.EndpointRoute:
+    wire = membership_service_pb2.EndpointRoute(name=endpoint.name)
+    if endpoint.traffic is not None:
+        wire.traffic.CopyFrom(traffic_to_wire(endpoint.traffic))
+    if endpoint.ownership is not None:
+        _write_ownership(endpoint.ownership, wire)
+    return wire
+
+
+def backend_to_wire_route(
+    backend: ListedBackend, replicas: Iterable[ListedReplica], *, has_settings: bool
+) -> membership_service_pb2.BackendRoute:
+    """The backend with these of its replicas, and with or without its settings."""
     wire = membership_service_pb2.BackendRoute(
-        name=route.settings.name,
-        replicas=(
-            membership_service_pb2.ReplicaRoute(
-                replica_id=replica.replica_id,
-                incarnation=replica.incarnation,
-                address=replica.address,
-                max_ongoing=replica.max_ongoing,
-                draining=replica.draining,
-                process=replica.process,
-            )
-            for replica in route.replicas
-        ),
+        name=backend.settings.name,
+        replicas=map(_replica_to_wire, replicas),
+        prospect=membership_service_pb2.Prospect.ValueType(backend.prospect.value),
     )
-    wire.MergeFromString(_settings(route.settings.name, _routed_of(route.settings)))
+    if has_settings:
+        wire.MergeFromString(_settings(backend.settings.name, _routed_of(backend.settings)))
     return wire
+
+
+def owners_to_wire(owners: Iterable[Incarnation]) -> Iterator[membership_service_pb2.PartitionOwner]:
+    for owner in owners:
+        yield membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
+
+
+def departures_to_wire(
+    departed: Iterable[DepartedIncarnation],
+) -> Iterator[membership_service_pb2.DepartedReplica]:
+    for it in departed:
+        yield membership_service_pb2.DepartedReplica(
+            replica_id=it.owner.replica_id,
+            incarnation=it.owner.incarnation,
+            generation=it.generation,
+            revision=it.revision,
+        )
+
+
+def _write_ownership(ownership: PartitionOwnership, wire: membership_service_pb2.EndpointRoute) -> None:
+    base = min(ownership.epochs, default=0)
+    wire.owners.extend(owners_to_wire(ownership.owners))
+    wire.partition_owners.extend(ownership.partition_owners)
+    wire.owner_epochs.extend([epoch - base for epoch in ownership.epochs])
+    wire.base_epoch = base
+
+
+def _replica_to_wire(replica: ListedReplica) -> membership_service_pb2.ReplicaRoute:
+    return membership_service_pb2.ReplicaRoute(
+        replica_id=replica.replica_id,
+        incarnation=replica.incarnation,
+        address=replica.address,
+        max_ongoing=replica.max_ongoing,
+        draining=replica.draining,
+        process=replica.process,
+        suspect=replica.suspect,
+    )
 
 
 _ROUTED: Final = tuple(each.attribute for each in ROUTED.values())

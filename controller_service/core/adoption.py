@@ -11,6 +11,7 @@ Owner: `shell.reconcile_loop`, which commits the change and then drops the table
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from controller_service.core.brought_table import BroughtTable
@@ -18,6 +19,7 @@ from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation, inherit
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
+from controller_service.core.unattached import unattached, with_all_unattached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +55,8 @@ def adopt(
             if router.generation not in {"", generation}
             for replica_id in router.linked_replica_ids
         }
-        departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
-        ended: list[Incarnation] = []
-        for member in brought.roster.members:
-            owner = member.owner
-            if owner in departed:
-                continue
-            if _is_known(observed, owner):
-                if observed.is_dead(owner) and owner not in roster.owners():
-                    ended.append(owner)  # no table of this generation has named it, so none lists it as departed
-                continue
-            if _rival(observed, member) is not None and owner.replica_id not in linked:
-                ended.append(owner)
-            else:
-                observed = _with_taken(observed, brought, member, now)
-                taken.append(owner.replica_id)
+        observed, more, ended = _with_named(roster, observed, brought, linked, now)
+        taken += more
         roster = roster.learning(
             _without_living(brought, observed),
             brought.generation,
@@ -162,37 +151,44 @@ def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> 
     return observed
 
 
-def _with_taken(observed: Observed, brought: BroughtTable, member: ListedIncarnation, now: float) -> Observed:
-    """Listed, and a candidate for calls as before; suspect, since it has not reported."""
-    owner = member.owner
-    record = ObservedReplica(
-        replica_id=owner.replica_id,
-        incarnation=owner.incarnation,
-        backend=member.backend,
-        state=ReplicaState.DRAINING if member.draining else ReplicaState.READY,
-        started_at=now,
-        ready_at=now,
-        suspect_since=now,
-        address=member.address,
-        max_ongoing=member.max_ongoing,
-        process=member.process,
-        brought_by=(brought.generation, brought.roster.revision),
-        must_fence_through=1,
-    )
-    known = observed.replica(owner.replica_id)
-    if known is None:
-        return observed.with_replica(record)
-    if known.is_over:
-        return observed.with_replica(replace(record, retired=known.retired).having_replaced(known.incarnation))
-    return observed.with_elder(record)
-
-
 def _without_living(brought: BroughtTable, observed: Observed) -> IncarnationRoster:
     """Its roster, without departures of incarnations that are attached: these have not ended."""
     departed = tuple(
         it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
     )
     return replace(brought.roster, departed=departed)
+
+
+def _with_named(
+    roster: IncarnationRoster, observed: Observed, brought: BroughtTable, linked: Collection[str], now: float
+) -> tuple[Observed, list[str], list[Incarnation]]:
+    """With the members of the table that are not known yet; their ids, and the members that have ended.
+
+    `linked` are ids of replicas that routers with tables of other generations have a link to.
+    """
+    departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
+    named = roster.owners()
+    taken: list[str] = []
+    ended: list[Incarnation] = []
+    records: dict[str, ObservedReplica] = {}
+    for member in brought.roster.members:
+        owner = member.owner
+        if owner in departed:
+            continue
+        if owner.replica_id in records:
+            # What follows depends on what is known of its id. All others are taken over together.
+            observed = with_all_unattached(observed, records.values())
+            records.clear()
+        if _is_known(observed, owner):
+            if observed.is_dead(owner) and owner not in named:
+                ended.append(owner)  # no table of this generation has named it, so none lists it as departed
+        elif _rival(observed, member) is not None and owner.replica_id not in linked:
+            ended.append(owner)
+        else:
+            brought_by = (brought.generation, brought.roster.revision)
+            records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)
+            taken.append(owner.replica_id)
+    return with_all_unattached(observed, records.values()), taken, ended
 
 
 def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
@@ -203,10 +199,12 @@ def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
             if index >= 0:
                 owner = ownership.owners[index]
                 newest[owner] = max(newest.get(owner, 0), epoch)
+    records: list[ObservedReplica] = []
+    elders: list[ObservedReplica] = []
     for owner, epoch in newest.items():
         known = observed.incarnation(owner)
         if known is None or known.gone or known.fenced_through >= epoch or known.must_fence_through >= epoch:
             continue
         record = replace(known, must_fence_through=epoch)
-        observed = observed.with_elder(record) if owner in observed.elders else observed.with_replica(record)
-    return observed
+        (elders if owner in observed.elders else records).append(record)
+    return observed.with_replicas(records).with_elders(elders)

@@ -1,7 +1,8 @@
-"""The desired state: backends, endpoints, owners of partitions, and the roster. Everything that a store keeps.
+"""The desired state: backends, endpoints, owners of partitions, rollouts, shifts, the roster. All that a store keeps.
 
 Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
-epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`).
+epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`); each change of a
+backend or an endpoint is in the history; a shift that is under way ends with a change of its endpoint's weights.
 Owner: the store. Servicers change backends and endpoints, the reconcile loop the rest; each by a `ChangeSet`
 that is applied to the revision it was planned for, or not at all.
 """
@@ -14,7 +15,19 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.revisions import (
+    UNKNOWN_ORIGIN,
+    ChangeOrigin,
+    History,
+    Resource,
+    RevisionRecord,
+    changes_between,
+    recorded,
+    subject_of,
+)
+from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster
+from controller_service.core.shifting.record import ShiftRecord, overtaken
 from slotmesh.spec.model import Backend, Endpoint
 
 ValueT = TypeVar("ValueT")
@@ -29,10 +42,16 @@ class ChangeSet:
     put_endpoints: tuple[Endpoint, ...] = ()
     delete_endpoints: tuple[str, ...] = ()
     put_ownership: tuple[PartitionOwnership, ...] = ()
+    put_rollouts: tuple[RolloutRecord, ...] = ()
+    put_shifts: tuple[ShiftRecord, ...] = ()
     put_roster: IncarnationRoster | None = None
     """None: as it is."""
     epoch_floor: int = 0
     """At least this, from now on."""
+    put_applied: tuple[Resource, ...] = ()
+    """What a file says that was applied."""
+    origin: ChangeOrigin = UNKNOWN_ORIGIN
+    """Who asked for it, where it changes a backend or an endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +65,18 @@ class Desired:
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
     ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint; there is none for endpoints whose partitions were never assigned."""
+    rollouts: Mapping[str, RolloutRecord] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend; there is none before the first rollout is complete."""
+    shifts: Mapping[str, ShiftRecord] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint: the newest of each that was ever shifted."""
     epoch_floor: int = 0
     """New epochs are above this: an endpoint of the same name, or an earlier generation, may have used these."""
     roster: IncarnationRoster = NO_ROSTER
     """The incarnations that the newest table names."""
+    history: History = ()
+    """The newest changes of backends and endpoints."""
+    applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
+    """By subject, as `backend/digits-v1`: what a file said when it was applied last, where it was."""
 
     def is_configured_as_of(self, revision: int) -> bool:
         """Whether no backend and no endpoint has changed since a revision. One that is still to come is none."""
@@ -61,16 +88,37 @@ class Desired:
         deleted = [self.ownership[name] for name in change.delete_endpoints if name in self.ownership]
         backends = _changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends)
         endpoints = _changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints)
+        shifts = {it.endpoint: it for it in change.put_shifts}
+        who, time_s = change.origin.who, change.origin.time_s
+        shifts |= overtaken(self.shifts, self.endpoints, change.put_endpoints, own=shifts, who=who, time_s=time_s)
         is_configured = backends is not self.backends or endpoints is not self.endpoints
+        history = self.history
+        if is_configured:
+            changes = (*changes_between(self.backends, backends), *changes_between(self.endpoints, endpoints))
+            record = RevisionRecord(
+                revision=self.revision + 1, origin=change.origin, changes=changes, base=self.configured_at
+            )
+            history = recorded(history, record)
         return replace(
             self,
             revision=self.revision + 1,
             configured_at=self.revision + 1 if is_configured else self.configured_at,
+            history=history,
             backends=backends,
             endpoints=endpoints,
             ownership=_changed(self.ownership, ownership, change.delete_endpoints),
+            rollouts=_changed(self.rollouts, {it.backend: it for it in change.put_rollouts}, change.delete_backends),
+            shifts=_changed(self.shifts, shifts, change.delete_endpoints),
             epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted)]),
             roster=self.roster if change.put_roster is None else change.put_roster,
+            applied=_changed(
+                self.applied,
+                {subject_of(it): it for it in change.put_applied},
+                [
+                    *(f"backend/{it}" for it in change.delete_backends),
+                    *(f"endpoint/{it}" for it in change.delete_endpoints),
+                ],
+            ),
         )
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller_service.core.observed import (
-    Handovers,
-    Observed,
-)
+from controller_service.core.known_handovers import Handovers
+from controller_service.core.observed import Observed
 from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.transitions import Transition
 

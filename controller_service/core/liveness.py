@@ -38,6 +38,11 @@ class Leases:
         """The member needs no lease any more."""
         self._heard.pop(member, None)
 
+    def renew_all(self, now: float) -> None:
+        """Nobody has listened for a while: every member gets the time of a lease to report."""
+        for member in self._heard:
+            self._heard[member] = now
+
     def expire(self, now: float) -> list[str]:
         """Drops and returns the members that have been silent for too long."""
         silent: list[str] = []

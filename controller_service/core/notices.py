@@ -44,6 +44,27 @@ class EventKind(Enum):
     """Their owner has been ordered to give them up."""
     PARTITIONS_ORPHANED = 22
     """They have no owner: no replica is ready."""
+    REPLICA_FOUND = 23
+    """Its process runs on from before this controller's start: it was not started again."""
+    REPLICA_DEAD = 24
+    """It was silent for too long: its process is killed, and another one is started in its place."""
+    BACKEND_CRASH_LOOPING = 25
+    """Its replicas end soon after their start, again and again: the next start waits."""
+    BACKEND_SCALED = 26
+    """Another number of its replicas should run, by its load."""
+    ROLLOUT_STARTED = 30
+    """Replicas are being replaced, since what they are started with was changed."""
+    ROLLOUT_COMPLETE = 31
+    ROLLOUT_TAKEN_BACK = 32
+    """The new replicas fail: the settings before are in force again."""
+    TRAFFIC_SHIFT_STARTED = 40
+    TRAFFIC_SHIFT_STEPPED = 41
+    """Its next step is in force."""
+    TRAFFIC_SHIFT_COMPLETE = 42
+    TRAFFIC_SHIFT_TAKEN_BACK = 43
+    """A guard has tripped: the weights before are in force again."""
+    TRAFFIC_SHIFT_ENDED = 44
+    """Somebody has ended it, or changed the weights meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

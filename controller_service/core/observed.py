@@ -7,133 +7,20 @@ Owner: `shell.mesh_state`, the single writer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import MappingProxyType
-from typing import Final
 
+from controller_service.core.autoscaling.scales import BackendScale
+from controller_service.core.backend_load import BackendLoad
 from controller_service.core.brought_table import BroughtTable
+from controller_service.core.known_handovers import Handovers
+from controller_service.core.observed_replica import ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
 from controller_service.core.replacements import UnreplacedExits
+from controller_service.core.replica_group import NO_REPLICAS, BackendIndex, ReplicaGroup
 
-RETIRED_KEPT: Final = 16
-"""Replaced incarnations remembered for each replica id."""
-
-
-class ReplicaState(Enum):
-    """Where a replica is in its life. The values are those of `slotmesh.v1.ReplicaState`."""
-
-    STARTING = 1
-    READY = 2
-    DRAINING = 3
-    STOPPED = 4
-    FAILED = 5
-    SUSPECT = 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedReplica:
-    """One process that runs a backend's handler."""
-
-    replica_id: str
-    backend: str
-    state: ReplicaState
-    """The state of its last report, or that follows from its end. Never SUSPECT: `suspect_since` has that."""
-    started_at: float
-    """When it was launched or attached first, seconds (monotonic)."""
-    incarnation: str = ""
-    """Empty until it attached."""
-    address: str = ""
-    pid: int = 0
-    max_ongoing: int = 0
-    error: str = ""
-    """What is wrong with it."""
-    warning: str = ""
-    """What operators should know although it goes on."""
-    metrics_address: str = ""
-    launched: bool = False
-    """This controller started the process and will learn of its end."""
-    template: str = ""
-    """What the process was started with: one that differs from its backend's is outdated."""
-    fixed: str = ""
-    """The part of the template that it cannot take on without a restart."""
-    reconfigures: bool = False
-    """It takes a new `user_config` without a restart: only the fixed part makes it outdated."""
-    is_unhealthy: bool = False
-    """It has reported that its health checks fail. It takes calls for as long as no other replica does."""
-    ready_at: float | None = None
-    """When it was ready first."""
-    ended_at: float | None = None
-    """When it reported that it stopped or failed."""
-    suspect_since: float | None = None
-    """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
-    is_told_to_drain: bool = False
-    gone: bool = False
-    """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
-    reaped: bool = False
-    """Its process has ended. Known of launched ones only."""
-    retired: tuple[str, ...] = ()
-    """Incarnations that it replaced; bounded."""
-    process: str = ""
-    """Which process it is; empty where its machine does not say."""
-    served_under: str = ""
-    """The generation, an earlier one, that it served under before it attached here."""
-    brought_by: tuple[str, int] | None = None
-    """The generation and the roster's revision of the table that named it, for as long as it has not attached here."""
-    must_fence_through: int = 0
-    """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
-    fenced_through: int = 0
-    """It has reported that it starts nothing that was sent at this epoch or an older one."""
-    busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
-    """Partitions, by endpoint, of which something still ran there when it was fenced."""
-    version: str = ""
-    """Of slotmesh; empty until it attached."""
-    restarts: int = 0
-    """How often one was started in place of another, up to this one."""
-    last_exit: str = ""
-    """How its process has ended, or that of the one before it; empty where that is not known."""
-
-    @property
-    def owner(self) -> Incarnation:
-        """The incarnation."""
-        return Incarnation(self.replica_id, self.incarnation)
-
-    @property
-    def is_fenced(self) -> bool:
-        """Nothing starts there that an earlier generation gave it."""
-        return self.fenced_through >= self.must_fence_through
-
-    @property
-    def shown_state(self) -> ReplicaState:
-        """The state as operators see it."""
-        return ReplicaState.SUSPECT if self.suspect_since is not None and not self.gone else self.state
-
-    @property
-    def is_over(self) -> bool:
-        """There is nothing left to wait for."""
-        return self.gone and (self.reaped or not self.launched)
-
-    @property
-    def takes_calls(self) -> bool:
-        """It can own partitions and be picked."""
-        return self.state is ReplicaState.READY and not self.gone and not self.is_told_to_drain
-
-    def having_replaced(self, *incarnations: str) -> ObservedReplica:
-        """With older incarnations that have ended."""
-        return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendLoad:
-    """Calls of one backend at one router."""
-
-    backend: str
-    queued: int
-    ongoing: int
-    slot_calls: int = 0
-    sampled_at: float | None = None
-    """By the router's clock, seconds since 1970; None: it does not say."""
+__all__ = ["BackendLoad", "Observed", "ObservedReplica", "ObservedRouter", "ReplicaState", "Restarts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +39,12 @@ class ObservedRouter:
     linked: frozenset[Incarnation] | None = frozenset()
     """The incarnations of these; None: it does not say."""
     loads: tuple[BackendLoad, ...] = ()
+    reported_at: float | None = None
+    """When it reported last, seconds (monotonic); None: not since it attached."""
     version: str = ""
     """Of slotmesh."""
+    run_id: str = ""
+    """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,27 +59,18 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handovers:
-    """What is known of an endpoint's partitions on the move."""
-
-    emptied: frozenset[tuple[Incarnation, int, int]] = frozenset()
-    """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
-    balanced_at: float = float("-inf")
-    """When partitions were last told to leave for better shares, seconds (monotonic)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything observed, at one moment."""
 
-    by_backend: Mapping[str, Mapping[str, ObservedReplica]] = field(default_factory=lambda: MappingProxyType({}))
+    by_backend: Mapping[str, ReplicaGroup] = field(default_factory=lambda: MappingProxyType({}))
     """Replicas by backend, then by id."""
-    backend_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    backend_of: BackendIndex = field(default_factory=BackendIndex)
     """Backend of each replica."""
     routers: Mapping[str, ObservedRouter] = field(default_factory=lambda: MappingProxyType({}))
     restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
     """By backend."""
-
+    scales: Mapping[str, BackendScale] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend whose number of replicas is chosen by its load."""
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
     elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
@@ -206,10 +88,10 @@ class Observed:
     def replicas(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's."""
         if backend is not None:
-            yield from self.by_backend.get(backend, {}).values()
+            yield from self.by_backend.get(backend, NO_REPLICAS).replicas()
             return
         for group in self.by_backend.values():
-            yield from group.values()
+            yield from group.replicas()
 
     def incarnations(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's, with those that may be alive under the id of another one."""
@@ -250,7 +132,17 @@ class Observed:
 
     def awaits_fence(self) -> bool:
         """Whether a replica that reports may still start calls of partitions that an earlier generation gave it."""
-        return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
+        return any(group.facts.awaits_fence for group in self.by_backend.values())
+
+    def has_unfenced(self) -> bool:
+        """Whether any replica is not fenced, whatever else is known of it; elders aside."""
+        return any(group.facts.has_unfenced for group in self.by_backend.values())
+
+    def must_fence_through(self) -> int:
+        """The newest epoch of which nothing may start before it is given anew, at any incarnation that may live."""
+        groups = (group.facts.must_fence_through for group in self.by_backend.values())
+        elders = (elder.must_fence_through for elder in self.elders.values() if not elder.gone)
+        return max(max(groups, default=0), max(elders, default=0))
 
     def awaits_fence_of(self, owner: Incarnation) -> bool:
         """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
@@ -259,40 +151,54 @@ class Observed:
 
     def busy_partitions(self, endpoint: str) -> frozenset[tuple[Incarnation, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
-        return frozenset(
-            (replica.owner, number)
-            for replica in self.replicas()
-            if not replica.gone
-            for number in replica.busy.get(endpoint, ())
-        )
+        return frozenset(each for group in self.by_backend.values() for each in group.facts.busy.get(endpoint, ()))
 
     def with_replica(self, replica: ObservedReplica) -> Observed:
         """With the replica's record added or replaced."""
-        before = self.backend_of.get(replica.replica_id)
-        base = self if before in {None, replica.backend} else self.without_replica(replica.replica_id)
-        group = {**base.by_backend.get(replica.backend, {}), replica.replica_id: replica}
-        backend_of = base.backend_of
-        if replica.replica_id not in backend_of:
-            backend_of = MappingProxyType({**backend_of, replica.replica_id: replica.backend})
-        by_backend = MappingProxyType({**base.by_backend, replica.backend: MappingProxyType(group)})
-        return replace(base, by_backend=by_backend, backend_of=backend_of)
+        return self.with_replicas((replica,))
+
+    def with_replicas(self, replicas: Iterable[ObservedReplica]) -> Observed:
+        """With records added or replaced; of several with one id the last counts. Itself, where there are none."""
+        moved: dict[str, str | None] = {}
+        groups: dict[str, dict[str, ObservedReplica]] = {}
+
+        def group_of(name: str) -> dict[str, ObservedReplica]:
+            if (group := groups.get(name)) is None:
+                group = groups[name] = self.by_backend.get(name, NO_REPLICAS).copy()
+            return group
+
+        for replica in replicas:
+            replica_id, backend = replica.replica_id, replica.backend
+            before = moved.get(replica_id) or self.backend_of.get(replica_id)
+            if before != backend:
+                moved[replica_id] = backend
+                if before is not None:
+                    del group_of(before)[replica_id]
+            group_of(backend)[replica_id] = replica
+        return self._with_groups(groups, moved) if groups else self
 
     def without_replica(self, replica_id: str) -> Observed:
         backend = self.backend_of.get(replica_id)
         if backend is None:
             return self
-        group = {key: value for key, value in self.by_backend[backend].items() if key != replica_id}
-        by_backend = {**self.by_backend, backend: MappingProxyType(group)}
-        restarts = {**self.restarts}
-        if not group:
-            del by_backend[backend]
-            restarts.pop(backend, None)
-        backend_of = {key: value for key, value in self.backend_of.items() if key != replica_id}
+        group = self.by_backend[backend].copy()
+        del group[replica_id]
+        return self._with_groups({backend: group}, {replica_id: None})
+
+    def _with_groups(
+        self, groups: Mapping[str, dict[str, ObservedReplica]], moved: Mapping[str, str | None]
+    ) -> Observed:
+        """With these groups in place of theirs. A backend without replicas has no group and no restarts."""
+        by_backend = {**self.by_backend, **{name: ReplicaGroup(group) for name, group in groups.items()}}
+        restarts = self.restarts
+        for name in [name for name, group in groups.items() if not group]:
+            del by_backend[name]
+            restarts = MappingProxyType({key: it for key, it in restarts.items() if key != name})
         return replace(
             self,
             by_backend=MappingProxyType(by_backend),
-            backend_of=MappingProxyType(backend_of),
-            restarts=MappingProxyType(restarts),
+            backend_of=self.backend_of.with_changes(moved),
+            restarts=restarts,
         )
 
     def with_router(self, router: ObservedRouter) -> Observed:
@@ -303,8 +209,10 @@ class Observed:
             self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
         )
 
-    def with_elder(self, elder: ObservedReplica) -> Observed:
-        return replace(self, elders=MappingProxyType({**self.elders, elder.owner: elder}))
+    def with_elders(self, elders: Collection[ObservedReplica]) -> Observed:
+        if not elders:
+            return self
+        return replace(self, elders=MappingProxyType({**self.elders, **{elder.owner: elder for elder in elders}}))
 
     def without_elders(self, owners: Collection[Incarnation]) -> Observed:
         if not any(owner in self.elders for owner in owners):
@@ -332,6 +240,9 @@ class Observed:
         return replace(
             self, handovers=MappingProxyType({key: it for key, it in self.handovers.items() if key != endpoint})
         )
+
+    def with_scales(self, scales: Mapping[str, BackendScale]) -> Observed:
+        return replace(self, scales=MappingProxyType({**scales}))
 
     def with_restarts(self, backend: str, restarts: Restarts) -> Observed:
         return replace(self, restarts=MappingProxyType({**self.restarts, backend: restarts}))

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
-from typing import Final
+from typing import Final, NamedTuple
 
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -31,9 +31,8 @@ NO_OWNER: Final = -1
 """Index of a partition without an owner."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Incarnation:
-    """One incarnation of a replica."""
+class Incarnation(NamedTuple):
+    """One incarnation of a replica. A tuple: there are sets of all of them, and lists in order."""
 
     replica_id: str
     incarnation: str

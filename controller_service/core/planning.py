@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from controller_service.core.merging import FieldChange, FieldConflict, field_changes, merge_mesh
+from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin, configuration_at, subject_of
+from controller_service.core.rollouts.record import restored
+from controller_service.core.templates import template_of
+from slotmesh.spec.model import CODE, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, show
 
 
@@ -25,10 +30,18 @@ class Plan:
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    note: str = ""
+    """Why, for the history."""
+    restores: int = 0
+    """The revision whose configuration it brings back; 0: none."""
+    fields: tuple[FieldChange, ...] = ()
+    """What differs; of a merged file only."""
+    conflicts: tuple[FieldConflict, ...] = ()
+    """What a file and somebody else have changed."""
 
     @property
     def changes_nothing(self) -> bool:
-        return not (self.created or self.updated or self.deleted)
+        return self.change == ChangeSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +52,12 @@ class ChangeTerms:
     """It is planned, and not made."""
     expected_revision: int | None = None
     """It is refused where the configuration has changed since this revision. None: it is never."""
+    origin: ChangeOrigin = UNKNOWN_ORIGIN
+    """Who wants it."""
 
 
 ALWAYS: Final = ChangeTerms()
+NO_CODE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def plan_mesh(
@@ -99,6 +115,85 @@ def plan_mesh(
     )
 
 
+def plan_file(
+    desired: Desired,
+    mesh: Mesh,
+    *,
+    prune: bool,
+    launches: bool,
+    force: bool,
+    found: Collection[Mistake] = (),
+    code: Mapping[str, str] = NO_CODE,
+) -> Plan:
+    """A file that may have been applied before, merged into what is there. Raises InvalidSpec.
+
+    `code` has the versions of handlers' code, as far as they are known.
+
+    Where there are conflicts, those fields stay as they are, and the conflicts will be there again the next time.
+    """
+    merged = merge_mesh(without_code(desired), mesh, force=force)
+    plan = plan_mesh(desired, with_code(desired, merged.mesh, code), prune=prune, launches=launches, found=found)
+    contested = {conflict.subject for conflict in merged.conflicts}
+    change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
+    after = desired.apply(change)
+    fields = (*field_changes(desired.backends, after.backends), *field_changes(desired.endpoints, after.endpoints))
+    return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
+
+
+def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> Plan:
+    """Brings back the configuration as of a revision; None: the one before the newest. Raises InvalidSpec."""
+    history = desired.history
+    if not history:
+        raise InvalidSpec([Mistake("revision", "there is no change that could be undone: none is kept")])
+    oldest = history[0].base
+    if revision is None:
+        revision = history[-1].base
+    elif not oldest <= revision <= desired.revision:
+        told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
+        raise InvalidSpec([Mistake("revision", told)])
+    backends, endpoints = configuration_at(desired.backends, desired.endpoints, history, revision)
+    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values()))
+    without_policy = [name for name, endpoint in endpoints.items() if endpoint.traffic is None]
+    plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
+    return replace(plan, note=f"rollback to revision {revision}", restores=revision)
+
+
+def plan_undo(desired: Desired, name: str) -> Plan:
+    """Brings back what replicas of a backend were started with before. Raises InvalidSpec."""
+    record, backend = desired.rollouts.get(name), desired.backends[name]
+    settings = None
+    if record is not None:
+        is_done = record.template == template_of(backend) and record.is_complete
+        settings = record.previous if is_done else record.good
+    if record is None or settings is None or template_of(settings) == template_of(backend):
+        raise InvalidSpec([Mistake("backend", f"there is nothing that {show(name)} could go back to")])
+    return Plan(
+        change=ChangeSet(put_backends=(restored(backend, settings),), put_rollouts=(replace(record, is_paused=False),)),
+        updated=(f"backend/{name}",),
+        note=f"rollout of {name} undone",
+    )
+
+
+def with_code(desired: Desired, mesh: Mesh, code: Mapping[str, str]) -> Mesh:
+    """Backends that name no version get that of their handler's code, as far as it is known; else what they have.
+
+    `code`: version by handler.
+    """
+    live = {name: it.version for name, it in desired.backends.items() if it.version.startswith(CODE)}
+    filled = (
+        it if it.version else replace(it, version=code.get(it.handler, live.get(it.name, ""))) for it in mesh.backends
+    )
+    return replace(mesh, backends=tuple(filled))
+
+
+def without_code(desired: Desired) -> Desired:
+    """As a person has written it: versions that nobody has written left out."""
+    written = {
+        name: replace(it, version="") if it.version.startswith(CODE) else it for name, it in desired.backends.items()
+    }
+    return replace(desired, backends=written)
+
+
 def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
     """The policy of an endpoint: weights and shadows of the request, and the present ones where it has none."""
     before = current or TrafficPolicy(weights={})
@@ -145,3 +240,13 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     shown = sorted(names)[:most]
     rest = len(names) - len(shown)
     return "there is none" if not shown else "there are " + ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def unknown_policies(mesh: Mesh, known: Collection[str]) -> Iterator[Mistake]:
+    """Backends whose number of replicas should be chosen by a function that this controller was not given."""
+    for backend in mesh.backends:
+        name = backend.autoscale.policy if backend.autoscale is not None else ""
+        if name and name not in known:
+            there = f"there are {', '.join(sorted(known))}" if known else "there is none"
+            text = f"{show(name)!r} is none of this controller's --autoscale-policies ({there})"
+            yield Mistake(f"backends.{show(backend.name)}.autoscale.policy", text)

@@ -10,16 +10,23 @@ Owner: `shell.reconcile_loop`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from controller_service.core.desired import Desired
-from controller_service.core.observed import Handovers, Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.endings import NEVER_S, UNHEALTHY, find_endings
+from controller_service.core.known_handovers import Handovers
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partitions import PartitionOwnership, assign, hand_over, has_live_owner, shares
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue
-from slotmesh.spec.setting import Change
+from controller_service.core.replica_numbers import wanted_replicas
+from controller_service.core.rollouts.failures import EndedCalls
+from controller_service.core.rollouts.groups import group_replicas
+from controller_service.core.rollouts.moves import RolloutMoves, plan_moves
+from controller_service.core.rollouts.progress import NO_CALLS, NO_STEP, RolloutStep, follow, is_rolled_out
+from controller_service.core.templates import template_of
+from controller_service.core.unattached import missed_within_s
+from slotmesh.spec.model import Backend, Endpoint
 
 COMPLETE_WITHIN_S: Final = 5.0
 """The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
@@ -35,9 +42,6 @@ FENCED_WITHIN_S: Final = 1.0
 """How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
 FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that operators can see why."""
-LINGER_S: Final = 5.0
-"""A process whose replica has reported its end may take this long to exit."""
-UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
 """A silent replica that this controller did not start, and that no table has named, is dropped after this time."""
 BROUGHT_WITHIN_S: Final = 5.0
@@ -46,10 +50,12 @@ or a newer table, of an earlier generation: routers come back within a second or
 
 
 @dataclass(frozen=True, slots=True)
-class StartReplica:
-    """Start a process for the backend."""
+class StartReplicas:
+    """See to it that so many replicas run that were started with the backend's present settings."""
 
     backend: Backend
+    count: int
+    """With those that run already, unless they were asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,21 @@ class DrainReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class KillReplica:
+    """End the process of a replica that is hung."""
+
+    replica_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetReplica:
     """Nothing depends on the record of an ended replica any more."""
 
     replica_id: str
 
 
-Action: TypeAlias = StartReplica | DrainReplica | ForgetReplica
+Action: TypeAlias = StartReplicas | DrainReplica | KillReplica | ForgetReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,8 @@ class BackendOutcome:
 
     actions: tuple[Action, ...] = ()
     retry_after_s: float | None = None
+    rollout: RolloutStep = NO_STEP
+    """What is to be remembered of its rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +107,6 @@ class EndpointOutcome:
     retry_after_s: float | None = None
 
 
-def template_of(backend: Backend) -> str:
-    """All that a process is started with: where it changes, replicas are replaced."""
-    return _said(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
-
-
-def fixed_of(backend: Backend) -> str:
-    """The part of it that no replica takes on without a restart."""
-    return _said(backend, {Change.REPLACES})
-
-
-def _said(backend: Backend, changes: Collection[Change]) -> str:
-    """The backend's settings whose changes have this effect on replicas."""
-    said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
-    return json.dumps(said, sort_keys=True, default=_plain)
-
-
 def reconcile_backend(
     name: str,
     desired: Desired,
@@ -115,75 +115,58 @@ def reconcile_backend(
     *,
     owners: Collection[str],
     launches: bool,
+    give_up_after_s: float = NEVER_S,
+    ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
+    time_of_day_s: float = 0.0,
 ) -> BackendOutcome:
-    """Starts missing replicas, drains those that are too many or outdated, drops those that ended.
+    """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
-    them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas.
+    them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas;
+    `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: those of replicas that have said so.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
     live = [replica for replica in everything if not replica.gone]
-    staying = [replica for replica in live if replica.launched and _stays(replica)]
-    template = template_of(backend) if backend is not None else ""
-    current = [
-        replica
-        for replica in staying
-        if not replica.is_unhealthy and backend is not None and _is_up_to_date(replica, template, backend)
-    ]
-    wanted = wanted_replicas(backend) if backend is not None and launches else 0
-    missing = wanted - len(current)
+    is_unsaid = launches and not desired.configured_at  # some were found running, and nobody has said what should
+    groups = group_replicas(everything, backend, now)
+    current = groups.current
+    wanted = wanted_replicas(backend, observed) if backend is not None and launches else 0
+    rollout, moves = NO_STEP, RolloutMoves(leaving=() if is_unsaid else groups.outdated)
+    if backend is not None and launches:
+        record = desired.rollouts.get(name)
+        rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
+        is_paused, is_complete = record is not None and record.is_paused, is_rolled_out(record, backend)
+        moves = plan_moves(groups, backend, wanted, now, is_paused=is_paused, is_complete=is_complete)
     actions: list[Action] = []
-    retry_after_s: float | None = None
-    if backend is not None and missing > 0:
+    retry_after_s = _sooner(rollout.again_after_s, moves.again_after_s)
+    if backend is not None and moves.start > 0:
         wait_s = observed.restarts.get(name, Restarts()).not_before - now
         if wait_s > 0.0:
-            retry_after_s = wait_s
+            retry_after_s = _sooner(retry_after_s, wait_s)
         else:
-            actions += [StartReplica(backend)] * missing
-
-    leaving, ended_within_s = _ending(everything, now, launches=launches)
-    retry_after_s = _sooner(retry_after_s, ended_within_s)
+            actions.append(_start(backend, moves.start, everything))
+    endings = find_endings(everything, now, launches=launches, give_up_after_s=give_up_after_s)
+    leaving = endings.leaving
+    actions += [KillReplica(replica_id, message) for replica_id, message in endings.hung.items()]
+    retry_after_s = _sooner(retry_after_s, endings.again_after_s)
+    if launches:
+        retry_after_s = _sooner(retry_after_s, missed_within_s(live, now))
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
-    for replica in sorted(current, key=_most_dispensable_first)[: max(0, -missing)]:
+    for replica in sorted(current, key=_most_dispensable_first)[: max(0, len(current) - wanted)]:
         leaving[replica.replica_id] = why
     ready = sum(replica.takes_calls for replica in current)
-    # New first, then drain.
-    if ready >= wanted:
-        current_ids = {replica.replica_id for replica in current}
-        for replica in staying:
-            if replica.replica_id not in current_ids:
-                changed = why if backend is None else "its handler or configuration changed"
-                leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
+    for replica in moves.leaving:
+        changed = why if backend is None else "its handler or configuration changed"
+        leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
     grace_s = (backend or Backend(name=name)).graceful_timeout_s
     actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
-
     recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
     # It served a generation that is not covered: a table that names it may still come, and then it has departed.
     known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
-    return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s))
-
-
-def _ending(replicas: Iterable[ObservedReplica], now: float, *, launches: bool) -> tuple[dict[str, str], float | None]:
-    """Replicas that should end whatever the backend's settings: id -> reason. And when to look again."""
-    leaving: dict[str, str] = {}
-    again_after_s: float | None = None
-    for replica in replicas:
-        if replica.is_over:
-            continue
-        if replica.is_told_to_drain:
-            leaving[replica.replica_id] = "told to"
-        elif replica.is_unhealthy and not replica.gone and not (replica.launched and launches):
-            leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
-        elif replica.launched and replica.ended_at is not None:
-            left_s = replica.ended_at + LINGER_S - now
-            if left_s <= 0.0:
-                leaving[replica.replica_id] = "it said that it ended, and is still there"
-            else:
-                again_after_s = _sooner(again_after_s, left_s)
-    return leaving, again_after_s
+    return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s), rollout)
 
 
 def reconcile_endpoint(
@@ -258,11 +241,6 @@ def _held_s(desired: Desired, observed: Observed, now: float, started_at: float)
     return 0.0 if expected <= covered and is_complete else left_s
 
 
-def wanted_replicas(backend: Backend) -> int:
-    """How many replicas should run where the controller launches them."""
-    return 1 if backend.num_replicas is None else backend.num_replicas
-
-
 def _wait_s(
     backends: Collection[Backend | None],
     ready: Mapping[str, Collection[ObservedReplica]],
@@ -275,30 +253,42 @@ def _wait_s(
     ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
     first_ready_at = min(ready_at, default=now)
     deadline = first_ready_at + COMPLETE_WITHIN_S
-    known = [backend for backend in backends if backend is not None]
-    if launches or all(backend.num_replicas is not None for backend in known):
-        if all(len(ready[backend.name]) >= wanted_replicas(backend) for backend in known):
+    known = [it for it in backends if it is not None and (ready[it.name] or not _fails(observed.replicas(it.name)))]
+    if launches or all(it.num_replicas is not None or it.autoscale is not None for it in known):
+        wanted = {it.name: wanted_replicas(it, observed) for it in known}
+        if all(len(ready[name]) >= count for name, count in wanted.items()):
             return 0.0
-        coming = {backend.name: sum(map(_is_coming, observed.replicas(backend.name))) for backend in known}
-        if all(len(ready[it.name]) + coming[it.name] >= wanted_replicas(it) for it in known):
+        coming = {backend.name: sum(map(is_coming, observed.replicas(backend.name))) for backend in known}
+        if all(len(ready[name]) + coming[name] >= count for name, count in wanted.items()):
             deadline = first_ready_at + STARTED_WITHIN_S
     else:
         deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
     return max(0.0, deadline - now)
 
 
-def _is_up_to_date(replica: ObservedReplica, template: str, backend: Backend) -> bool:
-    """Whether it runs the backend's present settings, from its start or by a reconfiguration."""
-    return replica.template == template or (replica.reconfigures and replica.fixed == fixed_of(backend))
+def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> StartReplicas:
+    """So many more than there are with the same settings."""
+    template = template_of(backend)
+    return StartReplicas(backend, more + sum(it.template == template and _is_kept(it) for it in replicas))
 
 
-def _stays(replica: ObservedReplica) -> bool:
-    return not replica.is_told_to_drain and replica.state in {ReplicaState.STARTING, ReplicaState.READY}
+def _is_kept(replica: ObservedReplica) -> bool:
+    """Its launcher has it, and was not asked to end it."""
+    return replica.launched and not replica.reaped and not replica.is_told_to_drain and not replica.is_given_up
 
 
-def _is_coming(replica: ObservedReplica) -> bool:
+def is_coming(replica: ObservedReplica) -> bool:
     """It may well get ready."""
     return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
+
+
+def has_failed_to_start(replica: ObservedReplica) -> bool:
+    """It has ended before it was ready: its handler could not be constructed, or its process not be started."""
+    return replica.gone and replica.state is ReplicaState.FAILED and replica.ready_at is None
+
+
+def _fails(replicas: Iterable[ObservedReplica]) -> bool:
+    return any(map(has_failed_to_start, replicas))
 
 
 def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:
@@ -330,8 +320,3 @@ def _forgettable(
 
 def _sooner(one: float | None, other: float | None) -> float | None:
     return min((it for it in (one, other) if it is not None), default=None)
-
-
-def _plain(value: JsonValue) -> JsonValue:
-    """Read-only mappings and tuples as JSON knows them."""
-    return dict(value) if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else str(value)

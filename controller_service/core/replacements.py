@@ -23,6 +23,8 @@ class UnreplacedExit:
     """What it was started with."""
     restarts: int
     how: str
+    last_output: str = ""
+    """The last lines that it has written."""
 
 
 UnreplacedExits = tuple[UnreplacedExit, ...]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 from controller_service.core.partitions import Incarnation
@@ -36,6 +37,12 @@ class ListedIncarnation:
     draining: bool = False
     process: str = ""
     """Identity of its process; empty where its machine has none."""
+    template: str = ""
+    """What a launcher started its process with; empty where somebody else did, and in what routers bring."""
+    fixed: str = ""
+    """The part of the template that it cannot take on without a restart."""
+    elder: bool = False
+    """Another incarnation has its id now, and this one is not proven to have ended; False in what routers bring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,7 @@ class IncarnationRoster:
 
         `now` is in seconds since 1970. Those that left must have ended.
         """
-        listed = tuple(sorted(members, key=lambda member: member.owner))
+        listed = tuple(sorted(members, key=attrgetter("owner")))
         gone = self.owners().difference(member.owner for member in listed)
         if not gone and len(listed) == len(self.members):
             return self

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from controller_service.core.backend_load import BackendLoad
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import BackendLoad, Observed, ObservedRouter
+from controller_service.core.observed import Observed, ObservedRouter
 from controller_service.core.partitions import Incarnation
 from controller_service.core.transitions import Transition
 
@@ -44,6 +45,7 @@ def reported(
     linked_replica_ids: tuple[str, ...],
     linked: frozenset[Incarnation] | None,
     loads: tuple[BackendLoad, ...] = (),
+    now: float | None = None,
 ) -> Transition:
     """A router reported the table that is in force there, the links that work, and its load."""
     known = observed.routers.get(router_id)
@@ -56,6 +58,7 @@ def reported(
         linked_replica_ids=linked_replica_ids,
         linked=linked,
         loads=loads,
+        reported_at=now,
     )
     return Transition(observed if router == known else observed.with_router(router))
 

@@ -14,14 +14,10 @@ from typing import Final
 
 from controller_service.core import adoption
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
-from controller_service.core.replacements import UnreplacedExit, take_place, with_exit
+from controller_service.core.restarts import count_death, loop_notices
 
-QUICK_DEATH_S: Final = 10.0
-"""A replica that dies sooner than this after it got ready makes the next start wait."""
-FIRST_INTERVAL_S: Final = 0.5
-LONGEST_INTERVAL_S: Final = 30.0
 ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
 """States after which a process should have ended."""
 
@@ -75,52 +71,13 @@ class NamesakeLives(Exception):
     """Another process has this id, and is not known to have ended: this one may attach when it has."""
 
 
-def launched(
-    observed: Observed, replica_id: str, backend: str, *, template: str, pid: int, now: float, fixed: str = ""
-) -> Transition:
-    """This controller started a process."""
-    record = ObservedReplica(
-        replica_id=replica_id,
-        backend=backend,
-        state=ReplicaState.STARTING,
-        started_at=now,
-        pid=pid,
-        launched=True,
-        template=template,
-        fixed=fixed,
-    )
-    observed, record = _in_place(observed, record)
-    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}"),))
-
-
-def launch_failed(
-    observed: Observed, replica_id: str, backend: str, message: str, *, now: float, template: str = ""
-) -> Transition:
-    """This controller could not start a process."""
-    record = ObservedReplica(
-        replica_id=replica_id,
-        backend=backend,
-        state=ReplicaState.FAILED,
-        started_at=now,
-        error=message,
-        launched=True,
-        gone=True,
-        reaped=True,
-        template=template,
-    )
-    observed, record = _in_place(observed, record)
-    record = replace(record, last_exit=message)
-    observed = _vacated(_count_death(observed, record, now), record).with_replica(record)
-    return Transition(observed, (_notice(EventKind.REPLICA_FAILED, record, message),))
-
-
 def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
     """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
 
     `is_heard`: whether the incarnation that is known under its id has reported within its lease.
     """
     owner = Incarnation(hello.replica_id, hello.incarnation)
-    must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
+    must_fence_through = _must_fence_through(hello)
     served_under = hello.generation if hello.has_served else ""
     known = observed.replica(hello.replica_id)
     if known is not None:
@@ -130,11 +87,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
             )
         _require_no_namesake(observed, known, hello, is_heard=is_heard)
     if known is not None and _is_child(known, hello):
-        # Or it was launched and reaped already, and this is the beginning of its last words.
-        record = replace(_introduced(known, hello), incarnation=hello.incarnation)
-        return Transition(
-            observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, "after its launch"),)
-        )
+        return _attached_child(observed, known, hello)
     same = observed.incarnation(owner)
     if same is not None:
         record = replace(
@@ -158,7 +111,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
         record = _introduced(record, hello)
         words = "a replica that has served before" if hello.has_served else "a new replica"
     if known is None or known is same:
-        return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, words),))
+        return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_ATTACHED, record, words),))
     # An elder is not younger than other elders: nothing is proven of them.
     replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
     older = (elder.incarnation for elder in replaced)
@@ -167,8 +120,27 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
         observed.without_elders([*replaced, owner]).with_replica(record),
-        (_notice(EventKind.REPLICA_ATTACHED, record, words),),
+        (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
+
+
+def _attached_child(observed: Observed, known: ObservedReplica, hello: Hello) -> Transition:
+    """The first attachment here of a process that was launched; or it was reaped already, and has its last words."""
+    record = replace(
+        _introduced(known, hello),
+        incarnation=hello.incarnation,
+        served_under=hello.generation if hello.has_served else "",
+        must_fence_through=max(known.must_fence_through, _must_fence_through(hello)),
+    )
+    words = "after its launch, for the first time here" if hello.has_served else "after its launch"
+    return Transition(
+        observed.without_elders([record.owner]).with_replica(record),
+        (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
+    )
+
+
+def _must_fence_through(hello: Hello) -> int:
+    return max(1, hello.newest_epoch) if hello.has_served else 0
 
 
 def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
@@ -178,7 +150,8 @@ def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
 
 def _is_child(known: ObservedReplica, hello: Hello) -> bool:
     """It is the process that this controller has launched."""
-    return known.launched and not known.incarnation and known.backend == hello.backend
+    is_other = bool(known.process and hello.process) and known.process != hello.process
+    return known.launched and not known.incarnation and known.backend == hello.backend and not is_other
 
 
 def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
@@ -234,14 +207,16 @@ def reported(
     if record == known:
         return Transition(observed)
     is_sick = record.is_unhealthy and not known.is_unhealthy
-    if is_sick or (record.ended_at is not None and known.ended_at is None and not known.is_unhealthy):
-        observed = _count_death(observed, known, now)
     notices: tuple[Notice, ...] = ()
+    if is_sick or (record.ended_at is not None and known.ended_at is None and not known.is_unhealthy):
+        before, observed = observed, count_death(observed, known, now)
+        notices = loop_notices(before, observed, known.backend, _last_line(report.error), now)
     if record.shown_state is not known.shown_state:
         kind = EventKind[f"REPLICA_{record.shown_state.name}"]
-        notices = (_notice(kind, record, report.error or f"at {record.address or 'no address yet'}"),)
+        words = report.error or f"at {record.address or 'no address yet'}"
+        notices = (replica_notice(kind, record, words), *notices)
     if is_sick:
-        notices = (*notices, _notice(EventKind.REPLICA_UNHEALTHY, record, report.error))
+        notices = (*notices, replica_notice(EventKind.REPLICA_UNHEALTHY, record, report.error))
     return Transition(observed.with_replica(record), notices)
 
 
@@ -250,33 +225,7 @@ def _last_words(observed: Observed, known: ObservedReplica, report: ObservedRepo
     if report.state is not ReplicaState.FAILED or not report.error or report.error == known.error:
         return Transition(observed)
     record = replace(known, state=ReplicaState.FAILED, error=report.error)
-    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_FAILED, record, report.error),))
-
-
-def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: float) -> Transition:
-    """A launched process was reaped. `how` is for a person: `killed by SIGKILL`."""
-    known = observed.replica(replica_id)
-    if known is None or not known.launched:
-        return Transition(observed)
-    was_asked = known.is_told_to_drain
-    never_ready = known.ready_at is None and not was_asked
-    record = replace(
-        known,
-        gone=True,
-        reaped=True,
-        state=ReplicaState.FAILED
-        if known.state is ReplicaState.FAILED or (failed and never_ready)
-        else ReplicaState.STOPPED,
-        error=known.error or (how if failed and not was_asked else ""),
-        last_exit=how,
-    )
-    if not was_asked and not known.reaped:
-        observed = _vacated(observed, record)
-    if known.ended_at is None and not known.is_unhealthy:
-        observed = _count_death(observed, known, now)
-    return Transition(
-        observed.with_replica(record), (_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {how}"),)
-    )
+    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_FAILED, record, report.error),))
 
 
 def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Transition:
@@ -285,8 +234,8 @@ def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Tr
     if known is None or known.gone:
         return Transition(observed)
     if known.ended_at is None and not known.is_unhealthy:
-        observed = _count_death(observed, known, now)
-    return Transition(adoption.ended(observed, owner, now), (_notice(EventKind.REPLICA_STOPPED, known, how),))
+        observed = count_death(observed, known, now)
+    return Transition(adoption.ended(observed, owner, now), (replica_notice(EventKind.REPLICA_STOPPED, known, how),))
 
 
 def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transition:
@@ -296,7 +245,7 @@ def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transitio
         return Transition(observed)
     record = replace(known, suspect_since=now)
     return Transition(
-        observed.with_replica(record), (_notice(EventKind.REPLICA_SUSPECT, record, "silent past its lease"),)
+        observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, "silent past its lease"),)
     )
 
 
@@ -307,41 +256,12 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
         return Transition(observed)
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
     record = replace(known, is_told_to_drain=True, state=state)
-    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_DRAINING, record, message),))
+    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 
-def after_death(restarts: Restarts, replica: ObservedReplica, now: float) -> Restarts:
-    """When the next replica of the backend may start: at once after a long life, later and later after short ones."""
-    if replica.ready_at is not None and now - replica.ready_at >= QUICK_DEATH_S:
-        return Restarts(not_before=now)
-    if replica.started_at < restarts.counted_at:
-        return restarts  # of the same wave as a death that was counted
-    interval_s = min(LONGEST_INTERVAL_S, FIRST_INTERVAL_S * 2.0 ** min(restarts.streak, 16))
-    return Restarts(streak=restarts.streak + 1, counted_at=now, not_before=now + interval_s)
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it reported its end"])[-1]
 
 
-def _count_death(observed: Observed, replica: ObservedReplica, now: float) -> Observed:
-    if not replica.launched or replica.is_told_to_drain:
-        return observed
-    restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now)
-    return observed.with_restarts(replica.backend, restarts)
-
-
-def _vacated(observed: Observed, replica: ObservedReplica) -> Observed:
-    """The replica has ended unasked."""
-    exit_ = UnreplacedExit(
-        backend=replica.backend, template=replica.template, restarts=replica.restarts, how=replica.last_exit
-    )
-    return replace(observed, unreplaced=with_exit(observed.unreplaced, exit_))
-
-
-def _in_place(observed: Observed, started: ObservedReplica) -> tuple[Observed, ObservedReplica]:
-    """The replica was started, in place of one that has ended where there is such a place."""
-    left, before = take_place(observed.unreplaced, started.backend, started.template)
-    if before is None:
-        return observed, started
-    return replace(observed, unreplaced=left), replace(started, restarts=before.restarts + 1, last_exit=before.how)
-
-
-def _notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:
+def replica_notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:
     return Notice(kind=kind, subject=f"replica/{replica.replica_id}", message=f"{replica.backend}: {message}")

@@ -7,21 +7,41 @@ Owner: the event loop; the servicer calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Final
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.merging import FieldConflict
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.planning import ALWAYS, ChangeTerms, Plan, changed_policy, plan_mesh, users_of
+from controller_service.core.planning import (
+    ALWAYS,
+    NO_CODE,
+    ChangeTerms,
+    Plan,
+    changed_policy,
+    plan_file,
+    plan_mesh,
+    plan_rollback,
+    plan_undo,
+    unknown_policies,
+    users_of,
+    with_code,
+)
+from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
-from controller_service.store.protocol import Conflict, Store
-from slotmesh.errors import Failure, Reason
+from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.status import to_exception
 
+ReadCode: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
+"""The versions of the code of handlers, `MODULE:NAME`, as far as it is found. Called in a thread."""
 _ATTEMPTS: Final = 100
 """Each failed attempt means that another change went through."""
+STORE_RETRY_S: Final = 5.0
+"""When to try again what could not be stored: somebody has to make room first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +59,21 @@ class Configurator:
     Every method raises RevisionConflict where the configuration has changed since the revision that the terms expect.
     """
 
-    def __init__(self, store: Store, state: MeshState, *, launches: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        state: MeshState,
+        *,
+        launches: bool,
+        policies: Collection[str] = frozenset(),
+        read_code: ReadCode | None = None,
+    ) -> None:
+        """`policies` are the names of functions that backends may name in `autoscale`.
+
+        `read_code` has the versions of handlers' code; None: nobody starts them here.
+        """
+        self._policies = policies
+        self._read_code = read_code
         self._store = store
         self._state = state
         self._launches = launches
@@ -48,7 +82,33 @@ class Configurator:
         self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
     ) -> PlannedChange:
         """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
-        return await self._commit(terms, lambda desired: self._plan(desired, mesh, prune=prune, found=found))
+        code = await self._code_of(mesh)
+        return await self._commit(terms, lambda it: self._plan(it, with_code(it, mesh, code), prune=prune, found=found))
+
+    async def apply_file(
+        self,
+        mesh: Mesh,
+        terms: ChangeTerms = ALWAYS,
+        *,
+        prune: bool = False,
+        force: bool = False,
+        keep: bool = False,
+        found: Collection[Mistake] = (),
+    ) -> PlannedChange:
+        """Merges a file that may have been applied before.
+
+        Of conflicts, the file wins with `force`; with `keep` it does not, and all else is changed. Raises InvalidSpec,
+        and ApplyConflict without either.
+        """
+        code = await self._code_of(mesh)
+
+        def plan(desired: Desired) -> Plan:
+            merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
+            if merged.conflicts and not (terms.dry_run or keep):
+                raise to_exception(apply_conflict(merged.conflicts))
+            return merged
+
+        return await self._commit(terms, plan)
 
     async def apply_endpoint(
         self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
@@ -91,6 +151,29 @@ class Configurator:
 
         return await self._commit(terms, plan)
 
+    async def undo_rollout(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Brings back what replicas were started with before. Raises BackendNotFound, InvalidSpec."""
+
+        def plan(desired: Desired) -> Plan:
+            if name not in desired.backends:
+                raise to_exception(backend_not_found(name))
+            return plan_undo(desired, name)
+
+        return await self._commit(terms, plan)
+
+    async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
+        return await self._commit(terms, lambda desired: plan_rollback(desired, revision, launches=self._launches))
+
+    async def change(self, make_plan: Callable[[Desired], Plan], terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
+        return await self._commit(terms, make_plan)
+
+    async def _code_of(self, mesh: Mesh) -> Mapping[str, str]:
+        """The versions of handlers' code, by handler, of backends that name none."""
+        handlers = {it.handler for it in mesh.backends if it.handler and not it.version}
+        return await asyncio.to_thread(self._read_code, handlers) if handlers and self._read_code else NO_CODE
+
     def _plan(
         self,
         desired: Desired,
@@ -100,6 +183,7 @@ class Configurator:
         clear_traffic: Collection[str] = (),
         found: Collection[Mistake] = (),
     ) -> Plan:
+        found = [*found, *unknown_policies(mesh, self._policies)]
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
 
     async def _commit(self, terms: ChangeTerms, make_plan: Callable[[Desired], Plan]) -> PlannedChange:
@@ -111,14 +195,21 @@ class Configurator:
             if plan.changes_nothing or terms.dry_run:
                 return PlannedChange(desired.configured_at, plan)
             try:
-                committed = await self._store.commit(plan.change, expected_revision=desired.revision)
+                committed = await self._store.commit(self._signed(plan, terms), expected_revision=desired.revision)
             except Conflict:
                 continue
-            self._tell(plan, committed.revision)
-            return PlannedChange(committed.revision, plan)
+            except StoreWriteFailed as failed:
+                raise to_exception(not_stored(failed)) from failed
+            self._tell(plan, committed.configured_at)
+            return PlannedChange(committed.configured_at, plan)
         raise to_exception(
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
         )
+
+    def _signed(self, plan: Plan, terms: ChangeTerms) -> ChangeSet:
+        """The change, with who asked for it and when."""
+        time_s = self._state.clock.time_of_day()
+        return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note))
 
     def _tell(self, plan: Plan, revision: int) -> None:
         changes = [("created", plan.created), ("updated", plan.updated), ("deleted", plan.deleted)]
@@ -126,6 +217,27 @@ class Configurator:
             for name in names:
                 kind = EventKind[f"{name.partition('/')[0]}_{verb}".upper()]
                 self._state.tell(Notice(kind=kind, subject=name, message=f"at revision {revision}"))
+
+
+def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
+    lines = [
+        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file says"
+        f" {it.wanted} now"
+        for it in conflicts
+    ]
+    lines.append("nothing was changed: force it, or write into the file what is there")
+    return Failure(reason=Reason.APPLY_CONFLICT, message="\n".join(lines))
+
+
+def not_stored(failed: StoreWriteFailed) -> Failure:
+    if isinstance(failed, LeadershipLost):
+        return leads_no_more(failed)
+    return Failure(
+        reason=Reason.STORE_UNAVAILABLE,
+        message=f"the change cannot be stored: {failed}. What is stored stays in force",
+        executed=Executed.NO if failed.is_unwritten else Executed.UNKNOWN,
+        retry_delay_s=STORE_RETRY_S,
+    )
 
 
 def backend_not_found(name: str) -> Failure:

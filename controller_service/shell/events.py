@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from controller_service.core.notices import Notice
+from controller_service.core.notices import EventKind, Notice
 
 UNKNOWN: Final = -1
 """Some events were missed; their number is not known."""
@@ -43,6 +43,11 @@ class Watcher:
         self._events: deque[FeedEvent] = deque()
         self._missed = missed
         self._something = asyncio.Event()
+
+    @property
+    def unread(self) -> int:
+        """Events that `next` returns at once."""
+        return len(self._events)
 
     def offer(self, event: FeedEvent) -> None:
         if len(self._events) >= self._bound:
@@ -75,11 +80,14 @@ class EventFeed:
         self._bound = bound
         self._kept: deque[FeedEvent] = deque(maxlen=kept)
         self._published = 0
+        self.counts = Counter[EventKind]()
+        """Events of each kind, since the start."""
         self._watchers: set[Watcher] = set()
 
     def publish(self, time_s: float, notice: Notice) -> None:
         """Something has happened, `time_s` seconds since 1970."""
         self._published += 1
+        self.counts[notice.kind] += 1
         event = FeedEvent(self._published, time_s, notice)
         self._kept.append(event)
         for watcher in self._watchers:

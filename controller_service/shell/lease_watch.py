@@ -1,6 +1,7 @@
 """Sleeps until the next lease could run out.
 
-Invariants: one timer at most; it fires at the earliest deadline, not at a beat; a member that ended has no lease.
+Invariants: one timer at most; it fires at the earliest deadline, not at a beat; a member that ended has no lease; a
+controller that stood still itself suspects nobody for what it could not hear.
 Owner: the event loop.
 """
 
@@ -8,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from controller_service.core.liveness import Leases
 from slotmesh.runtime.clock import Clock
+
+STOOD_STILL_S: Final = 1.0
+"""A timer that fires so much too late tells that this process did not run."""
 
 
 class LeaseWatch:
@@ -47,9 +52,12 @@ class LeaseWatch:
             self._timer = None
             return
         delay_s = max(0.0, deadline - self._clock.now())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look, deadline)
 
-    def _look(self) -> None:
-        for member in self._leases.expire(self._clock.now()):
+    def _look(self, deadline: float) -> None:
+        now = self._clock.now()
+        if now - deadline > STOOD_STILL_S:
+            self._leases.renew_all(now)
+        for member in self._leases.expire(now):
             self._on_silent(member)
         self._sleep()

@@ -11,18 +11,30 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from controller_service.core.notices import Notice
+from controller_service.core.launches import exited
+from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import Observed
 from controller_service.core.partitions import Incarnation
-from controller_service.core.transitions import Transition, ended, exited
+from controller_service.core.transitions import Transition, ended
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Exit
 from controller_service.shell.work_queue import WorkQueue
 from slotmesh.runtime.clock import Clock
 from slotmesh.telemetry.log import get_logger
 
+WARNED: Final = frozenset(
+    {
+        *(EventKind.REPLICA_DEAD, EventKind.BACKEND_CRASH_LOOPING),
+        *(EventKind.ROLLOUT_TAKEN_BACK, EventKind.TRAFFIC_SHIFT_TAKEN_BACK),
+    }
+)
+"""Notices that somebody should look after."""
+
 _log = get_logger(__name__)
+
+NOTHING_OBSERVED: Final = Observed()
 
 
 class Concern(enum.Enum):
@@ -44,9 +56,12 @@ class Key:
 class MeshState:
     """The observed state, and the tasks that are woken when it changes."""
 
-    def __init__(self, clock: Clock, queue: WorkQueue[Key], feed: EventFeed) -> None:
+    def __init__(
+        self, clock: Clock, queue: WorkQueue[Key], feed: EventFeed, observed: Observed = NOTHING_OBSERVED
+    ) -> None:
+        """`observed` is what the store names at the start."""
         self.clock = clock
-        self.observed = Observed()
+        self.observed = observed
         self._queue = queue
         self._feed = feed
 
@@ -75,10 +90,23 @@ class MeshState:
         replica_id = exit_.replica_id
         self.apply_to_replica(
             replica_id,
-            lambda observed, now: exited(observed, replica_id, exit_.how, failed=exit_.failed, now=now),
+            lambda observed, now: exited(
+                observed,
+                replica_id,
+                exit_.how,
+                failed=exit_.failed,
+                now=now,
+                was_killed=exit_.was_killed,
+                last_output=exit_.last_output,
+            ),
         )
+
+    def wake(self, key: Key) -> None:
+        """Has something looked at again, though nothing was observed."""
+        self._queue.add(key)
 
     def tell(self, notice: Notice) -> None:
         """Publishes it to watchers and to the log."""
-        _log.info(notice.kind.name.lower(), subject=notice.subject, detail=notice.message)
+        log = _log.warning if notice.kind in WARNED else _log.info
+        log(notice.kind.name.lower(), subject=notice.subject, detail=notice.message)
         self._feed.publish(time.time(), notice)

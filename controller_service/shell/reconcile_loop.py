@@ -10,49 +10,43 @@ Owner: one task.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from controller_service.core import handovers, routers, transitions
-from controller_service.core.adoption import Adoption, adopt, has_rivals, replaced
+from controller_service.core import handovers, routers
 from controller_service.core.backend_endpoints import Concerns, changed_keys, find_concerns
-from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.notices import EventKind, Notice, notices_of_moves
-from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.notices import notices_of_moves
 from controller_service.core.reconcile import (
     BROUGHT_WITHIN_S,
     Action,
     BackendOutcome,
     DrainReplica,
     ForgetReplica,
-    StartReplica,
-    fixed_of,
+    KillReplica,
+    StartReplicas,
     reconcile_backend,
     reconcile_endpoint,
-    template_of,
 )
-from controller_service.core.routing import AnnouncedTable, Routes, build_routes
+from controller_service.core.roster_listing import RosterListing
+from controller_service.core.route_builder import RouteBuilder
+from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.core.transitions import Transition
-from controller_service.shell.launchers.protocol import Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.brought_tables import BroughtTables, is_told_anything
+from controller_service.shell.launching import Launching
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.rollout_memory import RolloutMemory
 from controller_service.shell.table_board import TableBoard
 from controller_service.shell.work_queue import WorkQueue
 from controller_service.store.protocol import Conflict, Store
-from slotmesh.spec.model import Backend
 from slotmesh.telemetry.log import get_logger
 
 REST_SHARE: Final = 4.0
 """Rest after each pass, as a multiple of its duration."""
-KILL_MARGIN_S: Final = 5.0
-"""Time for a replica to end, after the calls that it waited for."""
 FIRST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 30.0
-JUDGED_WITHIN_S: Final = 0.5
-"""How often it looks again at a table that names other incarnations than those that are attached."""
 
 _log = get_logger(__name__)
 
@@ -68,24 +62,22 @@ class ReconcileLoop:
         queue: WorkQueue[Key],
         board: TableBoard,
         links: ReplicaLinks,
-        launcher: Launcher,
-        mint_id: Callable[[str], str],
+        launching: Launching,
     ) -> None:
-        """`mint_id` gives a new replica id for a backend."""
         self._store = store
         self._state = state
         self._queue = queue
         self._board = board
         self._links = links
-        self._launcher = launcher
-        self._mint_id = mint_id
-        self._launches = launcher.launches
+        self._launching = launching
+        self._rollouts = RolloutMemory(store, state)
         self._started_at = state.clock.now()
+        self._brought = BroughtTables(store, state, queue, links, started_at=self._started_at)
+        self._routes = RouteBuilder()
+        self._listing = RosterListing()
         self._errors: dict[Key, int] = {}
         self._concerns: Concerns | None = None
         self._concerns_of: tuple[object, ...] = ()
-        self.launches: Counter[str] = Counter()
-        """Processes started, by backend."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -108,7 +100,7 @@ class ReconcileLoop:
 
     async def drain_all(self) -> None:
         """From now on no launched replica should run: the controller is about to end."""
-        self._launches = False
+        self._launching.launches = False
         for name in [*self._state.observed.by_backend]:
             await self._look_at_backend(name)
 
@@ -143,79 +135,58 @@ class ReconcileLoop:
             state.observed,
             state.clock.now(),
             owners=self._find_concerns().owner_ids,
-            launches=self._launches,
+            launches=self._launching.launches,
+            give_up_after_s=self._launching.give_up_after_s,
+            ended_calls=self._links.ended_calls,
+            time_of_day_s=state.clock.time_of_day(),
         )
-        for action in outcome.actions:
-            await self._execute(action)
+        if outcome.rollout.goes_back_to is None:
+            for action in outcome.actions:
+                await self._execute(action)
+        await self._rollouts.remember(desired, name, outcome.rollout)
         return outcome
 
     async def _execute(self, action: Action) -> None:
         match action:
-            case StartReplica(backend):
-                await self._start(backend)
+            case StartReplicas(backend, count):
+                await self._launching.start(backend, count)
             case DrainReplica(replica_id, message, grace_s):
-                self._state.apply_to_replica(
-                    replica_id, lambda observed, _: transitions.told_to_drain(observed, replica_id, message)
-                )
-                self._links.drain(replica_id, message)
-                self._launcher.stop(replica_id, grace_s=grace_s + KILL_MARGIN_S)
+                self._launching.drain(replica_id, message, grace_s)
+            case KillReplica(replica_id, message):
+                self._launching.kill(replica_id, message)
             case ForgetReplica(replica_id):
                 forgotten = Transition(self._state.observed.without_replica(replica_id))
                 self._state.apply(forgotten, Key(Concern.TABLE))
 
-    async def _start(self, backend: Backend) -> None:
-        replica_id = self._mint_id(backend.name)
-        order = LaunchOrder(replica_id=replica_id, backend=backend.name, handler=backend.handler)
-        template = template_of(backend)
-        try:
-            pid = await self._launcher.start(order)
-        except LaunchFailed as error:
-            message = str(error)
-            self._state.apply_to_replica(
-                replica_id,
-                lambda observed, now: transitions.launch_failed(
-                    observed, replica_id, backend.name, message, now=now, template=template
-                ),
-            )
-            return
-        self.launches[backend.name] += 1
-        self._state.apply_to_replica(
-            replica_id,
-            lambda observed, now: transitions.launched(
-                observed, replica_id, backend.name, template=template, pid=pid, now=now, fixed=fixed_of(backend)
-            ),
-        )
-
     async def _announce(self, endpoints: Iterable[str]) -> None:
         """Commits what was learnt, the owners and the roster, then posts a table if anything of it is new."""
         desired, now = self._store.read(), self._state.clock.now()
-        self._end_replaced(now)
-        change, read = self._learn(desired, now)
+        self._brought.end_replaced(now)
+        change, read = self._brought.learn(desired, now)
         learnt, observed = desired.apply(change), self._state.observed
         ownership = {it.endpoint: it for it in change.put_ownership}
         balancing: set[str] = set()
-        looked_at: list[str] = []
+        looked_at: dict[str, float | None] = {}
         is_starting = now < self._started_at + BROUGHT_WITHIN_S
         for name in dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())]):
             if name not in learnt.endpoints:
                 self._state.apply(handovers.endpoint_deleted(self._state.observed, name))
                 continue
-            looked_at.append(name)
             outcome = reconcile_endpoint(
                 learnt.endpoints[name],
                 learnt,
                 observed,
                 now,
-                launches=self._launches,
+                launches=self._launching.launches,
                 started_at=self._started_at,
             )
-            self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
+            looked_at[name] = outcome.retry_after_s
             if outcome.ownership is not None:
                 ownership[name] = outcome.ownership
             if outcome.balancing:
                 balancing.add(name)
         change = replace(change, put_ownership=tuple(ownership.values()))
-        routes = build_routes(desired.apply(change), observed)
+        routes = self._routes.build(desired.apply(change), observed, launches=self._launching.launches)
         change = self._with_roster(change, routes, desired)
         if change != ChangeSet():
             before = desired.ownership
@@ -226,8 +197,11 @@ class ReconcileLoop:
                 self._state.apply(
                     handovers.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
                 )
+        # Only what is stored is done: what cannot be is tried later and later.
+        for name, retry_after_s in looked_at.items():
+            self._done(Key(Concern.ENDPOINT, name), retry_after_s)
         self._state.apply(routers.adopted(self._state.observed, read))
-        if _is_told_anything(desired):
+        if is_told_anything(desired):
             self._links.fence(desired.epoch_floor)
         for name in looked_at:
             if (owned := desired.ownership.get(name)) is not None:
@@ -244,74 +218,12 @@ class ReconcileLoop:
         )
         self._done(Key(Concern.TABLE), None)
 
-    def _learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
-        """What is adopted from tables that routers have brought, and these tables; and the epochs that there have been.
-
-        A controller without a configuration has no table to offer in their place: routers go on with theirs.
-        """
-        read: dict[str, BroughtTable] = {}
-        learnt = desired
-        if not _is_told_anything(desired):
-            return ChangeSet(), read
-        ownership: dict[str, PartitionOwnership] = {}
-        for router_id, brought in self._state.observed.brought.items():
-            observed = self._state.observed
-            if has_rivals(observed, brought) and not self._can_judge_rivals(router_id, now):
-                self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
-                continue
-            adoption = adopt(
-                learnt,
-                observed,
-                brought,
-                generation=self._store.generation,
-                now=now,
-                time_of_day=self._state.clock.time_of_day(),
-            )
-            learnt = replace(learnt.apply(adoption.change), revision=desired.revision)
-            ownership.update({it.endpoint: it for it in adoption.change.put_ownership})
-            read[router_id] = brought
-            self._take_over(router_id, brought, adoption)
-        for replica in self._state.observed.incarnations():
-            if not replica.gone:
-                learnt = replace(learnt, epoch_floor=max(learnt.epoch_floor, replica.must_fence_through))
-        return (
-            ChangeSet(
-                put_ownership=tuple(ownership.values()),
-                put_roster=None if learnt.roster is desired.roster else learnt.roster,
-                epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0,
-            ),
-            read,
-        )
-
-    def _end_replaced(self, now: float) -> None:
-        """Incarnations that another process has replaced, and that were not known to have ended when it attached."""
-        for owner in replaced(self._state.observed, lease_s=self._links.lease_s, now=now):
-            self._state.replica_ended(
-                owner, "another process has its id, and neither controller nor routers have a link"
-            )
-        if self._state.observed.elders:
-            self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
-
-    def _can_judge_rivals(self, router_id: str, now: float) -> bool:
-        """Whether the router has reported its links, and all members have had the time to report."""
-        router = self._state.observed.routers.get(router_id)
-        has_reported = router is not None and bool(router.generation)
-        return has_reported and now >= self._started_at + self._links.lease_s
-
-    def _take_over(self, router_id: str, brought: BroughtTable, adoption: Adoption) -> None:
-        backends = dict.fromkeys(member.backend for member in brought.roster.members)
-        self._state.apply(Transition(adoption.observed), *(Key(Concern.BACKEND, name) for name in backends))
-        for replica_id in adoption.taken:
-            self._links.expect(replica_id)
-        message = f"of generation {brought.generation}, roster {brought.roster.revision}: "
-        message += f"{len(adoption.taken)} of {len(brought.roster.members)} replicas were not known"
-        self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
-
     def _with_roster(self, change: ChangeSet, routes: Routes, desired: Desired) -> ChangeSet:
         """Where the set of listed replicas changes, the roster has the revision that the commit will take."""
         roster = desired.roster if change.put_roster is None else change.put_roster
-        listing = roster.listing(
-            routes.members(),
+        listing = self._listing.listing(
+            roster,
+            routes,
             generation=self._store.generation,
             revision=desired.revision + 1,
             now=self._state.clock.time_of_day(),
@@ -343,8 +255,3 @@ class ReconcileLoop:
     def _add(self, concern: Concern, names: Iterable[str]) -> None:
         for name in names:
             self._queue.add(Key(concern, name))
-
-
-def _is_told_anything(desired: Desired) -> bool:
-    """Whether there is a configuration yet."""
-    return bool(desired.backends or desired.endpoints)

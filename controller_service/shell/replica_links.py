@@ -12,8 +12,8 @@ Owner: the event loop. Each stream's rpc runs in `serve`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -22,13 +22,18 @@ from controller_service.convert.replicas import (
     configuration_to_wire,
     drain_to_wire,
     emptied_from_wire,
+    ended_calls_from_wire,
     fence_to_wire,
     hello_from_wire,
+    load_of_report,
     report_from_wire,
     revoke_to_wire,
 )
 from controller_service.core import handovers, transitions
 from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.recent import RecentReports
+from controller_service.core.replica_load import SampledLoad
+from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
@@ -42,28 +47,56 @@ from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
 
 PARTITIONS_AN_ORDER: Final = 256
+MAX_FRAMES: Final = 1024
+"""Configurations that are kept: one for each backend."""
+
+
+class ToldConfiguration(NamedTuple):
+    """What a replica's configuration follows from."""
+
+    backend: Backend
+    is_known: bool
+    """There is a backend of that name."""
+    router_addresses: tuple[str, ...]
+    controller_addresses: tuple[str, ...]
 
 
 class AttachedReplica:
     """One attached replica."""
 
-    def __init__(self, hello: Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, hello: Hello, context: grpc.aio.ServicerContext[Any, Any], term: int) -> None:
+        """`term` is that under which this controller leads."""
         self.hello = hello
+        self._term = term
         self.stream = MemberStream[wire.AttachReplicaRequest, wire.AttachReplicaResponse](context, self._next_frame)
         self._pending: deque[wire.AttachReplicaResponse] = deque()
-        self._told: tuple[Backend, bool] | None = None
-        """Its backend, and whether there is one of that name."""
+        self.loads = RecentReports[SampledLoad]()
+        """What it has reported of its load."""
+        self._told: ToldConfiguration | None = None
         self._is_told_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, generation: str, is_known: bool) -> None:
-        """Sends the replica its configuration, if it is new to it. `is_known`: there is a backend of that name."""
-        if self._told != (backend, is_known):
-            self._told = backend, is_known
-            self._send(configuration_to_wire(backend, generation=generation, is_known=is_known))
+    def configure(
+        self, told: ToldConfiguration, frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse]
+    ) -> None:
+        """Sends the replica its configuration, if it is new to it."""
+        if self._told != told:
+            self._told = told
+            self._send(frame_of(told))
+
+    def follow(
+        self,
+        routers: tuple[str, ...],
+        controllers: tuple[str, ...],
+        frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse],
+    ) -> None:
+        """Sends it again, where the routers or the controllers have changed."""
+        if self._told is not None:
+            told = self._told._replace(router_addresses=routers, controller_addresses=controllers)
+            self.configure(told, frame_of)
 
     def drain(self, message: str) -> None:
         """Orders the replica to drain and end, once."""
@@ -98,6 +131,7 @@ class AttachedReplica:
             self._send(fence_to_wire(through_epoch))
 
     def _send(self, frame: wire.AttachReplicaResponse) -> None:
+        frame.term = self._term
         self._pending.append(frame)
         self.stream.wake()
 
@@ -111,7 +145,13 @@ class ReplicaLinks:
     def __init__(self, state: MeshState, store: Store, *, lease_s: float) -> None:
         self._state = state
         self._store = store
+        self._router_addresses: tuple[str, ...] = ()
+        self._controller_addresses: tuple[str, ...] = ()
+        self._frames: dict[str, tuple[ToldConfiguration, wire.AttachReplicaResponse]] = {}
+        """The newest configuration of each backend, as replicas get it."""
         self._links: dict[str, AttachedReplica] = {}
+        self.ended_calls: dict[str, EndedCalls] = {}
+        """By attached replica, as it reported last. Not observed state: it changes with each report."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
 
     def __len__(self) -> int:
@@ -131,7 +171,7 @@ class ReplicaLinks:
         self._attach(hello)
         if older := self._links.get(hello.replica_id):
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
-        self._links[hello.replica_id] = link = AttachedReplica(hello, context)
+        self._links[hello.replica_id] = link = AttachedReplica(hello, context, self._store.term)
         self._leases.heard(hello.replica_id)
         # A backend that nobody has applied yet may be: whoever starts replicas elsewhere need not wait for that.
         backend = self._store.read().backends.get(hello.backend)
@@ -141,12 +181,35 @@ class ReplicaLinks:
         finally:
             if self._links.get(hello.replica_id) is link:
                 del self._links[hello.replica_id]
+                self.ended_calls.pop(hello.replica_id, None)
+
+    def load_of(self, replica_id: str) -> SampledLoad | None:
+        """The load that a replica has reported last; None where it is not attached, or does not say."""
+        link = self._links.get(replica_id)
+        return link.loads.newest if link is not None else None
+
+    def earlier_load_of(self, replica_id: str) -> SampledLoad | None:
+        """One that the same incarnation has reported some seconds before; None where there is none."""
+        link = self._links.get(replica_id)
+        return link.loads.earlier if link is not None else None
 
     def configure(self, backend: Backend) -> None:
         """Sends the backend's replicas their configuration, where it is new to them."""
         for replica in self._state.observed.replicas(backend.name):
             if link := self._links.get(replica.replica_id):
                 self._configure(link, backend)
+
+    def follow_routers(self, addresses: tuple[str, ...]) -> None:
+        """Tells all replicas where the routers of the mesh are, where that is new."""
+        if addresses != self._router_addresses:
+            self._router_addresses = addresses
+            self._tell_addresses()
+
+    def follow_controllers(self, addresses: tuple[str, ...]) -> None:
+        """Tells all replicas where the controllers of the mesh are, where that is new."""
+        if addresses != self._controller_addresses:
+            self._controller_addresses = addresses
+            self._tell_addresses()
 
     def expect(self, replica_id: str) -> None:
         """The replica may attach: its lease begins now."""
@@ -155,6 +218,8 @@ class ReplicaLinks:
 
     def fence(self, through_epoch: int) -> None:
         """Orders attached replicas to give up all that earlier generations gave them, unless they have."""
+        if not self._state.observed.has_unfenced():
+            return
         for replica_id, link in self._links.items():
             replica = self._state.observed.replica(replica_id)
             if replica is not None and not replica.is_fenced and replica.incarnation == link.hello.incarnation:
@@ -178,6 +243,10 @@ class ReplicaLinks:
         for link in self._links.values():
             link.stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
+    def _tell_addresses(self) -> None:
+        for link in self._links.values():
+            link.follow(self._router_addresses, self._controller_addresses, self._frame_of)
+
     def _attach(self, hello: Hello) -> None:
         """Raises what the replica is refused with."""
         known = self._state.observed.replica(hello.replica_id)
@@ -197,7 +266,24 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
-        link.configure(backend, generation=self._store.generation, is_known=is_known)
+        told = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
+        link.configure(told, self._frame_of)
+
+    def _frame_of(self, told: ToldConfiguration) -> wire.AttachReplicaResponse:
+        """Made once for all replicas of a backend."""
+        known = self._frames.get(told.backend.name)
+        if known is None or known[0] != told:
+            frame = configuration_to_wire(
+                told.backend,
+                generation=self._store.generation,
+                is_known=told.is_known,
+                router_addresses=told.router_addresses,
+                controller_addresses=told.controller_addresses,
+            )
+            if len(self._frames) >= MAX_FRAMES:
+                self._frames.clear()
+            known = self._frames[told.backend.name] = told, frame
+        return known[1]
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:
@@ -208,6 +294,9 @@ class ReplicaLinks:
             self._emptied(link, frame.emptied)
             return
         report = report_from_wire(frame)
+        self.ended_calls[replica_id] = ended_calls_from_wire(frame)
+        if (load := load_of_report(frame)) is not None:
+            link.loads.add(load, self._state.clock.now())
         self._state.apply_to_replica(
             replica_id,
             lambda observed, now: transitions.reported(observed, replica_id, link.hello.incarnation, report, now=now),

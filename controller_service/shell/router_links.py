@@ -1,35 +1,45 @@
 """The membership streams of routers: the newest table down, the table of an earlier generation and acknowledgements up.
 
 Invariants: a router has one stream, that of its newest attachment; another router of the same id is refused while it is
-attached, or the two would replace each other for ever; it is sent the newest table only, and none twice on a stream; a
-router that is silent past its lease, or ends its stream in order, is no longer listed.
+attached, or the two would replace each other for ever; what it is sent of tables is up to its `TableFeed`; a router
+that is silent past its lease, or ends its stream in order, is no longer listed.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from controller_service.convert.router_loads import load_from_wire
 from controller_service.convert.routers import (
     brought_from_wire,
     linked_from_wire,
-    loads_from_wire,
     router_from_wire,
     router_report_from_wire,
 )
 from controller_service.core import routers
+from controller_service.core.backend_load import BackendLoad, RouterLoad
 from controller_service.core.observed import ObservedRouter
 from controller_service.core.partitions import Incarnation
+from controller_service.core.recent import RecentReports
+from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.table_board import TableBoard
+from controller_service.shell.table_feed import TableFeed
+from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.duplex import read_request
 from slotmesh.status import to_exception
+from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
+from slotmesh.wire.features import TABLE_DELTAS
+
+_log = get_logger(__name__)
 
 AttachedRouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
 
@@ -37,12 +47,28 @@ AttachedRouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterR
 class RouterLinks:
     """All attached routers."""
 
-    def __init__(self, state: MeshState, board: TableBoard, *, lease_s: float, generation: str) -> None:
-        """`generation` is that of the store: tables of others are brought, and taken over."""
+    def __init__(
+        self,
+        state: MeshState,
+        store: Store,
+        board: TableBoard,
+        leadership: LeadershipBoard,
+        *,
+        lease_s: float,
+        on_loads: Callable[[tuple[BackendLoad, ...]], None] = lambda _: None,
+    ) -> None:
+        """Tables of other generations than that of the store are brought, and taken over.
+
+        `on_loads` is told the load that each report has.
+        """
+        self._on_loads = on_loads
         self._state = state
-        self._generation = generation
+        self._store = store
         self._board = board
+        self._leadership = leadership
         self._streams: dict[str, AttachedRouterStream] = {}
+        self.loads: dict[str, RecentReports[RouterLoad]] = {}
+        """What the routers that are listed have reported. Not observed state: it changes each second."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
 
     def __len__(self) -> int:
@@ -50,22 +76,26 @@ class RouterLinks:
 
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachRouter`."""
-        sent: wire.AttachRouterResponse | None = None
-
-        def next_frame() -> wire.AttachRouterResponse | None:
-            nonlocal sent
-            if self._board.message is sent:
-                return None
-            sent = self._board.message
-            return sent
-
-        stream = AttachedRouterStream(context, next_frame)
         first = await read_request(context)
         if first is None:
             return
+        feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in first.hello.known_features)
+        told: tuple[str, ...] = ()
+
+        def next_frame() -> wire.AttachRouterResponse | None:
+            nonlocal told
+            if (frame := feed.next_frame()) is not None:
+                frame.term = self._store.term
+            elif self._leadership.controllers not in {told, ()}:
+                told = self._leadership.controllers
+                frame = wire.AttachRouterResponse(term=self._store.term, controller_addresses=told)
+            return frame
+
+        stream = AttachedRouterStream(context, next_frame)
         router = router_from_wire(first, started_at=self._state.clock.now())
         clock = self._state.clock
-        brought = brought_from_wire(first.hello, generation=self._generation, now=clock.time_of_day())
+        brought = brought_from_wire(first.hello, generation=self._store.generation, now=clock.time_of_day())
+        self._warn_of_older_store(first.hello)
         router_id = router.router_id
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
@@ -74,13 +104,15 @@ class RouterLinks:
         self._state.apply(routers.attached(self._state.observed, router, brought), Key(Concern.TABLE))
         self._leases.heard(router_id)
         self._board.listen(stream.wake)
+        self._leadership.listen(stream.wake)
         try:
-            await stream.run(lambda frame: self._heard(router_id, stream, frame))
+            await stream.run(lambda frame: self._heard(router_id, stream, feed, frame))
             if self._streams.get(router_id) is stream:
                 self._leases.end(router_id)
                 self._left(router_id, "said goodbye")
         finally:
             self._board.ignore(stream.wake)
+            self._leadership.ignore(stream.wake)
             if self._streams.get(router_id) is stream:
                 del self._streams[router_id]
 
@@ -90,6 +122,19 @@ class RouterLinks:
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
+    def _warn_of_older_store(self, hello: wire.RouterHello) -> None:
+        """Nothing is announced that is not stored: unless the store was put back to what it was before."""
+        table, stored = hello.table, self._store.read().revision
+        if table.generation == self._store.generation and table.revision > stored:
+            _log.error(
+                "a router has a newer table of this generation than the state file: the file is an older copy, and the"
+                " router takes no table of it. Stop this controller, and make a file with a new generation of it:"
+                " `slotmesh state export`, then `slotmesh state import`",
+                router=hello.router_id,
+                router_revision=table.revision,
+                stored_revision=stored,
+            )
+
     def _refuse_namesake(self, router: ObservedRouter) -> None:
         """A router that attaches again has the same address."""
         known = self._state.observed.routers.get(router.router_id)
@@ -97,12 +142,20 @@ class RouterLinks:
             text = f"hello.router_id: a router {known.router_id!r} is attached already, from {known.address}"
             raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text, metadata={"field": "hello.router_id"}))
 
-    def _heard(self, router_id: str, stream: AttachedRouterStream, frame: wire.AttachRouterRequest) -> None:
+    def _heard(
+        self, router_id: str, stream: AttachedRouterStream, feed: TableFeed, frame: wire.AttachRouterRequest
+    ) -> None:
         if self._streams.get(router_id) is not stream:
+            return
+        if frame.WhichOneof("frame") == "table_request":
+            self._leases.heard(router_id)
+            feed.asked()
+            stream.wake()
             return
         report = router_report_from_wire(frame)
         observed = self._state.observed
         self._leases.heard(router_id)
+        load = self._keep_load(router_id, report)
         self._state.apply(
             routers.reported(
                 self._state.observed,
@@ -111,7 +164,8 @@ class RouterLinks:
                 revision=report.revision,
                 linked_replica_ids=tuple(report.linked_replica_ids),
                 linked=linked_from_wire(report),
-                loads=loads_from_wire(report),
+                loads=load.backends,
+                now=self._state.clock.now(),
             ),
             # Which links work decides about replicas that its table names, and about those whose id another one has.
             *([Key(Concern.TABLE)] if router_id in observed.brought or observed.elders else []),
@@ -119,6 +173,16 @@ class RouterLinks:
         for each in report.ended:
             owner = Incarnation(each.replica_id, each.incarnation)
             self._state.replica_ended(owner, f"told router {router_id} that it has ended")
+        self._on_loads(load.backends)
+
+    def _keep_load(self, router_id: str, report: wire.RouterReport) -> RouterLoad:
+        router = self._state.observed.routers.get(router_id)
+        load = load_from_wire(report, router.run_id if router is not None else "")
+        recent = self.loads.get(router_id)
+        if recent is None or ((before := recent.newest) is not None and not load.is_since(before)):
+            recent = self.loads[router_id] = RecentReports()
+        recent.add(load, self._state.clock.now())
+        return load
 
     def _silent(self, router_id: str) -> None:
         self._left(router_id, "was silent past its lease")
@@ -126,4 +190,5 @@ class RouterLinks:
             stream.end(Failure(reason=Reason.ROUTER_LOST, message="silent past its lease: attach again"))
 
     def _left(self, router_id: str, message: str) -> None:
+        self.loads.pop(router_id, None)
         self._state.apply(routers.left(self._state.observed, router_id, message), Key(Concern.TABLE))

@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.store.protocol import Conflict
+from controller_service.store.newest import NewestRevision
+from controller_service.store.protocol import Conflict, Leader, Standing, Store
 
 
 class MemoryStore:
@@ -21,42 +22,57 @@ class MemoryStore:
 
     def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
         self._generation = generation
-        self._desired = Desired(epoch_floor=epoch_floor)
-        self._changed = asyncio.Event()
-        self._closed = False
+        self._newest = NewestRevision(Desired(epoch_floor=epoch_floor))
+        self._closed = asyncio.Event()
 
     @property
     def generation(self) -> str:
         return self._generation
 
+    @property
+    def term(self) -> int:
+        """No other controller can have it."""
+        return 1
+
+    async def standing(self) -> AsyncGenerator[Standing, None]:
+        yield Standing(self.term)
+        await self._closed.wait()
+
     def read(self) -> Desired:
-        return self._desired
+        return self._newest.value
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
-        if self._closed:
+        if self._closed.is_set():
             raise RuntimeError("the store is closed")
-        if expected_revision != self._desired.revision:
-            raise Conflict(expected_revision, self._desired.revision)
-        self._desired = self._desired.apply(change)
-        self._wake_watchers()
-        return self._desired
+        before = self._newest.value
+        if expected_revision != before.revision:
+            raise Conflict(expected_revision, before.revision)
+        self._newest.set(before.apply(change))
+        return self._newest.value
 
-    async def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
-        while True:
-            changed = self._changed
-            if self._desired.revision > after_revision:
-                after_revision = self._desired.revision
-                yield self._desired
-            elif self._closed:
-                return
-            else:
-                await changed.wait()
+    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
+        return self._newest.watch(after_revision=after_revision)
+
+    def serving_at(self, address: str) -> None:
+        """Nobody else can find it."""
 
     async def close(self) -> None:
-        self._closed = True
-        self._wake_watchers()
+        self._closed.set()
+        self._newest.close()
 
-    def _wake_watchers(self) -> None:
-        """Each step has an event of its own: it need not be cleared, and no watcher can miss it."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+
+class MemoryCandidacy:
+    """Implements `Candidacy`: of a store that nobody else can have."""
+
+    def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
+        self._store = MemoryStore(generation=generation, epoch_floor=epoch_floor)
+
+    @property
+    def leader(self) -> Leader:
+        return Leader("", "this controller")
+
+    async def try_to_lead(self) -> Store | None:
+        return self._store
+
+    async def wait_to_lead(self, address: str) -> Store:  # noqa: ARG002 - there is nobody to tell
+        return self._store

@@ -5,11 +5,15 @@ Invariants:
   2. When `commit` returns, the change is as durable as the store makes anything: only then it is announced.
   3. Revisions strictly increase within a generation. A store that cannot go on from where it was has a new generation.
   4. Epoch floors never go back within a generation. From one to the next they may: members say which epochs there were.
+  5. A store that cannot write refuses changes with `StoreWriteFailed`, is read as before, and writes again when it can.
+  6. One controller at a time has the store: it *leads*, under a term that is newer than those of all before it. What an
+     earlier leader commits is refused with `LeadershipLost`, for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Protocol
 
 from controller_service.core.desired import ChangeSet, Desired
@@ -24,6 +28,44 @@ class Conflict(Exception):
         self.actual_revision = actual_revision
 
 
+class StoreWriteFailed(Exception):
+    """The store cannot write now. What it has is read as before; the message says why, and the way out."""
+
+    def __init__(self, message: str, *, is_unwritten: bool) -> None:
+        super().__init__(message)
+        self.is_unwritten = is_unwritten
+        """The change is not stored, and will not be. Otherwise that is not known until the store can be read again."""
+
+
+class LeadershipLost(StoreWriteFailed):
+    """Another controller may write the store from now on: this one stops, and announces nothing more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, is_unwritten=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The controller that has a store."""
+
+    address: str
+    """Where others reach it, `HOST:PORT`; empty while that is not known."""
+    name: str
+    """For a person: its address and its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a leader knows of its leadership."""
+
+    term: int
+    standbys: tuple[str, ...] = ()
+    """Addresses of the controllers that wait to lead after this one, sorted; those whose address is not known are not
+    among them."""
+    waiting: int = 0
+    """How many wait, those whose address is not known included."""
+
+
 class Store(Protocol):
     """Keeps what should be."""
 
@@ -31,17 +73,49 @@ class Store(Protocol):
     def generation(self) -> str:
         """Identity of the sequence in which revisions count: 32 hexadecimal digits."""
 
+    @property
+    def term(self) -> int:
+        """Under which this controller leads: 1 or more, and newer than those before it of the same generation."""
+
+    def standing(self) -> AsyncGenerator[Standing, None]:
+        """Yields how this controller's leadership stands: at first, and whenever that changes, until the store closes.
+
+        Raises LeadershipLost where another one may lead. For one caller at a time.
+        """
+
     def read(self) -> Desired:
         """The newest committed revision. An immutable value, at no cost."""
 
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         """Applies the change and returns the new revision. Raises Conflict if the store is at another one.
 
-        Cancelling it does not say whether the change was applied: read to find out.
+        Raises StoreWriteFailed where it cannot be written. Cancelling it does not say whether the change was applied,
+        or still is: the next commit finds out.
         """
 
     def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         """Yields the newest revision whenever it is newer than what was yielded last: levels, not every step."""
 
+    def serving_at(self, address: str) -> None:
+        """Where others reach the controller that has the store, `HOST:PORT`: for those that find it in use."""
+
     async def close(self) -> None:
-        """Ends watches and releases what the store holds. Nothing may be committed any more."""
+        """Ends watches and releases what the store holds. Nothing may be committed any more; others may lead."""
+
+
+class Candidacy(Protocol):
+    """How a controller comes to lead. The store is its caller's once it has one."""
+
+    @property
+    def leader(self) -> Leader:
+        """Who leads, as far as that is known."""
+
+    async def try_to_lead(self) -> Store | None:
+        """The store, unless another controller has it. Raises what the store is refused with."""
+
+    async def wait_to_lead(self, address: str) -> Store:
+        """Waits until no other controller has the store, and takes it. Raises as `try_to_lead` does.
+
+        `address` is where others reach this controller, `HOST:PORT`: the leader tells members of it. Empty: it does not
+        know.
+        """

@@ -5,7 +5,7 @@ Cost is once a batch, and once a key; what is wrong with a batch fails its calls
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from math import inf
 from operator import lt
@@ -15,12 +15,13 @@ from replica_service.convert.options import NO_OPTIONS, bad_request, options_fro
 from replica_service.core.arrivals import Arrival
 from replica_service.core.calls import ReplicaRun, RerunOrigin, RouterPeer, RunRecord
 from replica_service.core.sessions.records import Record
+from slotmesh.batch_payloads import count_of, list_of, mistake_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 from slotmesh.v1 import replica_service_pb2
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
 from slotmesh.wire.partitions import PARTITIONS
-from slotmesh.wire.trace_context import TraceColumns, Traces
+from slotmesh.wire.trace_context import TraceColumns, TraceContext, Traces
 
 MAX_NEIGHBOURS = 64
 """Calls of one batch with a column of keys that share a record."""
@@ -40,20 +41,22 @@ class Arrived(NamedTuple):
     """Run ids of calls whose payloads come in chunks, and their sizes, bytes. Each of them is a run of its own."""
 
 
-def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float) -> Arrived:
-    """The runs of a frame.
+def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *, most_traced: int = 0) -> Arrived:
+    """The runs of a frame. Each call that is sampled is one of its own: of one trace context so many at most.
 
     Raises:
         DuplicateCallId: run ids do not strictly increase.
-        BadRequest: a run without payloads.
+        BadRequest: a run without payloads, or whose payloads cannot be read.
     """
     runs: list[ReplicaRun] = []
     rejected: list[RejectedRun] = []
     announced: dict[int, int] = {}
     last = link.last_run_id
+    calls = 0
     for batch in frame.batches:
         first = batch.first_run_id
-        payloads = list(batch.payloads)
+        payloads = _payloads(batch, MAX_ELEMENTS - calls)
+        calls += len(payloads)
         if first <= last or not payloads:
             raise to_exception(disorder("runs.batches.first_run_id", first, last) if payloads else _EMPTY)
         last = first + len(payloads) - 1
@@ -83,15 +86,34 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float) -
         elif batch.attempt and batch.origin_stream_id:
             ids = _ids(batch.origin_run_ids, len(payloads))
             run.origin = RerunOrigin(batch.origin_stream_id, ids, batch.attempt)
-        if not has_columns or batch.recover:
-            runs.append(run)
-        elif batch.chunked_sizes:
-            runs += _announced(batch, run, announced)
-        else:
-            for part in _cut(run, 1 if batch.attempt else MAX_NEIGHBOURS):
-                runs += _by_key(batch, part, part.first - first)
+        runs += _parts(batch, run, announced, most_traced)
     link.last_run_id = last
     return Arrived(runs, rejected, announced)
+
+
+def _parts(
+    batch: replica_service_pb2.RunBatch, whole: ReplicaRun, announced: dict[int, int], most_traced: int
+) -> Iterator[ReplicaRun]:
+    """The runs that a sound batch comes to."""
+    arrival, sampled = whole.arrival, dict[int, TraceContext]()
+    if most_traced and arrival is not None and arrival.traces and not batch.recover:
+        sampled = arrival.sampled(most_traced)
+    if batch.recover or not (batch.ordering_keys or batch.chunked_sizes):
+        yield from _sampled_apart(whole, sampled) if sampled else (whole,)
+    elif batch.chunked_sizes:
+        yield from _announced(batch, whole, announced, sampled)
+    else:
+        for part in _cut(whole, 1 if batch.attempt else MAX_NEIGHBOURS):
+            yield from _by_key(batch, part, part.first - whole.first, sampled)
+
+
+def _payloads(batch: replica_service_pb2.RunBatch, most: int) -> list[bytes]:
+    if mistake := mistake_of(batch):
+        field, problem = mistake
+        raise to_exception(bad_request(f"runs.batches.{field}", problem))
+    if count_of(batch) > most:
+        raise to_exception(_TOO_MANY)
+    return list_of(batch)
 
 
 def _cut(run: ReplicaRun, most: int) -> Iterator[ReplicaRun]:
@@ -104,7 +126,10 @@ def _cut(run: ReplicaRun, most: int) -> Iterator[ReplicaRun]:
 
 
 def _announced(
-    batch: replica_service_pb2.RunBatch, whole: ReplicaRun, announced: dict[int, int]
+    batch: replica_service_pb2.RunBatch,
+    whole: ReplicaRun,
+    announced: dict[int, int],
+    sampled: Mapping[int, TraceContext],
 ) -> Iterator[ReplicaRun]:
     """Each call by itself: nothing but the order of its key holds up those whose payloads are here."""
     sizes = batch.chunked_sizes
@@ -113,14 +138,39 @@ def _announced(
         if batch.ordering_keys:
             run.ordering_key = batch.ordering_keys[index]
             run.partition, run.owner_epoch = batch.partitions[index], batch.owner_epochs[index]
+        run.traced = sampled.get(run.first)
         if sizes[index]:
             run.awaits = True
             announced[run.first] = sizes[index]
         yield run
 
 
-def _by_key(batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int) -> list[ReplicaRun]:
-    """Neighbours with the calls of this run, which starts at `begin` of the batch: one for each stretch of a key."""
+def _sampled_apart(whole: ReplicaRun, sampled: Mapping[int, TraceContext]) -> Iterator[ReplicaRun]:
+    """The calls in order, each that is sampled by itself."""
+    if whole.hi == 1:
+        whole.traced = sampled.get(whole.first)
+        yield whole
+        return
+    lo = 0
+    for run_id, trace in sampled.items():
+        at = run_id - whole.first
+        if lo < at:
+            yield whole.cut_out(lo, at)
+        alone = whole.cut_out(at, at + 1)
+        alone.traced = trace
+        yield alone
+        lo = at + 1
+    if lo < whole.hi:
+        yield whole.cut_out(lo, whole.hi)
+
+
+def _by_key(
+    batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int, sampled: Mapping[int, TraceContext]
+) -> list[ReplicaRun]:
+    """Neighbours with the calls of this run, which starts at `begin` of the batch: one for each stretch of a key.
+
+    A call that is sampled is a stretch of its own.
+    """
     link, first, payloads, record = whole.link, whole.first, whole.payloads, whole.record
     options, endpoint, now, deadline = whole.options, whole.endpoint, whole.arrived, whole.deadline
     end = begin + len(payloads)
@@ -130,12 +180,14 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int) 
     lo = hi = 0
     for lane, after in zip_longest(lanes, lanes[1:]):
         hi += 1
-        if lane == after:
+        if lane == after and not (sampled and (first + hi - 1 in sampled or first + hi in sampled)):
             continue
         run = ReplicaRun(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
         run.ordering_key, run.partition, run.owner_epoch = lane
         run.record, run.origin, run.max_result_bytes = record, whole.origin, whole.max_result_bytes
         run.arrival = whole.arrival
+        if sampled:
+            run.traced = sampled.get(first + lo)
         runs.append(run)
         lo = hi
     if record is not None:
@@ -222,4 +274,5 @@ def disorder(field: str, first: int, last: int) -> Failure:
     )
 
 
+_TOO_MANY = bad_request("runs.batches.payloads", f"one frame has at most {MAX_ELEMENTS} in all; send several frames")
 _EMPTY = bad_request("runs.batches.payloads", "a run has at least one")

@@ -7,10 +7,11 @@ Owner: made at the edge, read by executors.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slotmesh.wire.trace_context import TraceContext, Traces
+from slotmesh.wire.trace_context import TraceContext, Traces, is_sampled
 
 
 class Arrival(NamedTuple):
@@ -35,6 +36,19 @@ class Arrival(NamedTuple):
     def trace(self, run_id: int) -> TraceContext:
         """That of one call; empty where it has none."""
         return self.traces.get(run_id, _NO_TRACE)
+
+    def sampled(self, most_alike: int) -> dict[int, TraceContext]:
+        """Those of calls whose spans are kept, by run id, ascending: of each trace context so many calls at most."""
+        if self.is_shadow:
+            return {}
+        alike: Counter[str] = Counter()
+        found: dict[int, TraceContext] = {}
+        for run_id, trace in self.traces.items():
+            if is_sampled(trace):
+                alike[trace.traceparent] += 1
+                if alike[trace.traceparent] <= most_alike:
+                    found[run_id] = trace
+        return found
 
 
 _NO_TRACE = TraceContext("")

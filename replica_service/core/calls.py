@@ -147,6 +147,7 @@ class ReplicaRun:
         "record",
         "slot",
         "started_at",
+        "traced",
         "weighed",
         "withdrawn",
     )
@@ -178,7 +179,9 @@ class ReplicaRun:
         self.arrived = arrived
         """Monotonic seconds."""
         self.arrival: Arrival | None = None
-        """What its router says of where the calls come from; None where it says nothing."""
+        """What its router says of where the calls come from, if anything."""
+        self.traced: Any = None
+        """Where its one call is sampled: the parent of its spans, then what the shell has made of that."""
         self.deadline = deadline
         """Monotonic seconds, exclusive: from then on no call of the run is started."""
         self.partition = self.owner_epoch = 0
@@ -196,8 +199,7 @@ class ReplicaRun:
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
         """What is kept of its calls, where they belong to a session."""
-        self.origin: RerunOrigin | None = None
-        """Set at another attempt at calls without a session."""
+        self.origin: RerunOrigin | None = None  # of another attempt at calls without a session
         self.lease_s = 0.0
         """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
         self.slot: ReservedSlot | None = None
@@ -207,8 +209,7 @@ class ReplicaRun:
         self.weighed: dict[int, Weighed] | None = None
         """What is known of its calls' weights, by index; shared with runs that were split off."""
         self.failed_at: float = inf
-        """Index of the first call that has failed where the run is executed, be it another thread; set before the next
-        call starts. Only of runs that stop at failures."""
+        """Index of the first call that failed where it is executed, set before the next starts. Only where it stops."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
@@ -241,6 +242,7 @@ class ReplicaRun:
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
         part.origin, part.max_result_bytes, part.arrival = self.origin, self.max_result_bytes, self.arrival
+        part.traced = self.traced
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

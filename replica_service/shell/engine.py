@@ -9,7 +9,7 @@ Owner: the app, on one event loop.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -44,6 +44,7 @@ from replica_service.core.events import (
 from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.core.sessions.moved import without_moved
 from replica_service.core.sessions.session_table import RESUME_TTL_S, SessionReport
+from replica_service.shell.call_traces import ReplicaTraces
 from replica_service.shell.conditions import Conditions
 from replica_service.shell.counters import ReplicaCounters
 from replica_service.shell.deadline_timer import DeadlineTimer
@@ -84,6 +85,7 @@ class Engine:
         `issuer` names this replica in slot tokens. `handler_loop` is where `async def` methods run, if not here.
         """
         self.counters = ReplicaCounters()
+        self.traces: ReplicaTraces | None = None  # where calls are traced
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
         self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.post)
         self.methods = methods
@@ -122,18 +124,12 @@ class Engine:
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(
-        self, *, echoes: bool = False, cuts: bool = False, wants_times: bool = False, stream_id: str = ""
-    ) -> tuple[RouterPeer, Outbox]:
+    def open(self, features: Collection[str] = (), stream_id: str = "") -> tuple[RouterPeer, Outbox]:
         """A router's stream begins. If it echoes stamps, its runs are started only while it does.
 
-        `cuts`: the router takes large results in chunks. `wants_times`: it reads service times. `stream_id` is the
-        router's id of the stream, if it has one.
+        `features`: the router's. `stream_id` is the router's id of the stream, if it has one.
         """
-        core, issuer, now = self.scheduler, self.slots.issuer, self._now()
-        link, outbox = connect_link(
-            core, issuer, now, echoes=echoes, cuts=cuts, wants_times=wants_times, stream_id=stream_id
-        )
+        link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), features, stream_id, self.methods)
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)
@@ -147,6 +143,8 @@ class Engine:
             self.outcomes.failed(run, 0, len(run.payloads), failure)
         if any(run.record is not None for run in runs):
             runs = self.sessions.admit(runs)
+        if self.traces is not None:
+            self.traces.begin(runs)
         self.post(RunsCame(runs))
 
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
@@ -313,7 +311,7 @@ class Engine:
                     self._executor_of[command.batcher.method].start(command)
                     self.counters.batch(command.count)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
-                    self._no_upload(run, lo)
+                    self._answered(run, lo, failure)
                     if run.record is None:
                         run.link.outbox.refused(run.first + lo, hi - lo, failure)
                         if run.lease_s:
@@ -321,7 +319,7 @@ class Engine:
                     else:
                         self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
-                    self._no_upload(run, lo)
+                    self._answered(run, lo, failure)
                     if run.lease_s:
                         self.slots.failed(command)
                     else:
@@ -336,8 +334,10 @@ class Engine:
                     link.outbox.tell_capacity()
 
     @staticmethod
-    def _no_upload(run: ReplicaRun, lo: int) -> None:
-        """Calls of the run from index `lo` on are answered: one that waits for its payload is alone."""
+    def _answered(run: ReplicaRun, lo: int, failure: Failure) -> None:
+        """Calls of the run from index `lo` on are answered: one that waits for its payload, or is sampled, is alone."""
+        if run.traced is not None:
+            run.traced.end(failure)
         if (uploads := run.link.uploads) is not None:
             uploads.forget(run.first + lo)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replica_service.shell.engine import Engine
+from replica_service.shell.slots import ReservationEnd
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
@@ -30,7 +31,7 @@ def observe(metrics: MetricsServer, engine: Engine, backend: str) -> None:
     observe_counter(
         meter,
         names.REPLICA_RESERVATIONS,
-        lambda: {(backend, outcome.value): count for outcome, count in engine.slots.reservations.items()},
+        lambda: {(backend, each.value): engine.slots.reservations[each] for each in ReservationEnd},
     )
     observe_counter(
         meter,

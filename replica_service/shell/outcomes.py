@@ -51,6 +51,8 @@ class OutcomeReporter(Encoding):
             self._done(run, lo, len(payloads))
             return
         self._counters.calls += len(payloads)
+        if run.traced is not None:
+            run.traced.end()
         if run.record is None:
             run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
         else:
@@ -65,6 +67,8 @@ class OutcomeReporter(Encoding):
     def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         """Calls have ended well without a payload: their values were sent, or they were made with no_reply."""
         self._counters.calls += count
+        if run.traced is not None:
+            run.traced.end()
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
         else:
@@ -74,6 +78,8 @@ class OutcomeReporter(Encoding):
         if failure.executed is Executed.YES:
             self._counters.calls += count
         self._counters.failures[failure.reason] += count
+        if run.traced is not None:
+            run.traced.end(failure)
         if run.record is not None:
             self._sessions.failed(run, run.record, lo, count, failure)
         elif run.options.no_reply:

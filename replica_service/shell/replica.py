@@ -9,12 +9,13 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from replica_service.core.health.health import HealthSettings
 from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
 from replica_service.core.sessions.session_table import RESUME_TTL_S
+from replica_service.shell.counters import NOTHING_COUNTED
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.block_reports import BlockReports
@@ -29,6 +30,7 @@ from replica_service.shell.handler.tracebacks import users_traceback
 from replica_service.shell.links.controller_link import MemberReport
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
+from slotmesh.handlers.own_mesh import OwnMesh
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import Supervisor
@@ -72,6 +74,8 @@ class HostedReplica:
         self.engine: Engine | None = None
         self.handler: Any = None
         """The constructed object, or the function; None before."""
+        self.own_mesh = OwnMesh()
+        """Of which code of the handler has clients."""
         self._handler = handler
         self._load = load
         self._make_engine = make_engine
@@ -92,6 +96,7 @@ class HostedReplica:
 
     def report(self) -> MemberReport:
         scheduler = self.engine.scheduler if self.engine is not None else None
+        counters = self.engine.counters if self.engine is not None else NOTHING_COUNTED
         return MemberReport(
             state=self.state,
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
@@ -101,6 +106,16 @@ class HostedReplica:
             unhealthy=self.is_sick,
             reconfigures=self._upkeep is not None and self._upkeep.reconfigures,
             warning=self._blocks.warning if self._blocks is not None else "",
+            ended_calls=counters.ended_calls,
+            failed_calls=counters.failed_calls,
+            calls=counters.calls,
+            failures=sum(counters.failures.values()),
+            batches=counters.batches,
+            batched_calls=counters.batched_calls,
+            ongoing=scheduler.in_use if scheduler is not None else 0,
+            slots=scheduler.slots.reserved if scheduler is not None else 0,
+            waiting=scheduler.waiting + scheduler.keyed if scheduler is not None else 0,
+            sampled_at=self._clock.time_of_day() if scheduler is not None else 0.0,
         )
 
     @property
@@ -125,6 +140,9 @@ class HostedReplica:
             self.on_change()
         if backend.user_config != before.user_config:
             self._reconfigure(self._upkeep)
+
+    def follow_routers(self, addresses: Sequence[str]) -> None:
+        self.own_mesh.follow(addresses)
 
     def drain(self, message: str) -> None:
         _log.info("told to stop", reason=message)
@@ -213,6 +231,7 @@ class HostedReplica:
         """After all else: ends what the handler still has on a loop of its own."""
         if self._loop_watch is not None:
             self._loop_watch.close()
+        await self.own_mesh.end(self._handler_loop.run)
         await self._handler_loop.close()
 
     def _reconfigure(self, upkeep: Upkeep) -> None:
@@ -244,6 +263,7 @@ class HostedReplica:
         own_loop = self._backend.own_loop
         if description.own_loop if own_loop is None else own_loop:
             self._handler_loop = OwnLoop()
+        self.own_mesh.loop = self._handler_loop.loop
         return await self._handler_loop.construct(make)
 
     def _limits(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from router_service.convert.runs import (
     ids_of,
     payloads_of,
     result_too_large,
+    results_mistake,
     results_of,
     takes_to_wire,
     times_of,
@@ -34,13 +35,16 @@ from router_service.convert.slots import (
     slot_answers_of,
     slot_to_wire,
 )
-from router_service.convert.table import table_from_wire
+from router_service.convert.table import described, table_from_wire, table_to_wire
+from router_service.convert.table_delta import delta_from_wire
 
 __all__ = [
     "OptionsByKey",
     "add_batch",
     "add_op",
     "capacity_from_wire",
+    "delta_from_wire",
+    "described",
     "dispatch_from_wire",
     "failures_of",
     "first_roster_of",
@@ -54,6 +58,7 @@ __all__ = [
     "reconcile_of",
     "reservation_from_wire",
     "result_too_large",
+    "results_mistake",
     "results_of",
     "roster_from_wire",
     "roster_to_wire",
@@ -61,6 +66,7 @@ __all__ = [
     "slot_answers_of",
     "slot_to_wire",
     "table_from_wire",
+    "table_to_wire",
     "takes_to_wire",
     "times_of",
     "too_large",

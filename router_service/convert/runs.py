@@ -5,20 +5,26 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
+from typing import cast
 
-from router_service.core.calls import CallPayload
+from router_service.core.calls import CallPayload, Failures, Results
 from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.slicing import MethodTime
 from router_service.core.streaming.credits import CREDITS
+from slotmesh import batch_payloads
+from slotmesh.batch_payloads import count_of, mistake_of
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ids_from_wire
+from slotmesh.outcome_ids import ids_of_results
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, Payload
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_INLINE_BYTES
+from slotmesh.wire.payload_block import PayloadBlock, largest_of
 from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of
 
 MAX_WAITED_US = 10**15
@@ -50,7 +56,9 @@ def result_too_large(size: int) -> Failure:
 
 def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Failure:
     """The call ids of a batch of `most` calls, parallel to its payloads."""
-    count = len(batch.payloads)
+    if mistake := mistake_of(batch):
+        return _bad(*mistake)
+    count = count_of(batch)
     if count > most:
         return Failure(
             reason=Reason.WINDOW_EXCEEDED,
@@ -72,11 +80,11 @@ def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Fa
     return list(batch.call_ids)
 
 
-def payloads_of(batch: router_service_pb2.CallBatch) -> list[CallPayload] | Failure:
-    """The payloads of a batch, as far as they are here."""
+def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | Failure:
+    """The payloads of a batch whose ids are sound, as far as they are here."""
     sizes = batch.chunked_sizes
     if not sizes:
-        return list(batch.payloads)
+        return batch_payloads.payloads_of(batch)
     if len(sizes) != len(batch.payloads):
         return _bad("chunked_sizes", f"{len(sizes)} sizes for {len(batch.payloads)} payloads; they must be as many")
     payloads: list[CallPayload] = list(batch.payloads)
@@ -89,9 +97,12 @@ def payloads_of(batch: router_service_pb2.CallBatch) -> list[CallPayload] | Fail
 
 
 def add_batch(
-    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float
+    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float, *, as_block: bool = False
 ) -> Sequence[tuple[int, Payload]]:
-    """Adds calls to a frame for a replica. Returns what has to follow in chunks: run ids, and their payloads."""
+    """Adds calls to a frame for a replica. Returns what has to follow in chunks: run ids, and their payloads.
+
+    `as_block`: the replica reads payloads in blocks.
+    """
     batch = frame.batches.add(first_run_id=outgoing.first_run_id, endpoint=outgoing.endpoint, attempt=outgoing.attempt)
     batch.options.MergeFromString(outgoing.options.wire)
     if (columns := outgoing.columns) is not None:
@@ -106,8 +117,9 @@ def add_batch(
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
     large: list[tuple[int, Payload]] = []
-    if max(map(len, outgoing.payloads)) <= CHUNK_BYTES:
-        batch.payloads.extend(outgoing.payloads)  # type: ignore[arg-type]  # parts are larger
+    if largest_of(outgoing.payloads) <= CHUNK_BYTES:
+        passed_on = cast("Sequence[bytes]", outgoing.payloads)  # parts are larger
+        batch_payloads.write(batch, passed_on, as_block=as_block and type(passed_on) is PayloadBlock)
     else:
         for run_id, payload in enumerate(outgoing.payloads, outgoing.first_run_id):
             if isinstance(payload, bytes) and len(payload) <= CHUNK_BYTES:
@@ -152,20 +164,33 @@ def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[i
     return columns.by_id(ids) if mistake is None else _bad(*mistake)
 
 
+def results_mistake(batches: Iterable[call_pb2.ResultBatch]) -> str:
+    """What is wrong with the results of a frame, so that nobody knows whose they are; empty where they are sound."""
+    calls = 0
+    for batch in batches:
+        if mistake := mistake_of(batch):
+            return f"a batch of results has a bad {': '.join(mistake)}"
+        count, ids, sizes = count_of(batch), len(batch.call_ids), len(batch.chunked_sizes)
+        if not (batch.first_call_id or ids == count) or sizes not in (0, count):
+            return f"a batch of results has {ids} ids, {count} payloads and {sizes} sizes"
+        calls += count
+    return f"one frame has {calls} results; {MAX_ELEMENTS} are allowed" if calls > MAX_ELEMENTS else ""
+
+
 def results_of(
     frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
-) -> list[tuple[list[int], Sequence[Payload], str]]:
+) -> list[Results]:
     """Run ids, payloads and content type of each batch. `payloads_of` knows what chunks have brought."""
     return [
-        (list(batch.call_ids), payloads_of(batch), batch.content_type) for batch in frame.batches if not batch.partial
+        (ids_of_results(batch), payloads_of(batch), batch.content_type) for batch in frame.batches if not batch.partial
     ]
 
 
 def values_of(
     frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
-) -> list[tuple[list[int], Sequence[Payload], str]]:
+) -> list[Results]:
     """The same of the values of calls that go on: a run id stands once for each value."""
-    return [(list(batch.call_ids), payloads_of(batch), batch.content_type) for batch in frame.batches if batch.partial]
+    return [(ids_of_results(batch), payloads_of(batch), batch.content_type) for batch in frame.batches if batch.partial]
 
 
 def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
@@ -173,9 +198,9 @@ def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
     return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values())
 
 
-def failures_of(frame: call_pb2.ResultFrame) -> list[tuple[list[int], Failure]]:
-    """Run ids and failure of each group of calls that failed alike."""
-    return [(list(errors.call_ids), from_wire(errors.failure)) for errors in frame.errors]
+def failures_of(frame: call_pb2.ResultFrame) -> list[Failures]:
+    """Run ids and failure of each group of calls that failed alike. A few bytes can name very many: count before."""
+    return [([*errors.call_ids, *ids_from_wire(errors.calls)], from_wire(errors.failure)) for errors in frame.errors]
 
 
 def capacity_from_wire(wire: call_pb2.Capacity) -> ReportedCapacity:

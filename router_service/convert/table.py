@@ -1,81 +1,178 @@
-"""The controller's routing table, as the core's values.
+"""The controller's routing table, as the core's values, and back for a controller that does not remember.
 
 Owner: pure functions of the router's edge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
+from router_service.core.routing.partition_owners import NO_OWNERS, PartitionOwners
 from router_service.core.routing.rosters import KnownDeparture, KnownGeneration, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.spec.model import Backend
-from slotmesh.spec.wire import backend_from_wire, backend_within
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.spec.model import ROUTED, Backend
+from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within
+from slotmesh.v1 import membership_service_pb2, mesh_pb2, router_service_pb2
 
 
-def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
-    """The controller's table."""
+def described(endpoints: Iterable[tuple[str, Sequence[str]]]) -> router_service_pb2.DescribeEndpointsResponse:
+    """Endpoints and their methods."""
+    described = router_service_pb2.DescribedEndpoint
+    return router_service_pb2.DescribeEndpointsResponse(
+        endpoints=[described(name=name, methods=methods) for name, methods in endpoints]
+    )
+
+
+NO_TABLE: Final = RoutingTable()
+"""Before the first one."""
+
+
+def table_from_wire(wire: membership_service_pb2.RoutingTable, before: RoutingTable = NO_TABLE) -> RoutingTable:
+    """The controller's table. Endpoints and backends that are as in the table before are the same objects.
+
+    Raises ValueError where the owners of partitions make no sense.
+    """
+    backends = {each.name: _backend(each) for each in wire.backends}
+    known = {each.key: each.key for backend in backends.values() for each in backend.replicas}
+    endpoints = {each.name: endpoint_from_wire(each, known) for each in wire.endpoints}
     return RoutingTable(
         generation=wire.generation,
         revision=wire.revision,
-        endpoints={each.name: _endpoint(each) for each in wire.endpoints},
-        backends={each.name: _backend(each) for each in wire.backends},
+        endpoints=endpoints,
+        backends=backends,
         router_addresses=tuple(wire.router_addresses),
         roster=TableRoster(
             RosterVersion(wire.generation, wire.roster_revision),
-            tuple(
-                KnownDeparture((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
-                for each in wire.departed
-            ),
+            tuple(departures_from_wire(wire.departed)),
             wire.departed_since,
             tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
+        ),
+    ).sharing(before)
+
+
+def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
+    """What a router brings to its controller."""
+    roster = table.roster
+    return membership_service_pb2.RoutingTable(
+        generation=table.generation,
+        revision=table.revision,
+        endpoints=map(_endpoint_to_wire, table.endpoints.values()),
+        backends=map(_backend_to_wire, table.backends.values()),
+        router_addresses=table.router_addresses,
+        roster_revision=roster.version.revision,
+        departed=(
+            membership_service_pb2.DepartedReplica(
+                replica_id=key[0], incarnation=key[1], generation=version.generation, revision=version.revision
+            )
+            for key, version in roster.departed
+        ),
+        departed_since=roster.departed_since,
+        covers=(
+            membership_service_pb2.CoveredGeneration(
+                generation=each.generation, revision=each.revision, departed_since=each.departed_since
+            )
+            for each in roster.covers
         ),
     )
 
 
-def _endpoint(wire: membership_service_pb2.EndpointRoute) -> EndpointRoute:
-    keys = tuple((owner.replica_id, owner.incarnation) for owner in wire.owners)
+def departures_from_wire(wire: Iterable[membership_service_pb2.DepartedReplica]) -> Iterator[KnownDeparture]:
+    for each in wire:
+        yield KnownDeparture((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
+
+
+def endpoint_from_wire(
+    wire: membership_service_pb2.EndpointRoute, known: Mapping[ReplicaKey, ReplicaKey]
+) -> EndpointRoute:
+    """`known` has keys of replicas: equal ones are not kept twice. Raises ValueError."""
+    keys = [known.get(key, key) for key in ((owner.replica_id, owner.incarnation) for owner in wire.owners)]
+    base = wire.base_epoch
+    epochs = [base + epoch for epoch in wire.owner_epochs]
     return EndpointRoute(
         name=wire.name,
         weights=dict(wire.traffic.weights) if wire.HasField("traffic") else None,
         shadows=dict(wire.traffic.shadows),
-        owners=_owners(keys, tuple(wire.partition_owners), tuple(wire.owner_epochs), wire.base_epoch),
+        owners=PartitionOwners(keys, wire.partition_owners, epochs) if epochs or wire.partition_owners else NO_OWNERS,
     )
 
 
-@lru_cache(maxsize=16)
-def _owners(
-    keys: tuple[ReplicaKey, ...], owners: tuple[int, ...], epochs: tuple[int, ...], base_epoch: int
-) -> Sequence[tuple[ReplicaKey | None, int]]:
-    """Mostly nothing has moved: then it is the same object, which tells the core so."""
-    return [
-        (keys[owner] if owner >= 0 else None, base_epoch + epoch) for owner, epoch in zip(owners, epochs, strict=True)
-    ]
+def replica_from_wire(wire: membership_service_pb2.ReplicaRoute) -> ReplicaRoute:
+    return ReplicaRoute(
+        key=(wire.replica_id, wire.incarnation),
+        address=wire.address,
+        max_ongoing=max(1, wire.max_ongoing),
+        draining=wire.draining,
+        process=wire.process,
+        is_suspect=wire.suspect,
+    )
+
+
+def prospect_from_wire(wire: membership_service_pb2.BackendRoute) -> Prospect:
+    return _PROSPECTS.get(wire.prospect, Prospect.UNKNOWN)
+
+
+def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, int | None]:
+    """The settings, and the number of a balancer of a newer protocol: the default one stands in for it."""
+    return _settings(wire.name, backend_within(wire).SerializeToString())
 
 
 def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
-    settings, unknown_balancer = _settings(wire.name, backend_within(wire).SerializeToString())
+    settings, unknown_balancer = settings_from_wire(wire)
     return BackendRoute(
         settings=settings,
-        replicas=[
-            ReplicaRoute(
-                key=(each.replica_id, each.incarnation),
-                address=each.address,
-                max_ongoing=max(1, each.max_ongoing),
-                draining=each.draining,
-            )
-            for each in wire.replicas
-        ],
+        replicas=tuple(map(replica_from_wire, wire.replicas)),
+        prospect=prospect_from_wire(wire),
         unknown_balancer=unknown_balancer,
     )
 
 
+def _endpoint_to_wire(route: EndpointRoute) -> membership_service_pb2.EndpointRoute:
+    owners = route.owners
+    base = min(owners.epochs(), default=0)
+    wire = membership_service_pb2.EndpointRoute(
+        name=route.name,
+        owners=(
+            membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
+            for replica_id, incarnation in owners.keys
+        ),
+        partition_owners=owners.indexes(),
+        owner_epochs=[epoch - base for epoch in owners.epochs()],
+        base_epoch=base,
+    )
+    if route.weights is not None:
+        wire.traffic.CopyFrom(mesh_pb2.TrafficPolicy(weights=route.weights, shadows=route.shadows))
+    return wire
+
+
+def _backend_to_wire(route: BackendRoute) -> membership_service_pb2.BackendRoute:
+    return membership_service_pb2.BackendRoute(
+        name=route.name,
+        replicas=(
+            membership_service_pb2.ReplicaRoute(
+                replica_id=each.key[0],
+                incarnation=each.key[1],
+                address=each.address,
+                max_ongoing=each.max_ongoing,
+                draining=each.draining,
+                process=each.process,
+                suspect=each.is_suspect,
+            )
+            for each in route.replicas
+        ),
+        backend=backend_to_wire(route.settings, ROUTED),
+        prospect=membership_service_pb2.Prospect.ValueType(route.prospect.value),
+    )
+
+
+_PROSPECTS: Final = {each.value: each for each in Prospect}
+
+
 @lru_cache(maxsize=1024)
 def _settings(name: str, raw: bytes) -> tuple[Backend, int | None]:
-    """The settings, and the number of a balancer of a newer protocol: the default one stands in for it."""
     wire = mesh_pb2.Backend.FromString(raw)
     settings, _ = backend_from_wire(wire)
     unknown_balancer = wire.balancer if wire.balancer not in {0, settings.balancer.value} else None

@@ -36,6 +36,7 @@ class CallerCancels:
         """Ends all open calls of the caller, and its reservation where no other caller waits for the same one."""
         caller = event.caller
         self._uploads.left(caller)
-        self._withdrawals.follow_up(cancellation.cancel_caller(caller, self._outcomes), now)
+        withdrawn = cancellation.cancel_caller(caller, self._outcomes, is_overdue=event.is_overdue)
+        self._withdrawals.follow_up(withdrawn, now)
         if caller.request_id and (alone := self._operations.left(caller)) is not None:
             self._withdrawals.follow_up(cancellation.cancel_caller(alone, self._outcomes), now)

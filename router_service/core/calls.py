@@ -54,7 +54,7 @@ class KeyedBatch:
     def by_key(self, indices: Sequence[int]) -> Iterator[Batch]:
         """Some of the calls, by their indices in ascending order: neighbours of one key together."""
         at, end = 0, len(indices)
-        ids, payloads, keys = self.ids, self.payloads, self.keys
+        ids, payloads, keys = self.ids, list(self.payloads), self.keys
         while at < end:
             begin, key = indices[at], keys[indices[at]]
             stop = begin
@@ -63,10 +63,10 @@ class KeyedBatch:
             yield self.options_of(key), ids[begin:stop], payloads[begin:stop]
 
 
-Results = tuple[list[int], Sequence[Payload], str]
+Results = tuple[Sequence[int], Sequence[Payload], str]
 """Run ids, payloads and content type of calls that ended well; ids and payloads are parallel."""
 
-Failures = tuple[list[int], Failure]
+Failures = tuple[Sequence[int], Failure]
 """Run ids of calls that failed alike."""
 
 NO_CALLS: Sequence[int] = range(0)

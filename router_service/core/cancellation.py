@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from router_service.core import failures
 from router_service.core.outcomes import CallerOutcomes
@@ -60,11 +61,15 @@ def end_run(
             withdrawn.slices.append(each)
 
 
-def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
-    """Ends all calls of the caller that have no outcome."""
+def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes, *, is_overdue: bool = False) -> Withdrawn:
+    """Ends all calls of the caller that have no outcome; `is_overdue`: since the deadline of its rpc has passed."""
     withdrawn = Withdrawn()
     for run in list(caller.runs):
-        end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
+        if is_overdue and not run.reserves:
+            running = partial(failures.deadline_running, run)
+            end_run(run, outcomes, failures.deadline_in_queue(run), running, withdrawn)
+        else:
+            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
     return withdrawn
 
 

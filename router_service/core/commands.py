@@ -91,6 +91,8 @@ class DeliverFailure:
     """Run id of the first of them there; 0 without a replica."""
     links: int = 0
     """As in DeliverResults."""
+    endpoint: str = ""
+    """What was called; empty where the caller has no calls of several endpoints, and knows."""
 
 
 CallDelivery = DeliverResults | DeliverDone | DeliverFailure
@@ -163,7 +165,12 @@ class CloseLink:
     replica: RoutedReplica
 
 
+@dataclass(slots=True, eq=False)
+class ReportLoad:
+    """Tell the controller now what waits: calls wait where no replica takes any, so one may have to be started."""
+
+
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
 """What the link to a replica does."""
 
-RouterCommand = Delivery | DeliverSlot | NameRoster | OfLink
+RouterCommand = Delivery | DeliverSlot | NameRoster | ReportLoad | OfLink

@@ -8,8 +8,11 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from enum import Enum
 
+from router_service.core.call_ends import CallEndCounts
+from router_service.core.call_times import CallTimes
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.histogram import Histogram
@@ -49,17 +52,19 @@ _OUTCOME_OF = {
 
 
 class BackendCounts:
-    """Times of one backend's calls, in seconds."""
+    """Times of one backend's calls, in seconds, and how they ended."""
 
-    __slots__ = ("queue_time", "replica_time", "reserve_time")
+    __slots__ = ("ended", "queue_time", "replica_time", "reserve_time")
 
-    def __init__(self) -> None:
+    def __init__(self, endpoints: Container[str]) -> None:
+        """`endpoints`: the names of those that were in a table."""
         self.queue_time = Histogram()
         """From arrival to the replica's outbox, once a slice."""
         self.replica_time = Histogram()
         """From there to the answer, once a slice of answers."""
         self.reserve_time = Histogram()
         """From the arrival of a reservation to its grant."""
+        self.ended = CallEndCounts(endpoints)
 
 
 class RouterCounters:
@@ -69,6 +74,8 @@ class RouterCounters:
         self.endpoints: set[str] = set()
         """Names that were in a table at any time."""
         self.backends: dict[str, BackendCounts] = {}
+        self.times = CallTimes()
+        """Of calls that were executed."""
         self.calls: Counter[tuple[str, ...]] = Counter()
         """Calls accepted, by endpoint."""
         self.failures: Counter[tuple[str, ...]] = Counter()
@@ -86,7 +93,7 @@ class RouterCounters:
 
     def backend(self, name: str) -> BackendCounts:
         """The counts of a backend that the table names, the same ones whenever it comes back."""
-        return self.backends.setdefault(name, BackendCounts())
+        return self.backends.setdefault(name, BackendCounts(self.endpoints))
 
     def label(self, endpoint: str) -> str:
         """The endpoint as metrics name it."""
@@ -97,10 +104,13 @@ class RouterCounters:
         self.reservations[self.label(run.endpoint), ReservationAnswer.GRANTED.value] += 1
         counts.reserve_time.observe(now - run.arrived, 1)
 
-    def failed(self, run: RouterRun, failure: Failure, count: int) -> None:
-        """`count` calls of the run failed alike."""
+    def failed(self, run: RouterRun, failure: Failure, count: int, backend: str) -> None:
+        """`count` calls of the run failed alike, at this backend; empty: at the one that the failure names."""
         label = self.label(run.endpoint)
         if run.reserves:
             self.reservations[label, _OUTCOME_OF.get(failure.reason, ReservationAnswer.FAILED).value] += 1
             return
-        self.failures[label, failure.metadata.get("backend", ""), failure.reason.value] += count
+        named = failure.metadata.get("backend", "")
+        self.failures[label, named, failure.reason.value] += count
+        if (counts := self.backends.get(backend or named)) is not None:
+            counts.ended.count(failure, count, label)

@@ -59,6 +59,8 @@ class CallerLeft(RouterEvent):
     """A caller without a session has disconnected: its calls without an outcome are CANCELLED."""
 
     caller: Caller
+    is_overdue: bool = False
+    """The deadline of its rpc has passed: its calls were not answered in time, and nobody has taken them back."""
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S
+from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.runs import RouterRun, SliceHolder
 from slotmesh.errors import Executed, Failure, Reason
@@ -17,6 +17,8 @@ STALE_TABLE_DELAY_S = 1.0
 """By when a newer table may have come."""
 UNREACHABLE_DELAY_S = 1.0
 """By when a link may be up again."""
+UNAVAILABLE_DELAY_S = 1.0
+"""By when replicas may be on their way where none was."""
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="the caller took the call back before it was sent")
 CANCELLED_AT_REPLICA = Failure(
@@ -149,6 +151,16 @@ def no_endpoint(name: str, known: Iterable[str]) -> Failure:
     )
 
 
+def unavailable(endpoint: str, why: str, chance: float) -> Failure:
+    """No backend of the endpoint's policy can serve, and nothing is on its way. `chance` is uniform in [0, 1)."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"nothing serves endpoint {endpoint}, and nothing is on its way: {why}",
+        retry_delay_s=jittered(UNAVAILABLE_DELAY_S, chance),
+        metadata={"endpoint": endpoint},
+    )
+
+
 def uploads_full(size: int, under_way: int, limit: int, retry_delay_s: float) -> Failure:
     """Too many payloads are under way, in chunks, for one more."""
     return Failure(
@@ -195,6 +207,7 @@ def deadline_in_queue(run: RouterRun, why: str = "") -> Failure:
             f"the timeout of {run.options.timeout_s:g} s passed before the call was sent to a replica"
             f"{': ' + why if why else ''}"
         ),
+        metadata=_queue_of(run),
     )
 
 
@@ -206,6 +219,7 @@ def too_late(run: RouterRun, left_s: float, why: str) -> Failure:
             f"after waiting, {left_s:.3g} s were left of the timeout of {run.options.timeout_s:g} s, and replicas take "
             f"longer{': ' + why if why else ''}"
         ),
+        metadata=_queue_of(run),
     )
 
 
@@ -227,7 +241,7 @@ def queue_timeout(run: RouterRun, limit_s: float, why: str) -> Failure:
             f"the call waited for {limit_s:g} s, which is max_queue_time, and no replica took it"
             f"{': ' + why if why else ''}"
         ),
-        metadata={"endpoint": run.endpoint},
+        metadata={"endpoint": run.endpoint, **_queue_of(run)},
     )
 
 
@@ -310,6 +324,11 @@ def located(failure: Failure, replica: SliceHolder) -> Failure:
         code=failure.code,
         metadata={**failure.metadata, **_whereabouts(replica)},
     )
+
+
+def _queue_of(run: RouterRun) -> dict[str, str]:
+    """The backend that the run waits for, where it does for one."""
+    return {"backend": run.account.backend} if run.account is not None and run.account.backend else {}
 
 
 def _whereabouts(replica: SliceHolder) -> dict[str, str]:

@@ -48,6 +48,7 @@ from router_service.core.slots.events import (
     SlotRequested,
 )
 from router_service.core.streaming.events import StreamedOutcomesLeft
+from router_service.core.tapping.events import TapClosed, TapOpened
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 
 EventT = TypeVar("EventT", bound=RouterEvent)
@@ -108,6 +109,9 @@ def handlers_of(parts: Parts) -> Handlers:
     add(SlotOperationsAnswered, parts.slot_answers.answered)
     # Queues.
     add(BrakeChanged, parts.sender.brake)
+    # Those who look at calls.
+    add(TapOpened, parts.taps.opened)
+    add(TapClosed, parts.taps.closed)
     # The routing table.
     add(TableReceived, parts.table_changes.received)
     return handlers

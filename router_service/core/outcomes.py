@@ -27,16 +27,22 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
 from router_service.core.slots.slot import LeasedSlot, Release, ReleasedSlot
 from router_service.core.streaming.events import StreamedOutcomesLeft
+from router_service.core.tapping.taps import OpenTaps
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.chunks import Payload
+from slotmesh.wire.payload_block import PayloadBlock, nbytes_of
+from slotmesh.wire.ranges import joined
 
 
 class CallerOutcomes:
     """Writes deliveries into `out`, the scheduler's list of commands."""
 
-    def __init__(self, out: list[RouterCommand], counters: RouterCounters) -> None:
+    def __init__(self, out: list[RouterCommand], counters: RouterCounters, taps: OpenTaps) -> None:
         self._out = out
+        self._taps = taps
         self._counters = counters
+        self.now = 0.0
+        """Of the step that is under way, monotonic seconds."""
         self._open: DeliverResults | None = None
         """The delivery that has lists of its own, to which results of other runs can be added."""
         self.stopped: list[tuple[CallerBook, str]] = []
@@ -53,18 +59,27 @@ class CallerOutcomes:
         if run.shadow_of is not None:
             self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
             return
-        ids, requests = run.ids, run.payloads
-        if count != len(requests):
-            begin = sent.lo + lo
-            ids, requests = ids[begin : begin + count], requests[begin : begin + count]
-        first, size = sent.first + lo, sum(map(len, requests))
+        self._executed(sent, count)
+        if self._taps.is_used:
+            self._taps.completed(sent, lo, count, payloads, content_type)
+        ids, begin = run.ids, sent.lo + lo
+        if count != len(ids):
+            ids = ids[begin : begin + count]
+        first, size = sent.first + lo, nbytes_of(run.payloads, begin, begin + count)
         last = self._out[-1] if self._out else None
-        if type(last) is DeliverResults and _follows(last, run, first, content_type, replica):
+        if (
+            type(last) is DeliverResults
+            and type(payloads) is not PayloadBlock
+            and type(last.payloads) is not PayloadBlock
+            and _follows(last, run, first, content_type, replica)
+        ):
             if last is not self._open:
-                last.ids, last.payloads = list(last.ids), list(last.payloads)
+                last.payloads = list(last.payloads)
+                if isinstance(last.ids, list):
+                    last.ids = [*last.ids]
                 self._open = last
-            last.ids += ids  # type: ignore[operator]  # a list now
-            last.payloads += payloads  # type: ignore[operator]
+            last.ids = joined(last.ids, ids)
+            last.payloads += payloads  # type: ignore[operator]  # a list now
             last.size += size
             return
         self._out.append(
@@ -78,7 +93,10 @@ class CallerOutcomes:
         if run.shadow_of is not None:
             self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
             return
-        ids, size = run.ids[begin : begin + count], sum(map(len, run.payloads[begin : begin + count]))
+        self._executed(sent, count)
+        if self._taps.is_used:
+            self._taps.completed(sent, lo, count, None)
+        ids, size = run.ids[begin : begin + count], nbytes_of(run.payloads, begin, begin + count)
         if run.options.streaming:
             self._out.append(DeliverDone(run.caller, ids, size))
             return
@@ -103,12 +121,14 @@ class CallerOutcomes:
             self._answer_asked(sent, lo, count, failure)
             return
         run = sent.run
+        if failure.executed is Executed.YES and run.shadow_of is None:
+            self._executed(sent, count)
         keeper = None if run.options.streaming else sent.replica
-        self._fail(run, sent.lo + lo, count, failure, keeper, sent.first + lo)
+        self._fail(run, sent.lo + lo, count, failure, keeper, sent.first + lo, sent.replica.backend.name, sent=sent)
 
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
-        self._fail(sent.run, sent.lo + lo, count, failure)
+        self._fail(sent.run, sent.lo + lo, count, failure, backend=sent.replica.backend.name, sent=sent)
 
     def streamed_left(self, event: StreamedOutcomesLeft, _now: float) -> None:
         """The credit of these calls is their caller's again."""
@@ -129,7 +149,7 @@ class CallerOutcomes:
         run = sent.run
         keeper = sent.replica if run.session is not None and not run.options.streaming else None
         for begin, many in sent.open_parts(lo, count):
-            self._fail(run, sent.lo + begin, many, failure, keeper, sent.first + begin)
+            self._fail(run, sent.lo + begin, many, failure, keeper, sent.first + begin, sent=sent)
             sent.abandon(begin, many)
             self._out.append(CancelRun(sent, begin, many))
 
@@ -180,14 +200,14 @@ class CallerOutcomes:
             if told is not None and failure.reason is Reason.CANCELLED:
                 self._end_asked(sent, at, told, failure.executed)
             else:
-                self._fail(run, sent.lo + at, 1, failure, keeper, sent.first + at)
+                self._fail(run, sent.lo + at, 1, failure, keeper, sent.first + at, sent=sent)
 
     def _end_asked(self, sent: Sent, at: int, failure: Failure, executed: Executed) -> None:
         run = sent.run
         if executed is Executed.NO and failure.reason is Reason.DEADLINE_RUNNING:
             failure = replace(failure, reason=Reason.DEADLINE_IN_QUEUE)
         keeper = None if run.options.streaming else sent.replica
-        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at)
+        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at, sent=sent)
 
     def fail_waiting(self, run: RouterRun, failure: Failure, keep: int = 0) -> None:
         """Fails all waiting calls of the run but the first `keep`; no account is charged for them."""
@@ -216,7 +236,11 @@ class CallerOutcomes:
         failure: Failure,
         replica: SliceHolder | None = None,
         first: int = 0,
+        backend: str = "",
+        *,
+        sent: Sent | None = None,
     ) -> None:
+        """`backend` is where the calls were, empty where only the failure knows; `sent` the slice that they were in."""
         self._settle(run, count)
         if run.shadow_of is not None:
             outcome = ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED
@@ -225,7 +249,7 @@ class CallerOutcomes:
         if (run.attempt or run.may_have_run) and failure.executed is Executed.NO:
             # True of this attempt, but an earlier one was lost with its replica, or with its router.
             failure = replace(failure, executed=Executed.UNKNOWN)
-        size = sum(map(len, run.payloads[begin : begin + count]))
+        size = nbytes_of(run.payloads, begin, begin + count)
         ids = run.ids[begin : begin + count]
         options = run.options
         if options.stop_generation and run.session is not None and not run.has_left:
@@ -233,11 +257,20 @@ class CallerOutcomes:
             if run.caller.stop(key, options.stop_generation, ids[0]):
                 self.stopped.append((run.caller, key))
         links = replica.links if replica is not None else 0
-        self._counters.failed(run, failure, count)
+        self._counters.failed(run, failure, count, backend)
+        if self._taps.is_used:
+            self._taps.failed(run, begin, count, failure, sent)
         if run.options.no_reply:
             self._out.append(DeliverDone(run.caller, ids, size, replica, first, links))
         else:
-            self._out.append(DeliverFailure(run.caller, ids, failure, size, replica, first, links))
+            self._out.append(DeliverFailure(run.caller, ids, failure, size, replica, first, links, run.endpoint))
+
+    def _executed(self, sent: Sent, count: int) -> None:
+        run, counters = sent.run, self._counters
+        arrived = run.arrived
+        counters.times.executed(
+            counters.label(run.endpoint), run.options.method, sent.sent_at - arrived, self.now - arrived, count
+        )
 
     def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count

@@ -19,6 +19,7 @@ from router_service.core.replicas.answers import Answers
 from router_service.core.replicas.link_changes import LinkChanges
 from router_service.core.replicas.refusals import Refusals
 from router_service.core.replicas.sender import Sender
+from router_service.core.routing.availability import Availability
 from router_service.core.routing.intake import RoutingIntake
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table_changes import TableChanges
@@ -32,6 +33,7 @@ from router_service.core.slots.answers import SlotAnswers
 from router_service.core.slots.operations import RoutedSlotOperations
 from router_service.core.slots.submissions import SlotSubmissions
 from router_service.core.submissions import Submissions
+from router_service.core.tapping.taps import OpenTaps
 from router_service.core.timers import Timers
 from router_service.core.uploads.arrivals import UploadArrivals
 from router_service.core.uploads.uploads import HeldUploads
@@ -54,9 +56,10 @@ class Parts:
         self.uploads = uploads = HeldUploads(max_upload_bytes)
         deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
-        self.outcomes = outcomes = CallerOutcomes(out, counters)
+        self.taps = taps = OpenTaps(chance)
+        self.outcomes = outcomes = CallerOutcomes(out, counters, taps)
         self.sender = sender = Sender(out, topology)
-        self.intake = intake = RoutingIntake(topology, outcomes, deadlines, sender, suspended, chance)
+        self.intake = intake = RoutingIntake(out, topology, outcomes, deadlines, sender, suspended, chance)
         self.answers = answers = Answers(out, counters, outcomes, sender, intake)
         withdrawals = WithdrawalFollowUp(topology, sender, intake, answers)
         self.resumptions = resumptions = Resumptions(out, topology, outcomes, intake)
@@ -67,24 +70,27 @@ class Parts:
             numbers, counters, topology, outcomes, intake, resumptions, uploads, columns=columns
         )
         expiry = Expiry(deadlines, outcomes, intake, operations, suspended, topology)
-        self.conclusions = Conclusions(out, outcomes, withdrawals, operations, uploads, submissions)
+        availability = Availability(topology, intake, sender)
+        self.conclusions = Conclusions(
+            out, outcomes, withdrawals, operations, uploads, submissions, availability=availability
+        )
         # What else happens.
         self.caller_cancels = CallerCancels(outcomes, withdrawals, uploads, operations)
         self.upload_arrivals = UploadArrivals(outcomes, uploads, submissions)
         self.session_connections = SessionConnections(
-            outcomes, sender, withdrawals, uploads, resumptions, acknowledgements
+            outcomes, availability, withdrawals, uploads, resumptions, acknowledgements
         )
         self.slot_wishes = SlotSubmissions(numbers, counters, outcomes, intake, operations)
         self.slot_answers = SlotAnswers(
             counters, outcomes, sender, intake, answers, operations, withdrawals=withdrawals, expiry=expiry
         )
         self.refusals = Refusals(counters, outcomes, sender, intake, answers, withdrawals, expiry)
-        self.link_changes = LinkChanges(out, topology, sender, resumptions, answers, chance)
+        self.link_changes = LinkChanges(out, topology, sender, resumptions, answers, chance, availability=availability)
         self.table_changes = TableChanges(topology, sender, intake, resumptions, acknowledgements, operations)
         self.timers = Timers(
             deadlines,
             outcomes,
-            sender,
+            availability,
             withdrawals,
             expiry,
             operations=operations,

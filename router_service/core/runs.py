@@ -23,6 +23,7 @@ from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.slot import Reserve, SlotWork
 from slotmesh.errors import Failure
+from slotmesh.wire.payload_block import PayloadBlock
 from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
@@ -186,7 +187,12 @@ class RouterRun:
     def slice(
         self, lo: int, hi: int, *, attempt: int | None = None, options: RouterCallOptions | None = None
     ) -> RouterRun:
-        """A new run of some of the calls, as old as this one, with nothing sent."""
+        """A new run of some of the calls, as old as this one, with nothing sent.
+
+        Payloads in a block come apart: parts of it would be copies, and keep as much again.
+        """
+        if type(self.payloads) is PayloadBlock and hi - lo < len(self.payloads):
+            self.payloads = self.payloads.cut()
         part = RouterRun(
             self.seq,
             self.caller,

@@ -9,7 +9,7 @@ from router_service.core import cancellation
 from router_service.core.events import RouterTimePassed
 from router_service.core.outcomes import CallerOutcomes
 from router_service.core.queueing.expiry import Expiry
-from router_service.core.replicas.sender import Sender
+from router_service.core.routing.availability import Availability
 from router_service.core.runs import RouterRun
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.resumption import Resumptions
@@ -26,7 +26,7 @@ class Timers:
         self,
         deadlines: DeadlineHeap[RouterRun],
         outcomes: CallerOutcomes,
-        sender: Sender,
+        availability: Availability,
         withdrawals: WithdrawalFollowUp,
         expiry: Expiry,
         *,
@@ -37,7 +37,7 @@ class Timers:
     ) -> None:
         self._deadlines = deadlines
         self._outcomes = outcomes
-        self._sender = sender
+        self._availability = availability
         self._withdrawals = withdrawals
         self._expiry = expiry
         self._operations = operations
@@ -63,4 +63,4 @@ class Timers:
         self._resumptions.expire(now)
         for run, failure in self._uploads.pop_stalled(now):
             self._outcomes.fail_waiting(run, failure)
-        self._sender.joined(self._acknowledgements.expire(now), now)
+        self._availability.joined(self._acknowledgements.expire(now), now)

@@ -25,6 +25,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    ReportLoad,
     RetryLink,
     RouterCommand,
     TakeValues,
@@ -36,10 +37,13 @@ from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.events import SessionConnected, SessionDisconnected
 from router_service.core.slots.frames import OutgoingOp
+from router_service.shell.call_traces import RouterTraces
+from router_service.shell.failure_log import FailureLog
 from router_service.shell.first_table import FirstTable
 from router_service.shell.frame_counts import FrameCounts
 from router_service.shell.receivers import CallerSink, ReplicaReceiver, SessionSink, SlotSink
 from router_service.shell.replicas.open_links import OpenLinks
+from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pump import WokenPumps
 
@@ -63,6 +67,12 @@ class Dispatcher:
         self.counts = FrameCounts()
         self.woken = WokenPumps()
         """Of the streams to clients and replicas."""
+        self.report_load: Callable[[], None] = lambda: None
+        """Has the controller told what waits, now."""
+        self.traces: RouterTraces | None = None
+        """Spans of sampled calls; None where there are none."""
+        self.failures: FailureLog | None = None
+        """What logs failures that clients see, if anything does."""
         self._open_link = open_link
         self._sinks: dict[CallerBook, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -76,16 +86,27 @@ class Dispatcher:
         woken = self.woken
         is_first, woken.is_at_work = not woken.is_at_work, True
         try:
-            self._do(self.scheduler.step(event, self.clock.now()))
+            commands = self.scheduler.step(event, self.clock.now())
+            if self.failures is not None:
+                self.failures.carried_out(commands)
+            if self.traces is not None:
+                self.traces.carried_out(commands, self.clock.now())
+            self._do(commands)
         finally:
             if is_first:
                 woken.write()
+
+    def noted(self, failure: Failure, endpoint: str) -> Failure:
+        """The failure of an rpc's one call, with the id that the log has of it."""
+        return failure if self.failures is None else self.failures.noted(failure, 1, endpoint)
 
     def close(self) -> None:
         """Disconnects from all replicas and stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self.links.close_all()
+        if self.failures is not None:
+            self.failures.close()
 
     # -- callers -------------------------------------------------------------------------------------------------
 
@@ -95,13 +116,18 @@ class Dispatcher:
         if caller.session is not None:
             self.post(SessionConnected(caller))
 
-    def detach(self, caller: Caller) -> None:
-        """The caller has left and gets no outcomes. Its calls are cancelled, unless its session may go on elsewhere."""
+    def detach(self, caller: Caller, *, is_overdue: bool = False) -> None:
+        """The caller has left and gets no outcomes. Its calls are cancelled, unless its session may go on elsewhere.
+
+        `is_overdue`: the deadline of its rpc has passed.
+        """
         self._sinks.pop(caller, None)
+        if self.traces is not None:
+            self.traces.gone(caller, self.clock.now())
         if caller.session is not None:
             self.post(SessionDisconnected(caller))
         elif caller.has_open_calls or caller.request_id:
-            self.post(CallerLeft(caller))
+            self.post(CallerLeft(caller, is_overdue))
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +135,10 @@ class Dispatcher:
         """What the next frame to the replica carries, without what has expired by now."""
         if self._timer is not None:
             self._expire_due()
-        return self.scheduler.cut_frame(replica, max_calls, max_bytes)
+        batches = self.scheduler.cut_frame(replica, max_calls, max_bytes)
+        if self.traces is not None and batches:
+            self.traces.left(batches, replica, self.clock.now())
+        return batches
 
     def cut_ops(self, replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of operations on slots carries, without what has expired by now."""
@@ -142,10 +171,11 @@ class Dispatcher:
                     if (slot_sink := self._sinks.get(command.caller)) is not None:
                         cast("SlotSink", slot_sink).deliver_slot(command)
                 case RetryLink(replica, delay_s):
-                    if (link := self._links.get(replica)) is not None:
-                        link.retry_in(delay_s)
+                    self.links.retry(replica, delay_s)
                 case CloseLink(replica):
                     self.links.close(replica)
+                case ReportLoad():
+                    self.report_load()
         self._arm()
 
     # -- time ----------------------------------------------------------------------------------------------------

@@ -30,4 +30,5 @@ class FirstTable:
         """Returns once there is a table, or after `FIRST_TABLE_WAIT_S`: a router that has just started gets it soon."""
         if not self._came.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), FIRST_TABLE_WAIT_S)
+                async with asyncio.timeout(FIRST_TABLE_WAIT_S):
+                    await self._came.wait()

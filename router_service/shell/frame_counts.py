@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
+
 
 class FrameCounts:
     """Totals since the start of the process, and what is open now."""
@@ -15,7 +17,9 @@ class FrameCounts:
     def __init__(self) -> None:
         self.streams = 0
         """Client streams open now."""
-        self.client_frames: Counter[tuple[str, ...]] = Counter()
+        self.sessions = 0
+        """Sessions whose newest stream is one of them."""
+        self.client_frames: Counter[tuple[str, ...]] = Counter({(DIRECTION_IN,): 0, (DIRECTION_OUT,): 0})
         """Frames with calls and with results of clients, by direction."""
         self.replica_frames: Counter[tuple[str, ...]] = Counter()
         """Frames with calls to replicas and with their results, by backend and direction."""

@@ -1,6 +1,7 @@
 """The router's membership: an AttachRouter stream, kept up for as long as the router runs.
 
-Purpose: identifies the router and reports its state; takes each routing table and acknowledges it.
+Purpose: identifies the router and reports its state; takes each routing table, or what has changed of it, and
+acknowledges it. Of several controllers, it follows the one that leads.
 Invariants: the last table stays in force while the controller is away, and until there is one that may replace it; each
 report names the table in force and the links that work at the moment it is written.
 Owner: the app, which runs `run` and `tick` as tasks.
@@ -9,54 +10,66 @@ Owner: the app, which runs `run` and `tick` as tasks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import grpc
-from google.protobuf import timestamp_pb2
 
 from router_service import convert
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.table import RoutingTable
+from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.load_report import load_report
 from router_service.shell.replicas.link_report import LinkReport
 from slotmesh.runtime.backoff import Backoff
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.call_writer import writer_of
+from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
-from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire.features import OF_ROUTERS_TO_CONTROLLERS
+from slotmesh.wire.leadership import ControllerSearch, TermFence
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
 AttachRouterCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_EVERY_S = 1.0
+LOAD_REST_S = 0.1
+"""Reports that the load asks for are at least so far apart: callers who call and cancel make no storm of them."""
 
 _log = get_logger(__name__)
 
 
 class TableWatch:
-    """Attaches to the controller, again and again."""
+    """Attaches to the controller that leads, again and again."""
 
     def __init__(
         self,
-        controller: str,
+        controllers: Sequence[str],
         hello: membership_service_pb2.RouterHello,
         dispatcher: Dispatcher,
         links: LinkReport,
         backoff: Backoff,
     ) -> None:
-        self._controller = controller
+        self._search = ControllerSearch(controllers)
+        self._terms = TermFence()
         self._hello = hello
         self._dispatcher = dispatcher
         self._links = links
         self._backoff = backoff
         self._pump: StreamPump[Request] | None = None
-        self._in_force: membership_service_pb2.RoutingTable | None = None
-        """The table in force, as it came."""
+        self._brought: RoutingTable | None = None
+        """The newest table that this stream has brought and that was taken: what the next delta may be based on."""
+        self._is_whole_due = False
+        """A delta did not apply: the controller is to be asked for the whole table."""
         self._report_due = False
+        self._load_told_at = float("-inf")
+        """When the load last asked for a report, seconds (monotonic)."""
         self._unknown_balancers: dict[str, int] = {}
         """Balancers of backends in the newest table that this router does not know. A warning was logged for each."""
 
@@ -66,14 +79,34 @@ class TableWatch:
         if self._pump is not None:
             self._pump.wake()
 
+    def load_waits(self) -> None:
+        """Calls wait where no replica takes any: the controller should hear of it now."""
+        now = self._dispatcher.clock.now()
+        if now - self._load_told_at >= LOAD_REST_S:
+            self._load_told_at = now
+            self.report_soon()
+
     async def run(self) -> None:
         """Attaches until cancelled."""
-        async with open_channel(self._controller) as channel:
-            stub = membership_service_pb2_grpc.MembershipServiceStub(channel)
+        async with ControllerChannels(self._search) as channels:
             while True:
-                why = await self._converse(stub.AttachRouter())
-                _log.warning("controller link ended; the last routing table stays in force", reason=why)
-                await asyncio.sleep(self._backoff.next_delay_s())
+                stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
+                controller, is_referred, why = self._search.current, False, ""
+                try:
+                    why = await self._converse(stub.AttachRouter())
+                    self._search.failed()
+                except grpc.aio.AioRpcError as error:
+                    is_referred = channels.refused(from_rpc_error(error))
+                    why = f"{error.code().name}: {error.details()}"
+                log = _log.info if is_referred else _log.warning
+                log(
+                    "controller link ended; the last routing table stays in force",
+                    controller=controller,
+                    reason=why,
+                    next=self._search.current,
+                )
+                if not is_referred:
+                    await asyncio.sleep(self._backoff.next_delay_s())
 
     async def tick(self) -> None:
         """Reports every second until cancelled."""
@@ -82,32 +115,59 @@ class TableWatch:
             self.report_soon()
 
     async def _converse(self, call: AttachRouterCall) -> str:
-        """One stream, from hello to its end; returns why it ended."""
-        self._pump = StreamPump(call.write, self._next_frame)
+        """One stream, from hello to its end; returns why the router, or the controller, ended it."""
+        write = writer_of(call)
+        self._pump = StreamPump(write, self._next_frame)
+        self._brought, self._is_whole_due = None, False
         try:
-            await call.write(Request(hello=self._full_hello()))
+            await write(Request(hello=self._full_hello()))
             self._report_due = True
-            await run_stream(self._pump, self._read(call))
-        except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {error.details()}"
+            return await run_stream(self._pump, self._read(call))
         finally:
             call.cancel()
             self._pump = None
+
+    async def _read(self, call: AttachRouterCall) -> str:
+        generation = ""
+        while (response := await read_frame(call)) is not None:
+            kind = response.WhichOneof("frame")
+            if kind == "table":
+                generation = response.table.generation
+            if generation and not self._terms.obeys(generation, response.term):
+                return f"it leads under term {response.term}, and a newer one has been heard of"
+            self._search.told(response.controller_addresses)
+            match kind:
+                case "table":
+                    self._backoff.reset()
+                    self._take(convert.table_from_wire(response.table, self._dispatcher.scheduler.table))
+                case "delta":
+                    self._take_delta(response.delta)
+                case None:
+                    pass  # what a newer controller says
         return "the controller ended the stream"
 
-    async def _read(self, call: AttachRouterCall) -> None:
-        while (response := await read_frame(call)) is not None:
-            if response.WhichOneof("frame") == "table":
-                self._backoff.reset()
-                self._take(response.table)
+    def _take_delta(self, wire: membership_service_pb2.RoutingTableDelta) -> None:
+        """The table that follows, or a request for the whole one: of the same revision there may be other tables.
 
-    def _take(self, wire: membership_service_pb2.RoutingTable) -> None:
-        table = convert.table_from_wire(wire)
+        A store that was put back to an older copy counts revisions again that there have been. So a delta applies only
+        to what this stream has brought.
+        """
+        table = self._dispatcher.scheduler.table
+        try:
+            if table is not self._brought:
+                raise DeltaMismatch("the table in force did not come on this stream")
+            self._take(follow_delta(table, convert.delta_from_wire(wire, table)))
+        except DeltaMismatch as mismatch:
+            _log.info("a delta does not apply: the whole table is asked for", reason=str(mismatch), **_version(table))
+            self._is_whole_due = True
+            self.report_soon()
+
+    def _take(self, table: RoutingTable) -> None:
         self._dispatcher.post(TableReceived(table))
         if self._dispatcher.scheduler.table is not table:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
-        self._in_force = wire
+        self._brought = table
         self._warn_of_balancers(table)
         _log.info(
             "routing table applied",
@@ -122,8 +182,9 @@ class TableWatch:
         """With the table in force: a controller without state learns from it."""
         hello = membership_service_pb2.RouterHello()
         hello.CopyFrom(self._hello)
-        if self._in_force is not None:
-            hello.table.CopyFrom(self._in_force)
+        hello.known_features.extend(OF_ROUTERS_TO_CONTROLLERS)
+        if (table := self._dispatcher.scheduler.table).revision:
+            hello.table.CopyFrom(convert.table_to_wire(table))
         return hello
 
     def _warn_of_balancers(self, table: RoutingTable) -> None:
@@ -141,6 +202,12 @@ class TableWatch:
         self._unknown_balancers = unknown
 
     def _next_frame(self) -> Request | None:
+        if self._is_whole_due:
+            self._is_whole_due = False
+            table = self._dispatcher.scheduler.table
+            return Request(
+                table_request=membership_service_pb2.TableRequest(generation=table.generation, revision=table.revision)
+            )
         if not self._report_due:
             return None
         self._report_due = False
@@ -153,23 +220,9 @@ class TableWatch:
                 linked_replica_ids=[replica_id for replica_id, _ in linked],
                 linked=_owners(linked),
                 ended=_owners(self._links.ended_replicas()),
-                loads=self._loads(),
+                **load_report(scheduler, self._dispatcher.clock),
             )
         )
-
-    def _loads(self) -> list[mesh_pb2.BackendLoad]:
-        sampled_at = timestamp_pb2.Timestamp()
-        sampled_at.FromMicroseconds(round(self._dispatcher.clock.time_of_day() * 1e6))
-        return [
-            mesh_pb2.BackendLoad(
-                backend=backend.name,
-                queued=backend.account.calls,
-                ongoing=backend.ongoing,
-                sample_time=sampled_at,
-                slot_calls=backend.slot_calls,
-            )
-            for backend in self._dispatcher.scheduler.topology.backends.values()
-        ]
 
 
 def _version(table: RoutingTable) -> dict[str, object]:

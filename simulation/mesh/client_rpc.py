@@ -117,7 +117,7 @@ class SimCall:
 
     async def send_serialized_message(self, message: bytes) -> None:
         if self._flow is None or not await self._flow.send(message):
-            raise cygrpc.InternalError("Failed grpc_call_start_batch: the rpc has ended")
+            raise cygrpc.ExecuteBatchError("the rpc has ended")
 
     async def send_receive_close(self) -> None:
         self._half_close()

@@ -381,9 +381,20 @@ _CONTROLLER: Final = (
         ONCE,
         "controller_forgets",
         (
-            "controller_service.core.adoption:adopt",
-            "observed = _with_taken(observed, brought, member, now)",
+            "controller_service.core.adoption:_with_named",
+            "records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)",
             "pass",
+        ),
+    ),
+    _defect(
+        "roster_not_restored",
+        "a controller that starts with its store counts replicas that have not attached yet as departed",
+        ONCE,
+        "controller_returns",
+        (
+            "controller_service.core.unattached:restored",
+            "for member in sorted(desired.roster.members, key=lambda it: it.elder)",
+            "for member in ()",
         ),
     ),
     _defect(
@@ -483,7 +494,7 @@ _CONTROLLER: Final = (
         EPOCHS,
         "clock_goes_back",
         (
-            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
+            "controller_service.shell.brought_tables:BroughtTables.learn",
             "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
             "epoch_floor=0",
         ),

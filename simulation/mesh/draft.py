@@ -31,6 +31,8 @@ class Draft:
     faults: list[Fault]
     asks_again: bool = False
     """Each key is asked again at the end, whatever chance says."""
+    remembers: bool = False
+    """The controller has a store that it starts again with."""
     is_edge: bool = False
     """Were anything else to go wrong, more would than is promised (docs/guarantees.md)."""
 

@@ -25,6 +25,8 @@ _MOMENTS: Final = (
     *(("Execute", frame, "replica", "router") for frame in _ANSWERS),
     ("AttachRouter", "hello", "router", "controller"),
     ("AttachRouter", "table", "controller", "router"),
+    ("AttachRouter", "delta", "controller", "router"),
+    ("AttachRouter", "table_request", "router", "controller"),
     ("AttachReplica", "hello", "replica", "controller"),
     ("AttachReplica", "emptied", "replica", "controller"),
     ("AttachReplica", "revoke", "controller", "replica"),

@@ -35,6 +35,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         clients=tuple(draft.clients),
         faults=tuple(draft.faults),
         asks_again=chance.random() < 0.25 or draft.asks_again,
+        remembers=draft.remembers or (plot is storm and chance.random() < 0.5),
     )
 
 

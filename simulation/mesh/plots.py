@@ -21,7 +21,7 @@ from simulation.mesh.owners import (
     owners_fenced,
     tables_late,
 )
-from simulation.mesh.scenario import Blow, WorkKind, WorkPlan
+from simulation.mesh.scenario import Blow, Moment, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
 
@@ -112,6 +112,22 @@ def all_begin_anew(draft: Draft) -> None:
         name = draft.some_replica()
         for other in ["controller", *(it.name for it in draft.routers)]:
             draft.strike(Blow.CUT, at_s + 0.05, name, other, for_s=chance.choice((0.5, 2.0)))
+
+
+def controller_returns(draft: Draft) -> None:
+    """The controller ends, and starts again with its store, in the midst of whatever else goes on; maybe twice."""
+    chance = draft.chance
+    draft.remembers = True
+    chance.choice((controller_forgets, controller_forgets, all_begin_anew, keys_move, older_table))(draft)
+    for _ in range(chance.choice((1, 2))):
+        at_s, moment = draft.begins_s, None
+        if chance.random() < 0.5:
+            frame = chance.choice(("hello", "report", "emptied"))
+            moment = Moment(rpc="AttachReplica", frame=frame, source="replica", target="controller", nth=1)
+        blow = chance.choice((Blow.KILL, Blow.KILL, Blow.TERMINATE))
+        draft.strike(blow, at_s, "controller", for_s=chance.choice((0.05, 0.5, 3.0)), moment=moment)
+    if chance.random() < 0.5:
+        draft.strike(Blow.KILL, draft.begins_s, draft.some_replica(), for_s=chance.choice((-1.0, 0.2)))
 
 
 def hasty(draft: Draft) -> None:
@@ -258,6 +274,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (older_table, 4.0),
     (controller_forgets, 4.0),
     (all_begin_anew, 2.0),
+    (controller_returns, 4.0),
     (keys_move, 4.0),
     (replica_departs, 2.0),
     (moves_twice, 1.0),

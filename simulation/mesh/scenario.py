@@ -162,6 +162,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     asks_again: bool = False
     """When all is whole again, each key gets one more call, which has to give a result."""
+    remembers: bool = False
+    """The controller has a store that it starts again with."""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.plot or 'no plot'}, {self.seconds:g} s of load"]
@@ -174,5 +176,6 @@ class Scenario:
             lines.append(f"  {each.name} at {', '.join(each.routers)} from {each.begins_s:.3f} s")
             lines += [f"    {work}" for work in each.work]
         lines += [f"  {fault}" for fault in sorted(self.faults, key=lambda fault: fault.at_s)]
+        lines += ["  the controller has its store when it starts again"] if self.remembers else []
         lines += ["  each key is asked again at the end"] if self.asks_again else []
         return "\n".join(lines)

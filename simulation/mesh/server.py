@@ -297,6 +297,9 @@ class SimContext:
     def set_code(self, code: grpc.StatusCode) -> None:
         self.status = code.value[0], self.status[1]
 
+    def code(self) -> int:
+        return self.status[0]
+
     def set_details(self, details: str) -> None:
         self.status = self.status[0], details
 

@@ -24,6 +24,7 @@ from simulation.mesh.environment import Surroundings, dispose, simulated
 from simulation.mesh.handlers import calls_in, make_handler
 from simulation.mesh.history import Recorder
 from simulation.mesh.judge import judge
+from simulation.mesh.kept_state import KeptState
 from simulation.mesh.logs import logs_in_trace
 from simulation.mesh.loop import NodeLoop
 from simulation.mesh.moments import Moments
@@ -102,6 +103,7 @@ class World:
         """The newest process of each name."""
         self.loops: list[NodeLoop] = []
         """Of all processes that there ever were."""
+        self._kept = KeptState()
         self._mains: dict[str, Main] = {}
         self._addresses: dict[str, str] = {}
         self._ends_at = scenario.seconds
@@ -218,7 +220,9 @@ class World:
 
     async def _control(self, node: Node) -> None:
         settings = ControllerSettings(host=node.address, port=PORT, metrics_port=-1, launcher="external")
-        async with open_controller(settings, lambda *_: ExternalLauncher(), on_failure=node.stop.set) as controller:
+        open_store, stop = self._kept.open if self.scenario.remembers else None, node.stop.set
+        launcher = ExternalLauncher()
+        async with open_controller(settings, lambda *_: launcher, on_failure=stop, open_store=open_store) as controller:
             await controller.configurator.apply_mesh(_MESH, prune=False)
             controller.server.set_serving()
             await node.stop.wait()

@@ -63,3 +63,4 @@ class OptionChanges(TypedDict, total=False):
     idempotent: bool
     reply: bool
     traced: bool
+    inherits: bool

@@ -7,10 +7,24 @@ from typing import Annotated
 import typer
 
 from slotmesh.cli.commands.apply import apply
+from slotmesh.cli.commands.bench import bench
 from slotmesh.cli.commands.call import call
+from slotmesh.cli.commands.delete import delete
+from slotmesh.cli.commands.describe import describe
+from slotmesh.cli.commands.drain import drain
+from slotmesh.cli.commands.events import events
+from slotmesh.cli.commands.get import get
 from slotmesh.cli.commands.health import health
+from slotmesh.cli.commands.history import history
+from slotmesh.cli.commands.logs import logs
+from slotmesh.cli.commands.rollback import rollback
+from slotmesh.cli.commands.rollout import rollout
 from slotmesh.cli.commands.run import run
+from slotmesh.cli.commands.scale import scale
+from slotmesh.cli.commands.state import state
 from slotmesh.cli.commands.status import status
+from slotmesh.cli.commands.tap import tap
+from slotmesh.cli.commands.top import top
 from slotmesh.cli.commands.traffic import traffic
 from slotmesh.version import VERSION
 
@@ -25,8 +39,22 @@ app = typer.Typer(
 app.command()(run)
 app.command()(call)
 app.command()(status)
+app.command()(top)
+app.command()(tap)
+app.command()(bench)
+app.command()(describe)
+app.command()(logs)
+app.command()(events)
 app.command()(traffic)
 app.command()(apply)
+app.command()(get)
+app.command()(scale)
+app.command()(drain)
+app.command()(delete)
+app.command()(history)
+app.command()(rollback)
+app.add_typer(rollout)
+app.add_typer(state)
 app.command()(health)
 
 
@@ -36,7 +64,10 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Exit status: 0 done · 1 it failed, stderr says why · 2 wrong usage or input, nothing was sent.")
+@app.callback(
+    epilog="Exit status: 0 done · 1 it failed, stderr says why · 2 wrong usage or input, nothing was sent"
+    " · 3 it was done, but the mesh was not ready in time."
+)
 def slotmesh(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
@@ -44,6 +75,9 @@ def slotmesh(
 ) -> None:
     """slotmesh: a gRPC-native serving mesh.
 
-    Start a mesh on this machine with `slotmesh run MODULE:NAME`, call it with `slotmesh call`, look at it with
-    `slotmesh status`, change it with `slotmesh apply`, divide its calls with `slotmesh traffic`.
+    Start a mesh on this machine with `slotmesh run`, call it with `slotmesh call`, look at it with `slotmesh status`,
+    `slotmesh top`, `slotmesh describe`, `slotmesh get`, `slotmesh logs` and `slotmesh events`, change it with
+    `slotmesh apply`, `slotmesh scale`, `slotmesh drain` and `slotmesh delete`, divide its calls with `slotmesh
+    traffic`, see and undo changes with `slotmesh history` and `slotmesh rollback`, follow new versions with
+    `slotmesh rollout`. What one of them prints as a name, as `backend/NAME`, the others take.
     """

@@ -51,11 +51,14 @@ class Peer:
             failure = from_rpc_error(error)
             said_by_peer = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as in slotmesh.status
             if failure.reason is Reason.NOT_IMPLEMENTED and not said_by_peer:
-                message = f"what answers at {self.address} is not a {self.kind}"
-                raise self._unreachable(message) from error
+                raise self.is_another_kind() from error
             if failure.reason is Reason.ROUTER_LOST and not said_by_peer and self.kind != "router":
                 raise CommandFailed(f"the connection to the {self.kind} at {self.address} broke") from error
             raise to_exception(failure) from error
+
+    def is_another_kind(self) -> CommandFailed:
+        """What is said where another server answers."""
+        return self._unreachable(f"what answers at {self.address} is not a {self.kind}")
 
     def _unreachable(self, message: str) -> CommandFailed:
         way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"

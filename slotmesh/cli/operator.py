@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
+import grpc
 
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.snapshot import Applied, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
+from slotmesh.cli.leader import leader_among, standing_of
+from slotmesh.cli.scaling import set_num_replicas
+from slotmesh.cli.snapshot import (
+    Applied,
+    BackendDescription,
+    Contested,
+    ControllerStatus,
+    FieldDifference,
+    LoggedLines,
+    Members,
+    ReplicaStatus,
+    Revision,
+    RolloutStatus,
+    ShiftStatus,
+    Snapshot,
+)
+from slotmesh.cli.statuses import (
+    decision_from_wire,
+    replica_from_wire,
+    revision_from_wire,
+    rollout_from_wire,
+    router_from_wire,
+    shift_from_wire,
+)
+from slotmesh.cli.top.samples import MeshSample
+from slotmesh.cli.top.wire import sample_from_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire, traffic_to_wire
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 
+_AUTHOR: Final = (("slotmesh-client", "slotmesh"),)
+"""Metadata of changes: what the history says of who made them."""
 RPC_TIMEOUT_S: Final = 30.0
 """Longest wait for an answer of a controller that is there."""
 
@@ -26,29 +52,67 @@ RPC_TIMEOUT_S: Final = 30.0
 class Operator:
     """A client of a controller. Raises SlotmeshError where it refuses, CommandFailed where it cannot be reached."""
 
-    def __init__(self, peer: Peer, stub: Any) -> None:
+    def __init__(self, peer: Peer, channel: grpc.aio.Channel) -> None:
         self._peer = peer
-        self._stub = stub
+        self._channel = channel
+        self._stub: Any = ControllerServiceStub(channel)
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, address: str) -> AsyncIterator[Operator]:
-        """Connects to the controller at `HOST:PORT`. Raises CommandFailed where there is none."""
-        peer = Peer("controller", address)
+    async def at(cls, addresses: str) -> AsyncIterator[Operator]:
+        """Connects to the controller at `HOST:PORT`; of several, with commas between them, to the one that leads.
+
+        Raises CommandFailed where there is none.
+        """
+        peer = Peer("controller", await leader_among(addresses.split(",")))
         async with peer.connect() as channel:
-            yield cls(peer, ControllerServiceStub(channel))
+            yield cls(peer, channel)
+
+    async def standing(self) -> ControllerStatus:
+        """Whether the controller leads."""
+        return await standing_of(self._channel, self._peer)
 
     async def apply(self, mesh: Mesh, *, prune: bool = False) -> Applied:
         """Configures the mesh as `mesh`; deletes what that lacks only with `prune`."""
-        request = pb.ApplyMeshRequest(mesh=mesh_to_wire(mesh), prune=prune)
+        return await self._apply(pb.ApplyMeshRequest(mesh=mesh_to_wire(mesh), prune=prune))
+
+    async def apply_file(
+        self,
+        mesh: Mesh,
+        *,
+        prune: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        expected_revision: int | None = None,
+    ) -> Applied:
+        """Changes what a file has changed since it was applied last. A dry run says of conflicts, too."""
+        request = pb.ApplyMeshRequest(
+            mesh=mesh_to_wire(mesh),
+            prune=prune,
+            merge=True,
+            force=force,
+            dry_run=dry_run,
+            expected_revision=expected_revision,
+        )
+        return await self._apply(request)
+
+    async def _apply(self, request: pb.ApplyMeshRequest) -> Applied:
         with self._peer.telling():
-            response = await self._stub.ApplyMesh(request, timeout=RPC_TIMEOUT_S)
+            response = await self._stub.ApplyMesh(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
         return Applied(
             revision=response.revision,
             created=tuple(response.created),
             updated=tuple(response.updated),
             unchanged=tuple(response.unchanged),
             deleted=tuple(response.deleted),
+            fields=tuple(
+                FieldDifference(subject=it.subject, field=it.field, before=it.before, after=it.after)
+                for it in response.fields
+            ),
+            conflicts=tuple(
+                Contested(subject=it.subject, field=it.field, applied=it.applied, live=it.live, wanted=it.wanted)
+                for it in response.conflicts
+            ),
         )
 
     async def endpoint(self, name: str) -> Endpoint:
@@ -67,8 +131,53 @@ class Operator:
         """
         request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(said), clear_shadows=clear_shadows)
         with self._peer.telling():
-            response = await self._stub.SetTraffic(request, timeout=RPC_TIMEOUT_S)
+            response = await self._stub.SetTraffic(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
         return int(response.revision)
+
+    async def shift_traffic(self, request: pb.ShiftTrafficRequest) -> int:
+        """Begins to shift the traffic of an endpoint. Returns the revision of its first step."""
+        with self._peer.telling():
+            response = await self._stub.ShiftTraffic(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        return int(response.revision)
+
+    async def end_shift(self, endpoint: str, *, goes_back: bool) -> int:
+        """Ends a shift where it is, or with the weights before it. Returns the revision after that."""
+        request = pb.EndShiftRequest(endpoint=endpoint, go_back=goes_back)
+        with self._peer.telling():
+            response = await self._stub.EndShift(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        return int(response.revision)
+
+    async def shift(self, endpoint: str) -> ShiftStatus | None:
+        """The newest shift of an endpoint; None where it was never shifted. Raises EndpointNotFound."""
+        with self._peer.telling():
+            response = await self._stub.ListShifts(pb.ListShiftsRequest(endpoint=endpoint), timeout=RPC_TIMEOUT_S)
+        return next(map(shift_from_wire, response.shifts), None)
+
+    async def revisions(self, most: int) -> tuple[Revision, ...]:
+        """The newest changes of the configuration, newest first."""
+        request = pb.ListRevisionsRequest(page_size=most)
+        revisions: list[Revision] = []
+        with self._peer.telling():
+            while True:
+                page = await self._stub.ListRevisions(request, timeout=RPC_TIMEOUT_S)
+                revisions += map(revision_from_wire, page.revisions)
+                if not page.next_page_token or len(revisions) >= most:
+                    return tuple(revisions[:most])
+                request.page_token = page.next_page_token
+
+    async def roll_back(self, revision: int | None, *, dry_run: bool = False) -> tuple[int, Applied]:
+        """Brings an earlier configuration back; None: the one before the newest change. Returns its revision, too."""
+        request = pb.RollbackRequest(revision=revision, dry_run=dry_run)
+        with self._peer.telling():
+            response = await self._stub.Rollback(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        applied = Applied(
+            revision=response.revision,
+            created=tuple(response.created),
+            updated=tuple(response.updated),
+            unchanged=(),
+            deleted=tuple(response.deleted),
+        )
+        return response.rolled_back_to, applied
 
     async def members(self) -> Members:
         """The members. Routers are asked for after replicas, so that the newest table has these replicas."""
@@ -77,20 +186,120 @@ class Operator:
             routers = await self._stub.ListRouters(pb.ListRoutersRequest(), timeout=RPC_TIMEOUT_S)
         return Members(
             replicas=replicas,
-            routers=tuple(_router(router) for router in routers.routers),
+            routers=tuple(router_from_wire(router) for router in routers.routers),
             generation=routers.generation,
             revision=routers.revision,
         )
 
     async def snapshot(self) -> Snapshot:
         """The whole mesh. Its parts are asked for one after another: it may change meanwhile."""
-        with self._peer.telling():
-            backends = await self._stub.ListBackends(pb.ListBackendsRequest(), timeout=RPC_TIMEOUT_S)
+        said = await self._backends()
         return Snapshot(
-            backends=tuple(backend_from_wire(backend)[0] for backend in backends.backends),
+            backends=tuple(backend_from_wire(backend)[0] for backend in said.backends),
             endpoints=await self._endpoints(),
             members=await self.members(),
+            scaled_to=dict(said.scaled_to),
+            rollouts=await self.rollouts(),
+            controller=await self.standing(),
         )
+
+    async def sample(self, timeout_s: float = RPC_TIMEOUT_S) -> MeshSample:
+        """All at one moment, with how loaded it is and was."""
+        with self._peer.telling():
+            return sample_from_wire(await self._stub.GetSnapshot(pb.GetSnapshotRequest(), timeout=timeout_s))
+
+    async def rollouts(self, backend: str = "") -> tuple[RolloutStatus, ...]:
+        """The newest rollout of a backend, or of each. Raises BackendNotFound."""
+        request = pb.ListRolloutsRequest(backend=backend)
+        with self._peer.telling():
+            response = await self._stub.ListRollouts(request, timeout=RPC_TIMEOUT_S)
+        return tuple(map(rollout_from_wire, response.rollouts))
+
+    async def hold_rollout(self, backend: str, *, is_paused: bool) -> None:
+        """Pauses a rollout, or lets it go on. Raises BackendNotFound."""
+        with self._peer.telling():
+            if is_paused:
+                await self._stub.PauseRollout(pb.PauseRolloutRequest(backend=backend), timeout=RPC_TIMEOUT_S)
+            else:
+                await self._stub.ResumeRollout(pb.ResumeRolloutRequest(backend=backend), timeout=RPC_TIMEOUT_S)
+
+    async def undo_rollout(self, backend: str) -> int:
+        """Brings back what replicas were started with before. Returns the revision. Raises BackendNotFound."""
+        request = pb.UndoRolloutRequest(backend=backend)
+        with self._peer.telling():
+            response = await self._stub.UndoRollout(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        return int(response.revision)
+
+    async def configuration(self) -> Mesh:
+        """All backends and endpoints, by name."""
+        return (await self.configured())[1]
+
+    async def configured(self) -> tuple[int, Mesh]:
+        """The same, and the revision that has the backends."""
+        said = await self._backends()
+        backends = tuple(backend_from_wire(backend)[0] for backend in said.backends)
+        return said.revision, Mesh(backends=backends, endpoints=await self._endpoints())
+
+    async def scale(self, backend: str, replicas: int, *, dry_run: bool = False) -> Applied:
+        """Sets `num_replicas` and nothing else, whatever else is changed meanwhile. Raises BackendNotFound."""
+        with self._peer.telling():
+            return await set_num_replicas(
+                self._stub, backend, replicas, dry_run=dry_run, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR
+            )
+
+    async def delete(self, subject: str) -> int:
+        """Deletes `backend/NAME` or `endpoint/NAME`. Returns the configuration's revision after that."""
+        kind, _, name = subject.partition("/")
+        with self._peer.telling():
+            if kind == "backend":
+                deletion = self._stub.DeleteBackend(
+                    pb.DeleteBackendRequest(name=name), timeout=RPC_TIMEOUT_S, metadata=_AUTHOR
+                )
+            else:
+                deletion = self._stub.DeleteEndpoint(
+                    pb.DeleteEndpointRequest(name=name), timeout=RPC_TIMEOUT_S, metadata=_AUTHOR
+                )
+            response = await deletion
+        return int(response.revision)
+
+    async def drain(self, replica_id: str) -> None:
+        """Tells a replica to finish what runs, and to end. Raises ReplicaNotFound."""
+        with self._peer.telling():
+            request = pb.DrainReplicaRequest(replica_id=replica_id)
+            await self._stub.DrainReplica(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+
+    async def describe_backend(self, name: str) -> BackendDescription:
+        """The backend of that name, and what has become of it. Raises BackendNotFound."""
+        with self._peer.telling():
+            response = await self._stub.DescribeBackend(pb.DescribeBackendRequest(name=name), timeout=RPC_TIMEOUT_S)
+        return BackendDescription(
+            backend=backend_from_wire(response.backend)[0],
+            revision=response.revision,
+            replicas=tuple(map(replica_from_wire, response.replicas)),
+            wanted_replicas=response.wanted_replicas if response.HasField("wanted_replicas") else None,
+            latest_decision=decision_from_wire(response.latest_decision)
+            if response.HasField("latest_decision")
+            else None,
+            latest_change=decision_from_wire(response.latest_change) if response.HasField("latest_change") else None,
+        )
+
+    async def logs(self, name: str, *, lines: int, follow: bool) -> AsyncGenerator[LoggedLines, None]:
+        """What a replica, or a backend's replicas, have written: the newest `lines` of each; with `follow` what comes.
+
+        Raises ReplicaNotFound.
+        """
+        request = pb.ReadLogsRequest(name=name, lines=lines, follow=follow)
+        call = self._stub.ReadLogs(request, timeout=None if follow else RPC_TIMEOUT_S)
+        try:
+            with self._peer.telling():
+                async for page in call:
+                    yield LoggedLines(replica_id=page.replica_id, lines=tuple(page.lines), missed=page.missed)
+        finally:
+            call.cancel()
+
+    def events(self, wanted: EventFilter, *, after: str = "", follow: bool = False) -> AsyncGenerator[MeshEvent, None]:
+        """Those after a cursor, else all that are kept; with `follow` those to come, too, without end."""
+        return read_events(self._peer, self._stub, wanted, after=after, follow=follow)
 
     async def _replicas(self) -> tuple[ReplicaStatus, ...]:
         """All of them, with their whole error texts."""
@@ -99,53 +308,19 @@ class Operator:
         with self._peer.telling():
             while True:
                 page = await self._stub.ListReplicas(request, timeout=RPC_TIMEOUT_S)
-                replicas += map(_replica, page.replicas)
+                replicas += map(replica_from_wire, page.replicas)
                 if not page.next_page_token:
                     return tuple(replicas)
                 request.page_token = page.next_page_token
+
+    async def _backends(self) -> pb.ListBackendsResponse:
+        with self._peer.telling():
+            response: pb.ListBackendsResponse = await self._stub.ListBackends(
+                pb.ListBackendsRequest(), timeout=RPC_TIMEOUT_S
+            )
+        return response
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
         with self._peer.telling():
             response = await self._stub.ListEndpoints(pb.ListEndpointsRequest(), timeout=RPC_TIMEOUT_S)
         return tuple(endpoint_from_wire(endpoint) for endpoint in response.endpoints)
-
-
-def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:
-    return ReplicaStatus(
-        replica_id=wire.replica_id,
-        backend=wire.backend,
-        state=_state_name(wire.state),
-        address=wire.address,
-        pid=wire.pid,
-        max_ongoing=wire.max_ongoing,
-        error=wire.error,
-        start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
-        metrics_address=wire.metrics_address,
-        warning=wire.warning,
-        restart_count=wire.restart_count,
-        last_exit=wire.last_exit,
-        version=wire.version,
-    )
-
-
-def _router(wire: mesh_pb2.Router) -> RouterStatus:
-    return RouterStatus(
-        router_id=wire.router_id,
-        address=wire.address,
-        generation=wire.generation,
-        revision=wire.revision,
-        linked_replica_ids=frozenset(wire.linked_replica_ids),
-        start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
-        metrics_address=wire.metrics_address,
-        version=wire.version,
-    )
-
-
-def _state_name(state: int) -> str:
-    """A state that a newer controller knows is shown by its number."""
-    known = mesh_pb2.ReplicaState.values()
-    return mesh_pb2.ReplicaState.Name(state).removeprefix("REPLICA_STATE_") if state in known else str(state)  # type: ignore[arg-type]
-
-
-def _time(wire: Timestamp) -> datetime:
-    return wire.ToDatetime(tzinfo=UTC)

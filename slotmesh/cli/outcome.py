@@ -18,6 +18,9 @@ FAILED: Final = 1
 WRONG_INPUT: Final = 2
 """Exit status: what was typed, or a file that it named, is wrong. Nothing was sent."""
 
+NOT_IN_TIME: Final = 3
+"""Exit status: it was done, and what should follow from it has not come in time."""
+
 ResultT = TypeVar("ResultT")
 
 

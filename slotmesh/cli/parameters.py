@@ -15,11 +15,17 @@ ROUTER = "127.0.0.1:7071"
 """The default address of a router."""
 
 
-def _address(text: str) -> str:
+def read_address(text: str) -> str:
+    """`HOST:PORT` as typed."""
     try:
         return join_host_port(*parse_host_port(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _addresses(text: str) -> str:
+    """Several, with commas between them."""
+    return ",".join(dict.fromkeys(read_address(each.strip()) for each in text.split(",")))
 
 
 def read_duration(value: str | timedelta) -> timedelta:
@@ -41,18 +47,23 @@ def read_call_duration(value: str | timedelta) -> timedelta:
 ControllerAddress = Annotated[
     str,
     typer.Option(
-        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where the controller is."
+        "--controller",
+        "--address",
+        envvar=["SLOTMESH_CONTROLLER", "SLOTMESH_ADDRESS"],
+        parser=_addresses,
+        metavar="HOST:PORT[,…]",
+        help="Where the controller is. Of several, with commas between them, the one that leads is asked.",
     ),
 ]
 RouterAddress = Annotated[
     str,
     typer.Option(
-        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where a router is."
+        "--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help="Where a router is."
     ),
 ]
 ServerAddress = Annotated[
     str,
     typer.Option(
-        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where the server is."
+        "--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help="Where the server is."
     ),
 ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
 READY = "READY"
 FAILED = "FAILED"
+STARTING = "STARTING"
+ENDED = frozenset({"STOPPED", FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +37,12 @@ class ReplicaStatus:
     """How often one was started in place of another, up to this one."""
     last_exit: str = ""
     """How its process has ended, or that of the one before it; empty where that is not known."""
+    last_output: str = ""
+    """The last lines that that process has written."""
     version: str = ""
     """Of slotmesh."""
+    outdated: bool = False
+    """It runs another handler or configuration than its backend has now, and will be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,21 @@ class RouterStatus:
     metrics_address: str = ""
     version: str = ""
     """Of slotmesh."""
+    shadows: Mapping[str, ShadowCount] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend, for those that got copies, or should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowCount:
+    """What became of copies of calls for a shadow, since the start of the routers that count them."""
+
+    copies: int = 0
+    """Ended one way or another, dropped ones included."""
+    dropped: int = 0
+    """For want of a free slot."""
+
+    def __add__(self, other: ShadowCount) -> ShadowCount:
+        return ShadowCount(self.copies + other.copies, self.dropped + other.dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +93,17 @@ class Members:
             if replica.state == READY and backend in {None, replica.backend}
         )
 
+    def attached(self, backend: str) -> frozenset[str]:
+        """Ids of the replicas of a backend that have not ended, ready or not."""
+        return frozenset(it.replica_id for it in self.replicas if it.backend == backend and it.state not in ENDED)
+
     def is_current(self, router: RouterStatus) -> bool:
         """Whether the newest routing table is in force at a router."""
         return (router.generation, router.revision) == (self.generation, self.revision)
+
+    def shadow(self, backend: str) -> ShadowCount:
+        """The copies of calls for a backend as a shadow, at all routers that are attached."""
+        return sum((it.shadows[backend] for it in self.routers if backend in it.shadows), ShadowCount())
 
     def behind(self, revision: int) -> tuple[RouterStatus, ...]:
         """The routers where no table of this revision, or a newer one, is in force yet."""
@@ -82,16 +113,168 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStatus:
+    """The newest rollout of a backend."""
+
+    backend: str
+    phase: str
+    """Name of a `RolloutPhase` without its prefix, as `PROGRESSING`."""
+    handler: str
+    version: str
+    wanted: int
+    """Replicas that should run."""
+    current: int
+    """Replicas that run the new settings."""
+    available: int
+    """Those of them that have been ready for long enough."""
+    outdated: int
+    """Replicas that run older settings, those that drain included."""
+    start_time: datetime | None = None
+    trouble: str = ""
+    """What is wrong now."""
+    taken_back: str = ""
+    """Why the rollout before this one was taken back."""
+    taken_back_time: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of waiting."""
+        return self.phase in {"COMPLETE", "PAUSED", "FAILING"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCalls:
+    """What has become of a backend's calls in the present step of a shift."""
+
+    backend: str
+    calls: int
+    failed: int
+    unanswered: int
+    p99_s: float | None
+    """An upper bound; None where it is not known, or above 30 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftStatus:
+    """The newest shift of an endpoint's traffic."""
+
+    endpoint: str
+    phase: str
+    """Name of a `ShiftPhase` without its prefix, as `SHIFTING`."""
+    from_weights: Mapping[str, float]
+    to_weights: Mapping[str, float]
+    step_number: int
+    steps: int
+    every_s: float
+    guards: tuple[str, ...]
+    """As people write them: `p99=200ms`."""
+    min_calls: int
+    start_time: datetime
+    step_time: datetime
+    end_time: datetime | None
+    who: str
+    reason: str
+    """Why it ended."""
+    waits_for: str
+    figures: tuple[StepCalls, ...]
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.phase == "SHIFTING"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it got where it should."""
+        return self.phase == "COMPLETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStatus:
+    """Whether a controller leads, as it says itself."""
+
+    address: str
+    leads: bool
+    term: int = 0
+    """Under which it leads; 0 where it does not, or does not say."""
+    leader_address: str = ""
+    """Of the controller that leads; empty where that is not known."""
+    standby_addresses: tuple[str, ...] = ()
+    """Of those that stand by for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The mesh: its configuration, and its members."""
 
     backends: tuple[Backend, ...]
     endpoints: tuple[Endpoint, ...]
     members: Members
+    scaled_to: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """How many replicas should run, of backends whose number follows from their load."""
+    rollouts: tuple[RolloutStatus, ...] = ()
+    """By backend; none where the controller does not launch replicas."""
+    controller: ControllerStatus | None = None
+    """The controller that was asked."""
+
+    def wanted(self, backend: Backend) -> int | None:
+        """How many replicas should run; None: any number."""
+        return self.scaled_to.get(backend.name, backend.num_replicas)
 
     def traffic_of(self, endpoint: str) -> TrafficPolicy | None:
         """The policy of an endpoint, if both are there."""
         return next((each.traffic for each in self.endpoints if each.name == endpoint), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldDifference:
+    """A field of a backend or endpoint, as people write it, before and after."""
+
+    subject: str
+    field: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contested:
+    """A field that a file and somebody else have changed."""
+
+    subject: str
+    field: str
+    applied: str
+    live: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleStatus:
+    """What a look at the load of a backend came to."""
+
+    time: datetime | None
+    from_replicas: int
+    to_replicas: int
+    reason: str
+    ready: int
+    starting: int
+    queued: int
+    ongoing: int
+    queue_time_s: float
+    routers: int
+    late_routers: int
+    silent_routers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendDescription:
+    """A backend, and what has become of it."""
+
+    backend: Backend
+    revision: int
+    replicas: tuple[ReplicaStatus, ...]
+    wanted_replicas: int | None
+    """None: any number."""
+    latest_decision: ScaleStatus | None = None
+    latest_change: ScaleStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +286,42 @@ class Applied:
     updated: tuple[str, ...]
     unchanged: tuple[str, ...]
     deleted: tuple[str, ...]
+    fields: tuple[FieldDifference, ...] = ()
+    """Of a merged file: what differs."""
+    conflicts: tuple[Contested, ...] = ()
+    """Of a dry run: why it would be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionChange:
+    """What a revision did to one backend or endpoint."""
+
+    subject: str
+    """`backend/NAME` or `endpoint/NAME`."""
+    change: str
+    """`created`, `updated` or `deleted`."""
+    fields: tuple[str, ...]
+    """Of one that was updated: the settings that differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A revision of the configuration, as the controller has it in its history."""
+
+    revision: int
+    base_revision: int
+    time: datetime | None
+    who: str
+    note: str
+    changes: tuple[RevisionChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedLines:
+    """What a replica has written."""
+
+    replica_id: str
+    lines: tuple[str, ...]
+    """Oldest first."""
+    missed: int = 0
+    """Lines before these that are not kept any more."""

@@ -16,9 +16,10 @@ from typing import Any, Unpack
 from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.argument_checks import check_method_name, check_ordering_key
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.method import Method
+from slotmesh.client.calls.method import Method, method_of
 from slotmesh.client.calls.options import AfterFailure, ViewOptions
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.described import LOOK_S, DescribedEndpoints
 from slotmesh.client.direct.lanes import DirectLanes, direct_lanes
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservation import Reservation
@@ -31,9 +32,10 @@ from slotmesh.slots.limits import DEFAULT_LEASE_S
 class MethodSpace(ABC):
     """Methods by name: every attribute that is not our own is a method of the handler."""
 
-    def __init__(self, stream: CallStream, options: ViewOptions) -> None:
+    def __init__(self, stream: CallStream, options: ViewOptions, described: DescribedEndpoints) -> None:
         self._stream = stream
         self._options = options
+        self._described = described
         self._methods: dict[str, Method[Any]] = {}
 
     def method(self, name: str) -> Method[Any]:
@@ -42,8 +44,21 @@ class MethodSpace(ABC):
         if method is None:
             check_method_name(name)
             spec = CallSpec(self._stream.endpoint, name, self._options, self._new_queue())
-            method = self._methods[name] = Method(self._stream, spec)
+            method = self._methods[name] = method_of(self._stream, spec)
         return method
+
+    def __dir__(self) -> list[str]:
+        """Our own names, and the handler's methods, once `Mesh.endpoints` has learnt them."""
+        return sorted({*super().__dir__(), *self._remote_methods})
+
+    @property
+    def _remote_methods(self) -> tuple[str, ...]:
+        """What is known of the handler's methods."""
+        return self._described.methods_of(self._stream.endpoint)
+
+    async def _learn_methods(self) -> None:
+        """Asks a router for them. Raises SlotmeshError where none has answered."""
+        await self._described.learn(self._stream.endpoint, timeout_s=LOOK_S)
 
     @abstractmethod
     def _new_queue(self) -> CallQueue[Any]:
@@ -64,8 +79,10 @@ class MethodSpace(ABC):
 class Endpoint(MethodSpace):
     """The public name that one calls: `await mesh.endpoint("digits").classify(pixels)`."""
 
-    def __init__(self, stream: CallStream, options: ViewOptions, slots: SlotClient) -> None:
-        super().__init__(stream, options)
+    def __init__(
+        self, stream: CallStream, options: ViewOptions, slots: SlotClient, described: DescribedEndpoints
+    ) -> None:
+        super().__init__(stream, options, described)
         self._slots = slots
         self._slot_specs: SlotSpecs | None = None
 
@@ -98,11 +115,16 @@ class Endpoint(MethodSpace):
                 `traced`: calls say in which OpenTelemetry span they were made, which their handler reads as
                 `slotmesh.context().traceparent`. Where there is no span, they say nothing.
 
+                `inherits`: calls that a handler makes while it executes a call have no more time than that has left,
+                also where `timeout` says more or nothing; and they say in which span they were made, as with `traced`:
+                in that of the call that is executed, where no other one is current. True for what `slotmesh.mesh()`
+                gives, else False.
+
         Raises:
             BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
             TypeError: there is no such option.
         """
-        return Endpoint(self._stream, self._options.changed(**changes), self._slots)
+        return Endpoint(self._stream, self._options.changed(**changes), self._slots, self._described)
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> Lane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
@@ -117,7 +139,8 @@ class Endpoint(MethodSpace):
                 ValueError, too.
         """
         check_ordering_key(key)
-        return Lane(self._stream, replace(self._options, ordering_key=key, after_failure=after_failure))
+        options = replace(self._options, ordering_key=key, after_failure=after_failure)
+        return Lane(self._stream, options, self._described)
 
     def reserve(self, **arguments: Unpack[ReserveArguments]) -> Reservation:
         """A slot, for one call whose replica is known before it is made: `async with digits.reserve() as slot`.
@@ -185,8 +208,8 @@ class Lane(MethodSpace):
     `async with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
     """
 
-    def __init__(self, stream: CallStream, options: ViewOptions) -> None:
-        super().__init__(stream, options)
+    def __init__(self, stream: CallStream, options: ViewOptions, described: DescribedEndpoints) -> None:
+        super().__init__(stream, options, described)
         self._queue = stream.queue_of(options.ordering_key)
         self._stop = stream.stop_of(self._queue, options.ordering_key) if options.stops else None
 

@@ -11,16 +11,19 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Unpack
+from typing import Final, NoReturn, Unpack
 
 from slotmesh.client.calls.argument_checks import check_text, checked_seconds
 from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.described import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reserve_all import ReservationOfAll
 from slotmesh.client.slots.terms import AllArguments, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers, parse_addresses
+
+_WITHOUT_ASYNCIO: Final = "without asyncio use slotmesh.connect_sync, whose calls block"
 
 
 def connect(
@@ -56,16 +59,36 @@ def grace_of(name: str, grace: float | timedelta) -> float:
     return grace_s
 
 
-class Mesh:
-    """Endpoints by name. Made by `slotmesh.connect`."""
+def _need_loop() -> None:
+    """Raises RuntimeError where no event loop runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no event loop runs here: calls of slotmesh.connect are made in an `async def`, as asyncio.run runs one; "
+            f"{_WITHOUT_ASYNCIO}"
+        ) from None
 
-    def __init__(self, addresses: Sequence[str], connect_timeout_s: float, close_grace_s: float) -> None:
+
+class Mesh:
+    """Endpoints by name. Made by `slotmesh.connect`; in a handler `slotmesh.mesh` gives the one of its own mesh."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        connect_timeout_s: float,
+        close_grace_s: float,
+        options: ViewOptions | None = None,
+    ) -> None:
+        """`options` are those of its endpoints; the defaults where None."""
+        self._options = options or ViewOptions()
         self._routers = Routers(addresses)
         self._connect_timeout_s = connect_timeout_s
         self._close_grace_s = close_grace_s
         self._endpoints: dict[str, Endpoint] = {}
         self._streams: list[CallStream] = []
         self._slots = SlotClient(self._routers, connect_timeout_s)
+        self._described = DescribedEndpoints(self._routers)
         self._closed = False
 
     def endpoint(self, name: str) -> Endpoint:
@@ -82,10 +105,25 @@ class Mesh:
                 raise RuntimeError("the mesh is closed")
             if not name:
                 raise ValueError("an endpoint's name must not be empty")
+            _need_loop()
             stream = CallStream(name, self._routers, self._connect_timeout_s)
             self._streams.append(stream)
-            endpoint = self._endpoints[name] = Endpoint(stream, ViewOptions(), self._slots)
+            endpoint = self._endpoints[name] = Endpoint(stream, self._options, self._slots, self._described)
         return endpoint
+
+    async def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """The endpoints that there are, by name, each with the names of the methods that can be called.
+
+        Methods are those that replicas have told the router that is asked; empty where none is ready. From then on they
+        are among the attributes of the endpoints (`dir`), so that shells complete them.
+
+        Raises:
+            RuntimeError: the mesh is closed.
+            SlotmeshError: no router has answered.
+        """
+        if self._closed:
+            raise RuntimeError("the mesh is closed")
+        return await self._described.learn(timeout_s=self._connect_timeout_s)
 
     def reserve_all(self, *endpoints: str | Endpoint, **arguments: Unpack[AllArguments]) -> ReservationOfAll:
         """Slots of several endpoints, all or none: `async with mesh.reserve_all("prefill", "decode") as (p, d)`.
@@ -132,6 +170,14 @@ class Mesh:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:
             await self._routers.aclose()
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(f"`async with` is for what slotmesh.connect gives; {_WITHOUT_ASYNCIO}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Never called: `with` fails where it begins."""
 
     async def __aenter__(self) -> Mesh:
         return self

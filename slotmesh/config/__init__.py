@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from slotmesh.config.fields import FieldKind, FlagOnly
+from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
 from slotmesh.config.reading import Reading, SettingsError
 from slotmesh.units import (
     format_duration,
@@ -32,7 +33,9 @@ from slotmesh.units import (
 
 __all__ = [
     "Duration",
+    "FieldKind",
     "HostPort",
+    "HostPorts",
     "LogFormat",
     "LogLevel",
     "ServiceSettings",
@@ -40,13 +43,16 @@ __all__ = [
     "SettingsError",
     "Size",
     "allowed_host",
+    "read_with",
 ]
 
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-def _read(parse: Callable[[str], Any]) -> BeforeValidator:
+def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Reads a setting that is text. `parse` raises ValueError where it is not in the form that is expected."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, str):
             return value
@@ -62,16 +68,28 @@ def _normal_host_port(text: str) -> str:
     return join_host_port(*parse_host_port(text))
 
 
+def _normal_host_ports(text: str) -> str:
+    return ",".join(dict.fromkeys(_normal_host_port(each.strip()) for each in text.split(",")))
+
+
 Duration = Annotated[
-    timedelta, _read(parse_duration), FieldKind("a duration", "DURATION", format_duration, "250ms, 30s or 2m")
+    timedelta, read_with(parse_duration), FieldKind("a duration", "DURATION", format_duration, "250ms, 30s or 2m")
 ]
 """A time span, written with its unit."""
 
-Size = Annotated[int, _read(parse_size), FieldKind("a size", "SIZE", format_size, "64KiB or 4MiB")]
+Size = Annotated[int, read_with(parse_size), FieldKind("a size", "SIZE", format_size, "64KiB or 4MiB")]
 """Bytes, written with their unit."""
 
-HostPort = Annotated[str, _read(_normal_host_port), FieldKind("HOST:PORT", "HOST:PORT")]
+HostPort = Annotated[str, read_with(_normal_host_port), FieldKind("HOST:PORT", "HOST:PORT")]
 """An address to connect to."""
+
+
+HostPorts = Annotated[
+    str,
+    read_with(_normal_host_ports),
+    FieldKind("HOST:PORT, or several with commas between them", "HOST:PORT[,HOST:PORT]"),
+]
+"""Addresses of servers of which one is to be connected to, with commas between them."""
 
 
 class Settings(BaseModel):
@@ -113,6 +131,25 @@ class ServiceSettings(Settings):
     metrics_port: int = Field(
         0, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
+    otlp_endpoint: str | None = Field(
+        None,
+        min_length=1,
+        description="Collector that gets traces and metrics by OTLP over gRPC, http://HOST:PORT or https://HOST:PORT; "
+        "where not given, what OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    )
+    tracing_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the calls without a trace that get one, where there is a collector; where not given, "
+        f"what OTEL_TRACES_SAMPLER says, else {DEFAULT_RATIO}. Calls with one follow their parent.",
+    )
+    tracing_rate: int = Field(
+        10, ge=1, description="The most calls a second of which a router begins a trace by that share."
+    )
+    channelz: bool = Field(
+        False, description="Answer grpc.channelz.v1 as well: sockets, channels and their counters, for grpcdebug."
+    )
     parent_fd: Annotated[int | None, FlagOnly()] = Field(
         None, ge=0, description="Inherited descriptor of a pipe: when its other end closes, the process stops."
     )
@@ -121,6 +158,12 @@ class ServiceSettings(Settings):
     )
     log_format: LogFormat = Field("console", description="Form of the log, which goes to stderr.")
     log_level: LogLevel = Field("info", description="The least severe messages that are logged.")
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_collector(cls, url: str | None) -> str | None:
+        otlp_target(url, {}, "traces")
+        return url
 
     @field_validator("host", "metrics_host")
     @classmethod

@@ -6,7 +6,6 @@ Invariants: every source is read before anything is refused; each mistake has th
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from slotmesh.config.fields import default_of, expects, is_flag_only, kind_of, plain_type
+from slotmesh.suggestions import did_you_mean
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
@@ -112,7 +112,7 @@ class Reading(Generic[SettingsT]):
         for each in unknown:
             flag, equals, _ = each.partition("=")
             if each.startswith("-"):
-                meant = _meant(flag, [_flag(name) for name in [*self._fields, "config"]])
+                meant = did_you_mean(flag, [_flag(name) for name in [*self._fields, "config"]])
                 self._mistakes.append(f"{flag}: no such flag{meant}; see --help")
             elif not before.startswith("-"):  # otherwise it is the value of a flag that does not exist
                 self._mistakes.append(f"{each}: unexpected argument; see --help")
@@ -131,7 +131,7 @@ class Reading(Generic[SettingsT]):
         content = self._yaml(path)
         for key in content:
             if key not in self._in_sources:
-                self._mistakes.append(f"{path.value}: {key}: no such setting{_meant(str(key), self._in_sources)}")
+                self._mistakes.append(f"{path.value}: {key}: no such setting{did_you_mean(str(key), self._in_sources)}")
         return {
             key: _Given(_text(value), f"{path.value}: {key}")
             for key, value in content.items()
@@ -215,11 +215,6 @@ def _flag(name: str) -> str:
 
 def _variable(name: str) -> str:
     return "SLOTMESH_" + name.upper()
-
-
-def _meant(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _text(value: Any) -> Any:

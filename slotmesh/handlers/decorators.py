@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from types import MethodType
 from typing import Any, Final, TypeVar, overload
 
 from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
+from slotmesh.handlers.foreign_names import refusal
 from slotmesh.handlers.item_batches import Gatherings
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
@@ -49,6 +51,7 @@ def deployment(
     blocked_after_s: float = 0.5,
     health_check_period_s: float = 10.0,
     health_check_timeout_s: float = 30.0,
+    **others: object,
 ) -> Any:
     """Makes a class or a function a handler: what a replica runs.
 
@@ -74,11 +77,14 @@ def deployment(
             stack, in the log and by `slotmesh status`; 0.05 … 3,600, or 0 for never.
         health_check_period_s: how often `check_health` is called, at least 0.01 s.
         health_check_timeout_s: how long it may take, at least 0.01 s. One that hangs has failed; it is not called anew.
+        **others: refused; the error says what has the place of other frameworks' arguments.
 
     Raises:
-        TypeError: a value of another type, or a target that is neither class nor function.
+        TypeError: a value of another type, another argument, or a target that is neither class nor function.
         ValueError: a value out of range.
     """
+    if others:
+        raise refusal("deployment", others, _names_of(DeploymentSettings))
     settings = DeploymentSettings(
         max_ongoing=max_ongoing,
         prefetch=prefetch,
@@ -119,6 +125,7 @@ def batch(
     batch_wait_timeout_s: float = 0.01,
     max_concurrent_batches: float = 1,
     batch_size_fn: Callable[..., int | float] | None = None,
+    **others: object,
 ) -> Any:
     """Makes a function or method, `async def` or `def`, take many calls at once: lists in, a list as long out.
 
@@ -152,11 +159,14 @@ def batch(
             argument, or all of them where the function takes more than one. An item that does not fit into a batch any
             more is the first of the next one; one that alone is too heavy fails with INVALID_ARGUMENT. It runs on the
             event loop of the replica, once a call, so it should be quick; where it raises, that call fails.
+        **others: refused; the error says what has the place of other frameworks' arguments.
 
     Raises:
-        TypeError: a value of another type, or a target that is not a function.
+        TypeError: a value of another type, another argument, or a target that is not a function.
         ValueError: a value out of range.
     """
+    if others:
+        raise refusal("batch", others, _names_of(BatchSettings))
     settings = BatchSettings(
         max_batch_size=max_batch_size,  # type: ignore[arg-type]  # checked and made an integer there
         batch_wait_timeout_s=batch_wait_timeout_s,
@@ -165,6 +175,10 @@ def batch(
     )
 
     return partial(_mark_as_batch, settings) if target is None else _mark_as_batch(settings, target)
+
+
+def _names_of(settings: type[DeploymentSettings | BatchSettings]) -> list[str]:
+    return [each.name for each in fields(settings)]
 
 
 def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:

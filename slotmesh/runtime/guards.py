@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -22,6 +24,7 @@ from google.rpc import code_pb2
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort, to_exception
@@ -42,9 +45,10 @@ class GuardedRegistration:
     of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
-    def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue) -> None:
-        """`name` is the server whose log errors refer to. Large frames are counted in `turns`."""
+    def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue, times: RpcTimes) -> None:
+        """`name` is the server whose log errors refer to. Large frames are counted in `turns`, rpcs in `times`."""
         self._server = server
+        self._times = times
         self._name = name
         self._turns = turns
         self.services: list[str] = []
@@ -55,7 +59,9 @@ class GuardedRegistration:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
-            method: guard(handler, method=f"{service}/{method}", server=self._name, turns=self._turns)
+            method: guard(
+                handler, method=f"{service}/{method}", server=self._name, turns=self._turns, times=self._times
+            )
             for method, handler in handlers.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
@@ -63,12 +69,13 @@ class GuardedRegistration:
             self.services.append(service)
 
 
-def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Handler:
+def guard(handler: Handler, *, method: str, server: str, turns: StepQueue, times: RpcTimes | None = None) -> Handler:
     """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
 
-    `method` is its full name; `server` is the one whose log errors refer to. Large frames are counted in `turns`.
+    `method` is its full name; `server` is the one whose log errors refer to. Large frames are counted in `turns`, rpcs
+    in `times`.
     """
-    end = _Ending(method, server)
+    end = _Ending(method, server, times or RpcTimes())
     parse = _parser(handler.request_deserializer, turns if handler.request_streaming else None)
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     serialise: Any = handler.response_serializer
@@ -103,11 +110,22 @@ def failure_of(error: SlotmeshError) -> Failure:
 
 
 class _Ending:
-    """Ends an rpc whose handler raised."""
+    """Ends an rpc whose handler raised, and counts all."""
 
-    def __init__(self, method: str, server: str) -> None:
+    def __init__(self, method: str, server: str, times: RpcTimes) -> None:
         self._method = method
         self._server = server
+        self._times = times
+
+    @contextmanager
+    def timed(self, context: Context) -> Iterator[None]:
+        """The rpc lasts as long as the block."""
+        began, well = perf_counter(), False
+        try:
+            yield
+            well = True
+        finally:
+            self._times.ended(self._method, context, began, well=well)
 
     async def __call__(self, error: Exception, context: Context) -> NoReturn:
         leaves = list(_leaves(error))
@@ -176,10 +194,11 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
 
 def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:
     async def guarded(request: Any, context: Context) -> bytes:
-        try:
-            return serialise(await behavior(request if parse is None else parse(request), context))
-        except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
-            await end(error, context)
+        with end.timed(context):
+            try:
+                return serialise(await behavior(request if parse is None else parse(request), context))
+            except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+                await end(error, context)
 
     return guarded
 
@@ -189,18 +208,20 @@ def _streaming(behavior: Callable[..., Any], parse: Parse | None, end: _Ending) 
     if inspect.isasyncgenfunction(behavior):
 
         async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
-            try:
-                async for response in behavior(request if parse is None else parse(request), context):
-                    yield response
-            except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
-                await end(error, context)
+            with end.timed(context):
+                try:
+                    async for response in behavior(request if parse is None else parse(request), context):
+                        yield response
+                except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+                    await end(error, context)
 
         return generate
 
     async def guarded(request: Any, context: Context) -> None:
-        try:
-            await behavior(request if parse is None else parse(request), context)
-        except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
-            await end(error, context)
+        with end.timed(context):
+            try:
+                await behavior(request if parse is None else parse(request), context)
+            except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+                await end(error, context)
 
     return guarded

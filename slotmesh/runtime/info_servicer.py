@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -22,8 +22,10 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         server_id: str = "",
         incarnation: str = "",
         features: Sequence[str] = (),
+        amend: Callable[[info_service_pb2.GetServerInfoResponse], None] = lambda _: None,
     ) -> None:
-        """As in `GetServerInfoResponse`. Made when the server starts."""
+        """As in `GetServerInfoResponse`. Made when the server starts. `amend` adds what changes while it runs."""
+        self._amend = amend
         self.address = ""
         """The address at which others reach the server, `HOST:PORT`."""
         self._info = info_service_pb2.GetServerInfoResponse(
@@ -38,4 +40,5 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
     ) -> info_service_pb2.GetServerInfoResponse:
         info = info_service_pb2.GetServerInfoResponse(address=self.address)
         info.MergeFrom(self._info)
+        self._amend(info)
         return info

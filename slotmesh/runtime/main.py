@@ -34,12 +34,13 @@ def run(
     log_format: LogFormat = "console",
     log_level: LogLevel = "info",
     log_fields: Mapping[str, str] = MappingProxyType({}),
+    log_facts: Callable[[], Mapping[str, str]] = dict,
 ) -> NoReturn:
     """Runs the coroutine on a fresh event loop (uvloop where there is one) and exits with its status; None is 0.
 
-    `log_fields` are in all that the process logs.
+    `log_fields` are in all that the process logs, and what `log_facts` says where something is logged.
     """
-    setup_logging(log_format, log_level, log_fields)
+    setup_logging(log_format, log_level, log_fields, log_facts)
     sys.exit(_run(main))
 
 

@@ -19,12 +19,34 @@ _ENDED: Final = frozenset({"Z", "X", "x"})
 
 def own_process() -> str:
     """This process; empty where the machine does not have it, as anywhere but on Linux."""
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> str:
+    """A process in the namespaces of this one, which must not have been reaped; empty as for `own_process`."""
     try:
-        started_at, _ = _read_stat(os.getpid())
+        started_at, _ = _read_stat(pid)
     except (OSError, ValueError):
         return ""
     place = _place()
-    return f"{place}:{os.getpid()}:{started_at}" if place else ""
+    return f"{place}:{pid}:{started_at}" if place else ""
+
+
+def find_by_argument(argument: str) -> int:
+    """The id of a process that was started with this argument and has not ended; 0 where there is none."""
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return int(folder.name)
+        except OSError:
+            continue  # it has ended meanwhile
+    return 0
+
+
+def pid_of(process: str) -> int:
+    """The id of a process, in its own namespace; 0 where the text is none."""
+    pid = process.rpartition(":")[0].rpartition(":")[2]
+    return int(pid) if pid.isdecimal() else 0
 
 
 def has_ended(process: str) -> bool:

@@ -1,53 +1,131 @@
 """Server reflection, v1 and v1alpha: `grpcurl` and friends need no proto files.
 
-Purpose: the official servicer speaks v1alpha only; both versions have the same messages, so it is mounted twice.
+Purpose: both versions have the same messages, so one servicer is mounted twice. Written here because the published one
+speaks v1alpha only, finds no methods and fields, and leaves the JSON names of fields out.
+Invariants: each question gets one answer, in order; a question that nothing answers to gets an error as its answer, and
+the stream lives on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from functools import cached_property
+from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
-from google.rpc import error_details_pb2
+from google.rpc import code_pb2, error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.reflection import aio
 
 from slotmesh.runtime import health
+from slotmesh.runtime.descriptors import Descriptors
+from slotmesh.runtime.duplex import read_request
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 ERROR_DETAILS = error_details_pb2.DESCRIPTOR
-"""Loaded so that clients can read the details of errors by reflection."""
+"""Told of always, so that clients can read the details of errors by reflection."""
 
+_MAX_ECHO_BYTES: Final = 64 * 1024
+"""Size over which a question is not repeated in its answer: an answer must fit a message, too."""
+_MAX_SHOWN: Final = 200
+"""Characters of a name in an error message."""
 
-class _Descriptors:
-    """The default pool, except for the health protocol, which ours has in full. The part that the servicer uses."""
-
-    def __init__(self) -> None:
-        self._default = descriptor_pool.Default()
-        self._health = health.POOL.FindFileContainingSymbol(health.SERVICE)
-
-    def FindFileByName(self, name: str) -> FileDescriptor:  # noqa: N802 - the name that a pool has
-        return self._health if name == self._health.name else self._default.FindFileByName(name)
-
-    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802 - the name that a pool has
-        in_health = symbol.startswith(f"{self._health.package}.")
-        return (health.POOL if in_health else self._default).FindFileContainingSymbol(symbol)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._default, name)
+_Question = reflection_pb2.ServerReflectionRequest
+_Answer = reflection_pb2.ServerReflectionResponse
 
 
 def register(services: Iterable[str], server: Any) -> None:
     """Adds both versions to a server, telling of `services` and of themselves."""
-    servicer = aio.ReflectionServicer([*services, *SERVICES], pool=_Descriptors())
+    reflection = Reflection([*services, *SERVICES])
     handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
-        reflection_pb2.ServerReflectionResponse.SerializeToString,
+        reflection.answer_all, _Question.FromString, _Answer.SerializeToString
     )
     for service in SERVICES:
         server.add_registered_method_handlers(service, {"ServerReflectionInfo": handler})
+
+
+class Reflection:
+    """What one server tells of its services."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        """`services` are full names; their protos have been imported."""
+        self._services = sorted(services)
+
+    async def answer_all(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[_Answer]:
+        """The rpc."""
+        while (question := await read_request(context)) is not None:
+            yield self.answer(question)
+
+    def answer(self, question: _Question) -> _Answer:
+        """The answer to one question."""
+        answer = _Answer()
+        if question.ByteSize() <= _MAX_ECHO_BYTES:
+            answer.valid_host = question.host
+            answer.original_request.CopyFrom(question)
+        match question.WhichOneof("message_request"):
+            case "list_services":
+                for name in self._services:
+                    answer.list_services_response.service.add(name=name)
+            case "file_by_filename":
+                name = question.file_by_filename
+                _tell(answer, self._descriptors.of_file(name), f"file {_shown(name)}")
+            case "file_containing_symbol":
+                name = question.file_containing_symbol
+                _tell(answer, self._descriptors.of_symbol(name), f"symbol {_shown(name)}")
+            case "file_containing_extension":
+                extension = question.file_containing_extension
+                found = self._descriptors.of_extension(extension.containing_type, extension.extension_number)
+                what = f"extension {extension.extension_number} of {_shown(extension.containing_type)}"
+                _tell(answer, found, what)
+            case "all_extension_numbers_of_type":
+                name = question.all_extension_numbers_of_type
+                numbers = self._descriptors.extension_numbers(name)
+                if numbers is None:
+                    _tell(answer, None, f"message {_shown(name)}")
+                else:
+                    answer.all_extension_numbers_response.base_type_name = name
+                    answer.all_extension_numbers_response.extension_number.extend(numbers)
+            case _:
+                answer.error_response.error_code = code_pb2.INVALID_ARGUMENT
+                answer.error_response.error_message = "a question that this server does not know, or none at all"
+        return answer
+
+    @cached_property
+    def _descriptors(self) -> Descriptors:
+        # Made for the first question: most servers are never asked.
+        return Descriptors((*map(_file_of, self._services), ERROR_DETAILS))
+
+
+def _tell(answer: _Answer, files: list[bytes] | None, asked_for: str) -> None:
+    if files is None:
+        answer.error_response.error_code = code_pb2.NOT_FOUND
+        answer.error_response.error_message = f"no {asked_for} here"
+    else:
+        answer.file_descriptor_response.file_descriptor_proto.extend(files)
+
+
+def _shown(name: str) -> str:
+    return repr(name[:_MAX_SHOWN])
+
+
+def _file_of(service: str) -> FileDescriptor:
+    for pool in (_V1, health.POOL, descriptor_pool.Default()):
+        try:
+            return pool.FindFileContainingSymbol(service)
+        except KeyError:
+            continue
+    raise RuntimeError(f"the protos of {service} have not been imported")
+
+
+def _as_v1() -> descriptor_pb2.FileDescriptorProto:
+    """The published package has the protocol as v1alpha only; v1 is the same under another name."""
+    published = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(published)
+    renamed = text_format.MessageToString(published).replace("v1alpha", "v1")
+    return text_format.Parse(renamed, descriptor_pb2.FileDescriptorProto())
+
+
+_V1 = descriptor_pool.DescriptorPool()
+_V1.Add(_as_v1())

@@ -14,10 +14,11 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from slotmesh.config import SettingsError, allowed_host
-from slotmesh.runtime import health, reflection
+from slotmesh.runtime import channelz, health, reflection
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
+from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
@@ -31,11 +32,17 @@ class Server(Protocol):
     """What an app needs of its server. `GrpcServer` documents each."""
 
     @property
+    def rpc_times(self) -> RpcTimes: ...
+
+    @property
     def address(self) -> str: ...
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None: ...
 
     async def start(self) -> None: ...
+
+    @property
+    def serving(self) -> bool: ...
 
     def set_serving(self, serving: bool = True) -> None: ...
 
@@ -46,11 +53,18 @@ class GrpcServer:
     """A server to be: add servicers, `start`, `set_serving`, and in the end `stop`."""
 
     def __init__(
-        self, name: str, *, host: str = "127.0.0.1", port: int = 0, insecure: bool = False, so_reuseport: bool = False
+        self,
+        name: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        insecure: bool = False,
+        so_reuseport: bool = False,
+        channelz: bool = False,
     ) -> None:
         """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
 
-        `so_reuseport`: several processes share the port on purpose.
+        `so_reuseport`: several processes share the port on purpose. `channelz`: it answers `grpc.channelz.v1`.
 
         Raises:
             SettingsError: `host` is off loopback and `insecure` is not set.
@@ -60,12 +74,15 @@ class GrpcServer:
         self._host = host
         self._port = port
         self._so_reuseport = so_reuseport
+        self._channelz = channelz
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._server: grpc.aio.Server | None = None
         self._health: health.ServerHealth | None = None
         self._bound_port = 0
         self.turns = StepQueue()
         """For what streams bring and one step cannot deal with."""
+        self.rpc_times = RpcTimes()
+        """Of rpcs that have ended."""
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
         """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
@@ -80,9 +97,11 @@ class GrpcServer:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
         server = grpc.aio.server(options=server_options(so_reuseport=self._so_reuseport))
-        registration = GuardedRegistration(server, self._name, self.turns)
+        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times)
         for register, servicer in self._servicers:
             register(servicer, registration)
+        if self._channelz:
+            channelz.register(registration)
         state = health.ServerHealth()
         state.register(registration)
         state.add(registration.services)
@@ -110,6 +129,11 @@ class GrpcServer:
     def address(self) -> str:
         """`HOST:PORT` as bound. Only after `start`."""
         return join_host_port(self._host, self.port)
+
+    @property
+    def serving(self) -> bool:
+        """What health checks are told."""
+        return self._health is not None and self._health.serving
 
     def set_serving(self, serving: bool = True) -> None:
         """Sets the answer of health checks. Only after `start`."""

@@ -15,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
+from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.setting import Setting, SettingKind, choices
+from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
 
 MAX_SPEC_BYTES = 4 * 2**20
@@ -41,7 +43,9 @@ def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
 
 _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.HANDLER: str,
+    SettingKind.TEXT: str | None,
     SettingKind.INTEGER: int | None,
+    SettingKind.NUMBER: float | None,
     SettingKind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
     SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
     SettingKind.FLAG: bool | None,
@@ -55,7 +59,14 @@ class _Strict(BaseModel):
 
 
 def _type_of(setting: Setting) -> Any:
-    return _TYPES[setting.kind] if setting.kind is not SettingKind.CHOICE else Literal[choices(setting)] | None
+    match setting.kind:
+        case SettingKind.CHOICE:
+            return Literal[choices(setting)] | None
+        case SettingKind.SECTION:
+            fields: dict[str, Any] = {name: (_type_of(each), None) for name, each in setting.settings.items()}
+            return create_model(f"_{setting.name.title()}Document", __base__=_Strict, **fields) | None
+        case _:
+            return _TYPES[setting.kind]
 
 
 _FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in SETTINGS.items()}
@@ -63,8 +74,13 @@ _BackendDocument = create_model("_BackendDocument", __base__=_Strict, **_FIELDS)
 
 
 def _backend(name: str, document: BaseModel) -> Backend:
-    given = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
-    return Backend(name=name, **{SETTINGS[key].attribute: _value(SETTINGS[key], given[key]) for key in given})
+    return Backend(name=name, **_given(SETTINGS, document))
+
+
+def _given(settings: Mapping[str, Setting], document: BaseModel) -> dict[str, Any]:
+    """What a document says of these settings, by their names in Python."""
+    said = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
+    return {settings[key].attribute: _value(settings[key], said[key]) for key in said}
 
 
 def _value(setting: Setting, said: Any) -> Any:
@@ -73,6 +89,10 @@ def _value(setting: Setting, said: Any) -> Any:
             return said.total_seconds()
         case SettingKind.CHOICE:
             return type(setting.default)[said.upper()]
+        case SettingKind.SECTION if setting.section is not None:
+            return setting.section(**_given(setting.settings, said))
+        case SettingKind.NUMBER:
+            return float(said)
         case _:
             return said
 
@@ -87,6 +107,13 @@ def _endpoint(name: str, document: _EndpointDocument) -> Endpoint:
         return Endpoint(name=name)
     return Endpoint(name=name, traffic=TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows))
 
+
+Names = Mapping[str, Any]
+"""The keys that a map of the document may have, with those of the maps below."""
+_SECTIONS: Final[Names] = {
+    "backends": {name: each.settings for name, each in SETTINGS.items()},
+    "endpoints": {name: {} for name in _EndpointDocument.model_fields},
+}
 
 DocumentT = TypeVar("DocumentT", bound=BaseModel)
 
@@ -109,8 +136,8 @@ def parse_mesh(text: str | bytes) -> Mesh:
     mistakes: list[Mistake] = []
     sections = _map("", {} if content is None else content, mistakes)
     mistakes += [
-        Mistake(show(name), "there are `backends` and `endpoints` only")
-        for name in sections.keys() - {"backends", "endpoints"}
+        Mistake(show(name), f"there are `backends` and `endpoints` only{_meant(name, _SECTIONS)}")
+        for name in sections.keys() - _SECTIONS.keys()
     ]
     backends = _resources(_BackendDocument, "backends", sections.get("backends"), mistakes)
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
@@ -135,7 +162,7 @@ def _resources(model: type[DocumentT], section: str, content: object, mistakes: 
             documents[name] = model.model_validate(given)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            mistakes += [_mistake(path, detail) for detail in details]
+            mistakes += [_mistake(path, detail, _SECTIONS[section]) for detail in details]
             for detail in details:
                 given.pop(str(detail["loc"][0]), None)
             documents[name] = model.model_validate(given)
@@ -155,12 +182,15 @@ def _map(path: str, content: object, mistakes: list[Mistake]) -> dict[str, objec
     return {key: value for key, value in content.items() if isinstance(key, str)}
 
 
-def _mistake(path: str, detail: ErrorDetails) -> Mistake:
+def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
-            renamed = RENAMED.get(str(detail["loc"][-1]))
-            return Mistake(where, f"is called {renamed} now" if renamed else "there is no such setting")
+            *outer, name = (str(step) for step in detail["loc"])
+            for step in outer:
+                known = known[step]
+            renamed = RENAMED.get(name)
+            return Mistake(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
         case "value_error":
             return Mistake(where, str(detail["ctx"]["error"]))
         case "literal_error":
@@ -168,6 +198,18 @@ def _mistake(path: str, detail: ErrorDetails) -> Mistake:
         case _:
             message = detail["msg"].removeprefix("Input should be ")
             return Mistake(where, f"must be {message}, is {_kind(detail['input'])}")
+
+
+def _no_such_setting(name: str, known: Names) -> str:
+    return f"there is no such setting{_meant(name, known)}"
+
+
+def _meant(name: str, known: Names) -> str:
+    """What a name of another framework is called here, or the known one that is closest. Empty where nothing is."""
+    for place in FOREIGN.get(name, ()):
+        if place.partition(":")[0] in known:
+            return f"; here it is `{place}`"
+    return did_you_mean(name, known)
 
 
 def _yaml(text: str | bytes) -> object:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from slotmesh.handlers.settings import MAX_ONGOING_LIMIT, MIN_SECONDS
+from slotmesh.spec.autoscale import MAX_REPLICAS, Autoscale
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -46,8 +47,13 @@ class Backend:
     name: str
     handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
     """The class or function. May be left out where the controller does not start the replicas."""
-    num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
+    version: str = setting("", SettingKind.TEXT, bounds=(0, 100), change=Change.REPLACES)
+    """Which version of the code it is: another one replaces replicas. Unset, where the controller launches them: a
+    digest of the handler's module file, taken by each `apply`."""
+    num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_REPLICAS))
     """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
+    autoscale: Autoscale | None = setting(None, SettingKind.SECTION, section=Autoscale)
+    """The controller chooses the number of replicas, by the load; `num_replicas` is left out then."""
     max_ongoing: int | None = setting(None, SettingKind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
     """Calls that one replica executes at once. Unset: what the handler's decorator says."""
     prefetch: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_ONGOING_LIMIT))
@@ -74,6 +80,24 @@ class Backend:
     """How long `check_health` may take. Unset: what the handler's decorator says."""
     own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
     """Whether the handler has an event loop of its own, in a thread. Unset: what the handler's decorator says."""
+    max_surge: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
+    """Replicas beyond `num_replicas` that may run during a rollout. Unset: a quarter of these, 1 at least."""
+    max_unavailable: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
+    """Replicas short of `num_replicas` that may be ready during a rollout. Unset: 0, or 1 where `max_surge` is 0."""
+    min_ready_s: float = setting(1.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
+    """For how long a new replica is ready before an old one leaves for it."""
+    progress_deadline_s: float = setting(600.0, SettingKind.DURATION, bounds=(0.1, MAX_TIME_S))
+    """Time a new replica has to get ready; a rollout goes back when one takes longer."""
+    max_error_rate: float = setting(0.1, SettingKind.NUMBER, bounds=(0.0, 1.0))
+    """By how much the share of calls that fail may be larger at new replicas than at old ones: a rollout goes back when
+    it is. 1: never."""
+
+    @property
+    def least_replicas(self) -> int:
+        """Replicas that run at least, where the controller launches them."""
+        if self.autoscale is not None:
+            return self.autoscale.min
+        return 1 if self.num_replicas is None else self.num_replicas
 
     def routed(self) -> Backend:
         """What routers read of it; all else has its default."""
@@ -82,6 +106,8 @@ class Backend:
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
+CODE: Final = "file:"
+"""How a version begins that the controller took from the code, and that nobody has written."""
 RENAMED: Final = {"max_batch_size": "max_wire_batch_size"}
 """Settings by the names that they had: `@slotmesh.batch` has a `max_batch_size` that means another thing."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}

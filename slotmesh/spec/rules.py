@@ -25,6 +25,7 @@ MAX_EXACT_INTEGER: Final = 2**53
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FILE: Final = re.compile(r"(?:\./)?(?P<module>\w+(?:/\w+)*)\.py:(?P<name>\w+(?:\.\w+)*)")
 _SHOWN: Final = 80
 """Characters, or bits, of an input that a message repeats."""
 
@@ -46,6 +47,16 @@ def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
     yield from _name_mistakes(path, backend.name)
     for name, setting in SETTINGS.items():
         yield from _setting_mistakes(f"{path}.{name}", setting, getattr(backend, setting.attribute))
+    if (autoscale := backend.autoscale) is not None:
+        if backend.num_replicas is not None:
+            yield Mistake(
+                f"{path}.num_replicas", "contradicts autoscale, which chooses the number: leave one of them out"
+            )
+        if autoscale.min > autoscale.max:
+            text = f"is larger than autoscale.max: {number(autoscale.min)} and {number(autoscale.max)}"
+            yield Mistake(f"{path}.autoscale.min", text)
+    if backend.max_surge == 0 and backend.max_unavailable == 0:
+        yield Mistake(f"{path}.max_surge", "0 with `max_unavailable` 0 leaves no way to replace a replica: raise one")
 
 
 def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:
@@ -74,6 +85,17 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def is_path(text: str) -> bool:
+    """Whether this names something of a module, as `MODULE:NAME`."""
+    return _HANDLER.fullmatch(text) is not None
+
+
+def _meant(handler: str) -> str:
+    """`; did you mean MODULE:NAME?` where it is the path of a file, and a name in it."""
+    file = _FILE.fullmatch(handler)
+    return f"; did you mean {file['module'].replace('/', '.')}:{file['name']}?" if file else ""
+
+
 def show(text: str) -> str:
     """An input as a message may repeat it: bounded, and in printable characters."""
     clipped = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
@@ -94,13 +116,20 @@ def _name_mistakes(path: str, name: str) -> Iterator[Mistake]:
 
 def _setting_mistakes(path: str, setting: Setting, value: Any) -> Iterator[Mistake]:
     match setting.kind:
-        case SettingKind.INTEGER | SettingKind.SIZE | SettingKind.DURATION:
+        case SettingKind.SECTION:
+            for name, inner in setting.settings.items() if value is not None else ():
+                yield from _setting_mistakes(f"{path}.{name}", inner, getattr(value, inner.attribute))
+        case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.SIZE | SettingKind.DURATION:
             yield from _bounded(path, value, setting)
         case SettingKind.JSON:
             yield from _config_mistakes(path, value)
         case SettingKind.HANDLER:
-            if value and not _HANDLER.fullmatch(value):
-                yield Mistake(path, f"must be MODULE:NAME, is {show(value)!r}")
+            if value and not is_path(value):
+                yield Mistake(path, f"must be MODULE:NAME, is {show(value)!r}{_meant(value)}")
+        case SettingKind.TEXT:
+            most = int(setting.bounds[1]) if setting.bounds is not None else 0
+            if len(value) > most or not value.isprintable():
+                yield Mistake(path, f"must be a line of at most {most} printable characters, is {show(value)!r}")
         case SettingKind.FLAG | SettingKind.CHOICE:
             pass  # each value that they can have is a right one
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 ValueT = TypeVar("ValueT")
@@ -22,7 +23,11 @@ class SettingKind(Enum):
 
     HANDLER = auto()
     """`MODULE:NAME`, or empty."""
+    TEXT = auto()
+    """A text of one line; its bounds are those of its length, characters."""
     INTEGER = auto()
+    NUMBER = auto()
+    """A number, whole or not."""
     SIZE = auto()
     """Bytes: an integer, in documents with its unit."""
     DURATION = auto()
@@ -32,6 +37,8 @@ class SettingKind(Enum):
     """A member of an Enum: in documents its name in lower case, on the wire its number."""
     JSON = auto()
     """A mapping of names to JSON values."""
+    SECTION = auto()
+    """A map of settings of its own, or None; on the wire a message."""
 
 
 class Change(Enum):
@@ -54,10 +61,14 @@ class Setting:
     kind: SettingKind
     default: Any
     bounds: tuple[float, float] | None = None
-    """The smallest and the largest value; seconds, for a duration."""
+    """The smallest and the largest value; seconds, for a duration, and characters, for a text."""
     is_routed: bool = False
     """Routers read it: it is part of the routing table, which changes with it."""
     change: Change = Change.TAKEN_OVER
+    section: type[Any] | None = None
+    """Of a section: the dataclass that declares its settings."""
+    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    """These, by their names in documents and on the wire."""
 
     @property
     def name(self) -> str:
@@ -72,10 +83,11 @@ def setting(
     bounds: tuple[float, float] | None = None,
     is_routed: bool = False,
     change: Change = Change.TAKEN_OVER,
+    section: type[Any] | None = None,
 ) -> ValueT:
     """Declares a field of a dataclass; `Setting` documents each argument."""
     declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
-    metadata = {_DECLARED: declared}
+    metadata = {_DECLARED: {**declared, "section": section}}
     # Dataclasses take no mapping for a default, be it a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)
@@ -87,8 +99,13 @@ def setting(
 
 def settings_of(model: type[Any]) -> Mapping[str, Setting]:
     """The settings that a dataclass declares, by their names in documents and on the wire, in order."""
-    found = [Setting(attribute=each.name, **each.metadata[_DECLARED]) for each in fields(model) if each.metadata]
+    found = [_declared(each.name, each.metadata[_DECLARED]) for each in fields(model) if each.metadata]
     return {each.name: each for each in found}
+
+
+def _declared(attribute: str, said: Mapping[str, Any]) -> Setting:
+    section = said["section"]
+    return Setting(attribute=attribute, settings={} if section is None else settings_of(section), **said)
 
 
 def choices(setting: Setting) -> tuple[str, ...]:

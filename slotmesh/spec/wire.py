@@ -26,13 +26,7 @@ def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
 def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
     """The backend as a message, with these of its settings."""
     wire = mesh_pb2.Backend(name=backend.name)
-    for name in settings:
-        attribute, write = _WRITTEN[name]
-        if (value := getattr(backend, attribute)) is not None:
-            if write is None:
-                setattr(wire, name, value)
-            else:
-                write(wire, name, value)
+    _write(wire, backend, settings)
     return wire
 
 
@@ -83,22 +77,45 @@ def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
     return TrafficPolicy(weights=dict(wire.weights), shadows=dict(wire.shadows))
 
 
+def _write(wire: Message, said: object, settings: Mapping[str, Setting]) -> None:
+    """Sets the message's fields of these settings to what `said` has."""
+    for name, setting in settings.items():
+        if (value := getattr(said, setting.attribute)) is not None:
+            if setting.kind is SettingKind.SECTION:
+                section = getattr(wire, name)
+                section.SetInParent()
+                _write(section, value, setting.settings)
+            elif (write := _WRITE.get(setting.kind)) is not None:
+                write(wire, name, value)
+            else:
+                setattr(wire, name, value)
+
+
 def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
+    return Backend(name=wire.name, **_read(wire, SETTINGS, f"backends.{show(wire.name)}", mistakes))
+
+
+def _read(wire: Message, settings: Mapping[str, Setting], path: str, mistakes: list[Mistake]) -> dict[str, Any]:
+    """What the message says of these settings, by their names in Python."""
     given: dict[str, Any] = {}
     for field, value in wire.ListFields():
-        if (entry := _READ_AS.get(field.name)) is None:
+        if (setting := settings.get(field.name)) is None:
             continue
-        setting, read = entry
+        if setting.section is not None:
+            inner = _read(value, setting.settings, f"{path}.{setting.name}", mistakes)
+            given[setting.attribute] = setting.section(**inner)
+            continue
+        read = _READ.get(setting.kind)
         if (found := value if read is None else read(setting, value)) is not None:
             given[setting.attribute] = found
         else:
             known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
             text = f"{value} is no value that this version knows; there are {known}"
-            mistakes.append(Mistake(f"backends.{show(wire.name)}.{setting.name}", text))
-    return Backend(name=wire.name, **given)
+            mistakes.append(Mistake(f"{path}.{setting.name}", text))
+    return given
 
 
-def _write_json(wire: mesh_pb2.Backend, name: str, value: Mapping[str, JsonValue]) -> None:
+def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
     if value:
         getattr(wire, name).CopyFrom(struct_to_wire(value))
 
@@ -108,7 +125,7 @@ def _choice(setting: Setting, number: int) -> Any:
     return next((each for each in type(setting.default) if each.value == number), None)
 
 
-_WRITE: Final[dict[SettingKind, Callable[[mesh_pb2.Backend, str, Any], object]]] = {
+_WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
     SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
     SettingKind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
     SettingKind.JSON: _write_json,
@@ -118,8 +135,6 @@ _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
     SettingKind.CHOICE: _choice,
     SettingKind.JSON: lambda _, value: struct_from_wire(value),
 }
-_WRITTEN: Final = {name: (each.attribute, _WRITE.get(each.kind)) for name, each in SETTINGS.items()}
-_READ_AS: Final = {name: (each, _READ.get(each.kind)) for name, each in SETTINGS.items()}
 
 
 # -- messages that have a backend, and said the same in fields of their own before -------------------------------------

@@ -32,11 +32,10 @@ from slotmesh.telemetry.instruments import Buckets, ReadBuckets
 _SCOPE = InstrumentationScope("slotmesh.bridge")
 
 
-class BridgedReader(PrometheusMetricReader):
-    """The Prometheus reader, with histograms that are read and not written."""
+class Bridge:
+    """Histograms that are read and not written."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry=registry, scope_info_enabled=False)
+    def __init__(self) -> None:
         self._sources: list[tuple[names.Metric, ReadBuckets]] = []
         self._started_ns = time.time_ns()
 
@@ -44,13 +43,14 @@ class BridgedReader(PrometheusMetricReader):
         """Exports the histograms that `read` gives, which is called from the thread of the scrape."""
         self._sources.append((metric, read))
 
-    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        if self._sources and metrics_data.resource_metrics:
-            first, *others = metrics_data.resource_metrics
-            mine = ScopeMetrics(scope=_SCOPE, metrics=self._read_sources(), schema_url="")
-            bridged = replace(first, scope_metrics=[*first.scope_metrics, mine])
-            metrics_data = replace(metrics_data, resource_metrics=[bridged, *others])
-        super()._receive_metrics(metrics_data, timeout_millis, **kwargs)
+    def added_to(self, metrics_data: MetricsData) -> MetricsData:
+        """What the SDK has collected, and these."""
+        if not self._sources or not metrics_data.resource_metrics:
+            return metrics_data
+        first, *others = metrics_data.resource_metrics
+        mine = ScopeMetrics(scope=_SCOPE, metrics=self._read_sources(), schema_url="")
+        bridged = replace(first, scope_metrics=[*first.scope_metrics, mine])
+        return replace(metrics_data, resource_metrics=[bridged, *others])
 
     def _read_sources(self) -> list[Metric]:
         now_ns = time.time_ns()
@@ -83,3 +83,14 @@ class BridgedReader(PrometheusMetricReader):
             min=float("-inf"),
             max=float("inf"),
         )
+
+
+class BridgedReader(PrometheusMetricReader):
+    """The Prometheus reader, with those of a bridge."""
+
+    def __init__(self, registry: CollectorRegistry, bridge: Bridge) -> None:
+        super().__init__(registry=registry, scope_info_enabled=False)
+        self._bridge = bridge
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        super()._receive_metrics(self._bridge.added_to(metrics_data), timeout_millis, **kwargs)

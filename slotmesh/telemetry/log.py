@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -38,16 +38,20 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 def setup_logging(
-    log_format: str = "console", log_level: str = "info", fields: Mapping[str, str] = MappingProxyType({})
+    log_format: str = "console",
+    log_level: str = "info",
+    fields: Mapping[str, str] = MappingProxyType({}),
+    facts: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
     """Sends all logs of the process to stderr in one format. For programs: a library leaves this to its application.
 
     `log_format` is `console` or `json`; `log_level` is the name of the least severe level; `fields` are in all that is
-    logged, such as who logs it. May be called again.
+    logged, such as who logs it; and so is what `facts` says where something is logged, such as for which call. May be
+    called again.
     """
 
     def add_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> ProcessorReturnValue:
-        return {**fields, **event}
+        return {**fields, **facts(), **event}
 
     renderers: list[structlog.typing.Processor]
     if log_format == "json":

@@ -6,16 +6,50 @@ closed sets: names in the mesh's specification, the reasons of `slotmesh.errors`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 SERVICE_NAME: Final = "service.name"
+INSTANCE: Final = "service.instance.id"
 ENDPOINT: Final = "slotmesh.endpoint"
 BACKEND: Final = "slotmesh.backend"
 REASON: Final = "slotmesh.reason"
 OUTCOME: Final = "slotmesh.outcome"
 KIND: Final = "slotmesh.member.kind"
+STATE: Final = "slotmesh.replica.state"
+EVENT: Final = "slotmesh.event"
 DIRECTION: Final = "slotmesh.direction"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS: Final = "rpc.response.status_code"
+METHOD: Final = "slotmesh.method"
+"""Of metrics only as far as its values are bounded."""
+# Of spans and logs alone: values that callers choose, or of which there are many.
+CALL_ID: Final = "slotmesh.call.id"
+ATTEMPT: Final = "slotmesh.attempt"
+ROUTER_ID: Final = "slotmesh.router.id"
+REPLICA_ID: Final = "slotmesh.replica.id"
+EXECUTED: Final = "slotmesh.executed"
+BATCH_SIZE: Final = "slotmesh.batch.size"
+LOG_REF_ATTRIBUTE: Final = "slotmesh.log_ref"
+LOG_REF: Final = "log_ref"
+"""Fact of a failure: what is to be looked for in the log."""
+NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_ATTRIBUTES: Final[Mapping[str, str | int | bool]] = MappingProxyType({})
+
+
+class MetricKind(Enum):
+    """What its values mean."""
+
+    COUNTER = "counter"
+    """A total that only grows."""
+    GAUGE = "gauge"
+    """The value of this moment."""
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,110 +60,195 @@ class Metric:
     unit: str
     description: str
     attributes: tuple[str, ...] = ()
+    kind: MetricKind = field(kw_only=True)
 
 
-ROUTER_CALLS = Metric("slotmesh.router.calls", "{call}", "Calls accepted, whatever became of them.", (ENDPOINT,))
-ROUTER_FAILURES = Metric(
+_counter: Final = partial(Metric, kind=MetricKind.COUNTER)
+_gauge: Final = partial(Metric, kind=MetricKind.GAUGE)
+_histogram: Final = partial(Metric, kind=MetricKind.HISTOGRAM)
+
+
+ROUTER_CALLS = _counter("slotmesh.router.calls", "{call}", "Calls accepted, whatever became of them.", (ENDPOINT,))
+ROUTER_FAILURES = _counter(
     "slotmesh.router.failures",
     "{call}",
     "Calls that ended in a failure; the backend is empty where none was chosen.",
     (ENDPOINT, BACKEND, REASON),
 )
-ROUTER_QUEUED = Metric("slotmesh.router.queued", "{call}", "Calls waiting for a replica.", (BACKEND,))
-ROUTER_ONGOING = Metric("slotmesh.router.ongoing", "{call}", "Calls at a replica, not answered yet.", (BACKEND,))
-ROUTER_REFUSALS = Metric(
+ROUTER_QUEUED = _gauge("slotmesh.router.queued", "{call}", "Calls waiting for a replica.", (BACKEND,))
+ROUTER_ONGOING = _gauge(
+    "slotmesh.router.ongoing",
+    "{call}",
+    "Calls at a replica, not answered yet: reservations and calls in slots, too.",
+    (BACKEND,),
+)
+ROUTER_REFUSALS = _counter(
     "slotmesh.router.refusals", "{call}", "Calls that a replica handed back unexecuted.", (BACKEND, REASON)
 )
-ROUTER_RETRIES = Metric(
+ROUTER_RETRIES = _counter(
     "slotmesh.router.retries", "{call}", "Idempotent calls sent again after their replica was lost.", (BACKEND,)
 )
-ROUTER_SHADOWS = Metric(
+ROUTER_SHADOWS = _counter(
     "slotmesh.router.shadows",
     "{call}",
     "Copies sampled for a shadow that ended: completed, failed, or dropped for want of a free slot.",
     (BACKEND, OUTCOME),
 )
-ROUTER_RESERVATIONS = Metric(
+ROUTER_RESERVATIONS = _counter(
     "slotmesh.router.reservations",
     "{reservation}",
     "Reservations that ended: granted, no_slot (none free in time), refused (the queue was full), cancelled or failed.",
     (ENDPOINT, OUTCOME),
 )
-ROUTER_RESERVE_TIME = Metric(
+ROUTER_RESERVE_TIME = _histogram(
     "slotmesh.router.reserve.time", "s", "Time of reservations from their arrival until they were granted.", (BACKEND,)
 )
-ROUTER_QUEUE_TIME = Metric(
+ROUTER_QUEUE_TIME = _histogram(
     "slotmesh.router.queue.time", "s", "Time of calls from their arrival until they were sent to a replica.", (BACKEND,)
 )
-ROUTER_REPLICA_TIME = Metric(
+ROUTER_REPLICA_TIME = _histogram(
     "slotmesh.router.replica.time", "s", "Time of calls from there until the replica answered.", (BACKEND,)
 )
-ROUTER_LINK_FAILURES = Metric("slotmesh.router.link.failures", "{link}", "Links to replicas that broke.", (BACKEND,))
-ROUTER_FRAMES = Metric(
+ROUTER_CALL_TIME = _histogram(
+    "slotmesh.router.call.time",
+    "s",
+    "Time of calls that were executed, from arrival to outcome; methods of an endpoint beyond 32 are _other.",
+    (ENDPOINT, METHOD),
+)
+ROUTER_CALL_QUEUE_TIME = _histogram(
+    "slotmesh.router.call.queue.time",
+    "s",
+    "Time of the same calls from their arrival until they were sent to a replica.",
+    (ENDPOINT, METHOD),
+)
+ROUTER_SESSIONS = _gauge("slotmesh.router.sessions", "{session}", "Sessions whose clients are connected here.")
+ROUTER_LINK_FAILURES = _counter("slotmesh.router.link.failures", "{link}", "Links to replicas that broke.", (BACKEND,))
+ROUTER_FRAMES = _counter(
     "slotmesh.router.frames", "{frame}", "Frames with calls (in) and with results (out) of clients.", (DIRECTION,)
 )
-ROUTER_REPLICA_FRAMES = Metric(
+ROUTER_REPLICA_FRAMES = _counter(
     "slotmesh.router.replica.frames",
     "{frame}",
     "Frames with calls to replicas (out) and with their results (in).",
     (BACKEND, DIRECTION),
 )
-ROUTER_UNKNOWN_BALANCERS = Metric(
+ROUTER_UNKNOWN_BALANCERS = _gauge(
     "slotmesh.router.balancers.unknown",
     "{backend}",
     "1 where the backend's balancer is not known to this version, and another one stands in for it.",
     (BACKEND,),
 )
-ROUTER_STREAMS = Metric("slotmesh.router.streams", "{stream}", "Open client streams.")
-ROUTER_UNREAD = Metric("slotmesh.router.unread", "By", "Results that clients have not read, of all streams.")
-ROUTER_BRAKES = Metric(
+ROUTER_STREAMS = _gauge("slotmesh.router.streams", "{stream}", "Open client streams.")
+ROUTER_UNREAD = _gauge("slotmesh.router.unread", "By", "Results that clients have not read, of all streams.")
+ROUTER_BRAKES = _counter(
     "slotmesh.router.brakes", "{brake}", "Times that calls had to wait as clients had too many results unread."
 )
 
-REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
-REPLICA_FAILURES = Metric(
+REPLICA_CALLS = _counter("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
+REPLICA_FAILURES = _counter(
     "slotmesh.replica.failures", "{call}", "Calls that ended in a failure at the replica.", (BACKEND, REASON)
 )
-REPLICA_ONGOING = Metric(
+REPLICA_ONGOING = _gauge(
     "slotmesh.replica.ongoing", "{call}", "Permits in use: calls being executed, and slots.", (BACKEND,)
 )
-REPLICA_WAITING = Metric("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
-REPLICA_SLOTS_RESERVED = Metric(
+REPLICA_WAITING = _gauge("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
+REPLICA_SLOTS_RESERVED = _gauge(
     "slotmesh.replica.slots.reserved",
     "{slot}",
     "Slots that are reserved, and in which no call runs yet; with all that direct streams hold.",
     (BACKEND,),
 )
-REPLICA_RESERVATIONS = Metric(
+REPLICA_RESERVATIONS = _counter(
     "slotmesh.replica.reservations",
     "{reservation}",
     "Reservations that ended: granted, refused (no room, or draining), cancelled or timed_out while they waited.",
     (BACKEND, OUTCOME),
 )
-REPLICA_SLOTS = Metric(
+REPLICA_SLOTS = _counter(
     "slotmesh.replica.slots",
     "{slot}",
     "Slots that are reserved no more: dispatched, released without a call, or expired.",
     (BACKEND, OUTCOME),
 )
-REPLICA_SLOT_HELD_TIME = Metric(
+REPLICA_SLOT_HELD_TIME = _histogram(
     "slotmesh.replica.slot.held.time", "s", "Time of slots from their grant until a call was dispatched.", (BACKEND,)
 )
-REPLICA_BATCHES = Metric("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
-REPLICA_BLOCKS = Metric(
+REPLICA_BATCHES = _counter("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
+REPLICA_BLOCKS = _counter(
     "slotmesh.replica.loop.blocks", "{block}", "Times that the handler kept its event loop for too long.", (BACKEND,)
 )
-REPLICA_BLOCKED_TIME = Metric("slotmesh.replica.loop.blocked.time", "s", "How long it did, those times.", (BACKEND,))
-REPLICA_BATCH_SIZE = Metric("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
-REPLICA_BATCH_AGE = Metric(
+REPLICA_BLOCKED_TIME = _counter("slotmesh.replica.loop.blocked.time", "s", "How long it did, those times.", (BACKEND,))
+REPLICA_BATCH_SIZE = _histogram("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
+REPLICA_BATCH_AGE = _gauge(
     "slotmesh.replica.batch.age", "s", "How long the oldest running batch has run; 0 while none does.", (BACKEND,)
 )
 
-CONTROLLER_MEMBERS = Metric("slotmesh.controller.members", "{member}", "Attached routers and replicas.", (KIND,))
-CONTROLLER_REVISION = Metric("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")
-CONTROLLER_LAUNCHES = Metric("slotmesh.controller.launches", "{process}", "Replica processes started.", (BACKEND,))
+CONTROLLER_MEMBERS = _gauge("slotmesh.controller.members", "{member}", "Attached routers and replicas.", (KIND,))
+CONTROLLER_IS_LEADER = _gauge(
+    "slotmesh.controller.is.leader",
+    "{controller}",
+    "1 while this controller leads, 0 while it stands by or begins or ends.",
+)
+CONTROLLER_STANDBYS = _gauge(
+    "slotmesh.controller.standbys", "{controller}", "Controllers that stand by for this one; 0 while it does not lead."
+)
+CONTROLLER_TERM = _gauge(
+    "slotmesh.controller.term", "{term}", "The term under which this controller leads; 0 while it does not."
+)
+CONTROLLER_REPLICAS = _gauge(
+    "slotmesh.controller.replicas",
+    "{replica}",
+    "Replicas that the controller knows, by where they are in their life; a suspect one has been silent for a lease.",
+    (BACKEND, STATE),
+)
+CONTROLLER_REPLICAS_WANTED = _gauge(
+    "slotmesh.controller.replicas.wanted",
+    "{replica}",
+    "Replicas that should run, by the settings or by the load; not there where nobody has said how many.",
+    (BACKEND,),
+)
+CONTROLLER_CRASH_LOOPS = _gauge(
+    "slotmesh.controller.crash.loops",
+    "{backend}",
+    "1 while replicas of the backend end soon after their start, again and again, so that the next start waits.",
+    (BACKEND,),
+)
+CONTROLLER_EVENTS = _counter(
+    "slotmesh.controller.events", "{event}", "Events, as `slotmesh events` has them.", (EVENT,)
+)
+CONTROLLER_REVISION = _gauge("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")
+CONTROLLER_LAUNCHES = _counter(
+    "slotmesh.controller.launches", "{process}", "Replica processes started, in place of others as well.", (BACKEND,)
+)
+
+RPC_SERVER_CALL_DURATION = _histogram(
+    "rpc.server.call.duration",
+    "s",
+    "Time of rpcs from their begin to their end, by OpenTelemetry's semantic conventions; a stream is one rpc.",
+    (RPC_SYSTEM, RPC_METHOD, RPC_STATUS),
+)
+PROCESS_LOOP_LAG = _histogram(
+    "slotmesh.process.loop.lag",
+    "s",
+    "How much later than asked for a timer of the event loop ran, four times a second: what a call waits for the loop.",
+)
 
 DIRECTION_IN: Final = "in"
 DIRECTION_OUT: Final = "out"
 KIND_ROUTER: Final = "router"
 KIND_REPLICA: Final = "replica"
+
+
+def metrics() -> Iterator[Metric]:
+    """All of them, as they are declared."""
+    return (each for each in globals().values() if isinstance(each, Metric))
+
+
+def prometheus_name(metric: Metric) -> str:
+    """As Prometheus has it, without what it adds to the parts of a histogram."""
+    name = metric.name.replace(".", "_") + _UNITS.get(metric.unit, "")
+    return f"{name}_total" if metric.kind is MetricKind.COUNTER else name
+
+
+_UNITS: Final = {"s": "_seconds", "By": "_bytes"}
+"""What is counted in braces has no unit there."""

@@ -1,4 +1,4 @@
-"""The one place that chooses and configures the OpenTelemetry SDK: metrics for Prometheus to scrape.
+"""The one place that chooses and configures the OpenTelemetry SDK: metrics, for Prometheus to scrape or pushed.
 
 Purpose: all other code uses OpenTelemetry's API, through the `meter` it is given.
 Invariants: nothing global: two servers in one process do not mix; off without a port, at no cost; after `shutdown` no
@@ -8,22 +8,30 @@ Owner: the service's app.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import socketserver
 import threading
+from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
+from slotmesh.config.otlp import OtlpTarget
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.telemetry.bridge import BridgedReader
-from slotmesh.telemetry.instruments import ReadBuckets, on_this_loop
+from slotmesh.runtime.rpc_times import RpcTimes
+from slotmesh.telemetry.bridge import Bridge, BridgedReader
+from slotmesh.telemetry.instruments import Buckets, ReadBuckets, on_this_loop
 from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.names import SERVICE_NAME, Metric
+from slotmesh.telemetry.loop_lag import LoopLag
+from slotmesh.telemetry.names import INSTANCE, PROCESS_LOOP_LAG, RPC_SERVER_CALL_DURATION, SERVICE_NAME, Metric
+from slotmesh.telemetry.pages import Pages
+from slotmesh.telemetry.setup_push import PushingReader
 from slotmesh.units import join_host_port
 
 _METER = "slotmesh"
@@ -34,20 +42,25 @@ _log = get_logger(__name__)
 
 
 class MetricsServer:
-    """Metrics of one service, served at `http://ADDRESS/metrics`."""
+    """Metrics of one service, and whether it lives and serves: the pages of `http://ADDRESS`."""
 
     def __init__(
         self,
         meter: Meter,
-        reader: BridgedReader | None = None,
+        bridge: Bridge | None = None,
         provider: MeterProvider | None = None,
         http: WSGIServer | None = None,
+        pages: Pages | None = None,
+        push: PushingReader | None = None,
     ) -> None:
         self.meter = meter
         """For the code that registers instruments."""
-        self._reader = reader
+        self._bridge = bridge
+        self._push = push
         self._provider = provider
         self._http = http
+        self._pages = pages
+        self._lag: LoopLag | None = None
         self._thread: threading.Thread | None = None
         if http is not None:
             self._thread = threading.Thread(target=http.serve_forever, args=(_POLL_S,), name="metrics", daemon=True)
@@ -60,11 +73,36 @@ class MetricsServer:
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
         """Exports histograms that the caller keeps; `read` runs on the event loop that runs now."""
-        if self._reader is not None:
-            self._reader.observe_histogram(metric, on_this_loop(read))
+        if self._bridge is not None:
+            self._bridge.observe_histogram(metric, on_this_loop(read))
+
+    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[], str] | None = None) -> None:
+        """Has `/healthz` and `/readyz` tell what this says, and metrics how late the loop is that runs now.
+
+        `why_not` says why it does not serve, in a line; any thread may ask it.
+        """
+        if self._pages is not None:
+            self._pages.look_at(is_serving, *([why_not] if why_not is not None else []))
+        if self._bridge is not None:
+            self._lag = lag = LoopLag()
+            self.observe_histogram(PROCESS_LOOP_LAG, lambda: {(): Buckets.of(lag.times)})
+
+    def observe_rpcs(self, times: RpcTimes) -> None:
+        """Exports the times of a server's rpcs."""
+        self.observe_histogram(
+            RPC_SERVER_CALL_DURATION, lambda: {key: Buckets.of(each) for key, each in times.by_status.items()}
+        )
+
+    async def aclose(self) -> None:
+        """Pushes once more, where metrics are pushed, and stops."""
+        if self._push is not None:
+            await asyncio.to_thread(self._push.shutdown)
+        self.shutdown()
 
     def shutdown(self) -> None:
         """Stops serving and observing. May be called again."""
+        if self._lag is not None:
+            self._lag.stop()
         if self._http is not None and self._thread is not None:
             self._http.shutdown()
             self._thread.join()
@@ -74,27 +112,46 @@ class MetricsServer:
         self._provider = self._http = self._thread = None
 
 
-def setup_metrics(service_name: str, host: str = "127.0.0.1", port: int | None = None) -> MetricsServer:
-    """Starts the Prometheus endpoint of a service; port 0 takes a free one, None or a negative one turns metrics off.
+def setup_metrics(
+    service_name: str,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    *,
+    otlp: OtlpTarget | None = None,
+    instance: str = "",
+) -> MetricsServer:
+    """Starts the Prometheus endpoint of a service; port 0 takes a free one, None or a negative one: there is none.
+
+    Metrics are pushed to `otlp`, where that is given, as those of this `instance`.
 
     Raises:
-        CannotStart: the port is taken, or the host is not one of this machine.
+        CannotStart: the port is taken, the host is not one of this machine, or what pushes is not installed.
     """
-    if port is None or port < 0:
+    has_page = port is not None and port >= 0
+    if not has_page and otlp is None:
         return MetricsServer(NoOpMeterProvider().get_meter(_METER))
+    bridge = Bridge()
+    push = None if otlp is None else PushingReader(otlp, bridge)
+    resource = Resource({SERVICE_NAME: service_name})
+    if push is not None:
+        resource = Resource.create({SERVICE_NAME: service_name, **({INSTANCE: instance} if instance else {})})
     registry = CollectorRegistry()
-    reader = BridgedReader(registry)
-    provider = MeterProvider([reader], Resource({SERVICE_NAME: service_name}), shutdown_on_exit=False)
+    ProcessCollector(registry=registry)
+    readers: list[MetricReader] = [BridgedReader(registry, bridge)] if has_page else []
+    provider = MeterProvider([*readers, *([push] if push else [])], resource, shutdown_on_exit=False)
+    if port is None or port < 0:
+        return MetricsServer(provider.get_meter(_METER), bridge, provider, push=push)
+    pages = Pages(make_wsgi_app(registry))
     server_class = _Ipv6HttpServer if ":" in host else _HttpServer
     try:
-        http = make_server(host, port, make_wsgi_app(registry), server_class, _QuietHandler)
+        http = make_server(host, port, pages, server_class, _QuietHandler)
     except OSError as error:
         provider.shutdown()
         raise CannotStart(
             f"{service_name} cannot serve metrics on {join_host_port(host, port)}: {error.strerror or error};"
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
-    metrics = MetricsServer(provider.get_meter(_METER), reader, provider, http)
+    metrics = MetricsServer(provider.get_meter(_METER), bridge, provider, http, pages, push)
     _log.info("serving metrics", url=f"http://{metrics.address}/metrics")
     return metrics
 

@@ -13,7 +13,7 @@ Nothing else in slotmesh imports this package, which alone of them may import th
 from __future__ import annotations
 
 from slotmesh.testing.backends import Backend
-from slotmesh.testing.calls import batch_contexts, call_context, make_context
+from slotmesh.testing.calls import batch_contexts, call_context, make_context, own_mesh
 from slotmesh.testing.hosting import HostedHandler, handler
 from slotmesh.testing.meshes import RunningMesh, mesh
 from slotmesh.testing.sync import SyncRunningMesh, sync_mesh
@@ -28,5 +28,6 @@ __all__ = [
     "handler",
     "make_context",
     "mesh",
+    "own_mesh",
     "sync_mesh",
 ]

@@ -1,4 +1,4 @@
-"""What `slotmesh.context()` says to code of a handler that a test calls by itself, without a replica."""
+"""What `slotmesh.context()` and `slotmesh.mesh()` say to code of a handler that a test calls without a replica."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
+from slotmesh.client.mesh import Mesh
+from slotmesh.client.sync.mesh import SyncMesh
 from slotmesh.handlers.context import (
     BatchPlace,
     CallContext,
@@ -17,6 +19,7 @@ from slotmesh.handlers.context import (
     current_place,
     deadline_of,
 )
+from slotmesh.handlers.own_mesh import current_source
 
 
 class ContextFields(TypedDict, total=False):
@@ -72,3 +75,38 @@ def _at(place: Place) -> Iterator[None]:
         yield
     finally:
         current_place.reset(token)
+
+
+@contextmanager
+def own_mesh(mesh: Mesh | None = None, sync: SyncMesh | None = None) -> Iterator[None]:
+    """Within the block code of handlers that the test runs itself has these as `slotmesh.mesh()` and `mesh_sync()`.
+
+    So do handlers that `slotmesh.testing.handler` runs; those of `slotmesh.testing.mesh` always have their own mesh.
+
+    Args:
+        mesh: the client of another mesh, as of `slotmesh.testing.mesh`; or what stands in for one: it has `endpoint`.
+        sync: the same for `def` methods.
+    """
+    token = current_source.set(_GivenMesh(mesh, sync))
+    try:
+        yield
+    finally:
+        current_source.reset(token)
+
+
+class _GivenMesh:
+    """A `MeshSource` that a test has set."""
+
+    def __init__(self, mesh: Mesh | None, sync: SyncMesh | None) -> None:
+        self._mesh = mesh
+        self._sync = sync
+
+    def client(self) -> Mesh:
+        if self._mesh is None:
+            raise RuntimeError("slotmesh.testing.own_mesh was given no mesh for asyncio: own_mesh(mesh)")
+        return self._mesh
+
+    def sync_client(self) -> SyncMesh:
+        if self._sync is None:
+            raise RuntimeError("slotmesh.testing.own_mesh was given no mesh for threads: own_mesh(sync=…)")
+        return self._sync

@@ -18,11 +18,13 @@ from typing import Any, Final, NoReturn, cast
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.described import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.spec import model
 from slotmesh.testing.backends import Backend, Handler, as_backend
 from slotmesh.testing.batch_settings import kept as batch_settings_kept
@@ -42,7 +44,8 @@ class HostedHandler(Endpoint):
     """
 
     def __init__(self, stream: CallStream, replica: _Replica, name: str) -> None:
-        super().__init__(stream, ViewOptions(), SlotClient(_NoRouters([_HERE]), 1.0))
+        routers = _NoRouters([_HERE])
+        super().__init__(stream, ViewOptions(), SlotClient(routers, 1.0), DescribedEndpoints(routers))
         self._replica = replica
         self._name = name
 
@@ -193,6 +196,10 @@ class _NoServer:
     """Implements `Server` for a replica that has no address."""
 
     address = _HERE
+    serving = True
+
+    def __init__(self) -> None:
+        self.rpc_times = RpcTimes()
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """It is called directly."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from controller_service.shell.launchers.protocol import Exit, LaunchOrder, OnExit
+from controller_service.shell.launchers.protocol import Exit, Instance, LaunchOrder, OnExit
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.runtime.exits import CannotStart
@@ -50,7 +51,9 @@ class HandlerNames:
 class InProcessLauncher:
     """Implements `Launcher` with tasks."""
 
-    def __init__(self, controller: str, on_exit: OnExit, handlers: HandlerNames) -> None:
+    def __init__(self, controller: str, on_exit: OnExit, handlers: HandlerNames, mint_id: Callable[[str], str]) -> None:
+        """`mint_id` gives a new replica id for a backend."""
+        self._mint_id = mint_id
         self._controller = controller
         self._on_exit = on_exit
         self._handlers = handlers
@@ -70,21 +73,30 @@ class InProcessLauncher:
             known = ", ".join(sorted(self._running)) or "none"
             raise KeyError(f"no replica {replica_id!r} runs; there are {known}") from None
 
-    async def start(self, order: LaunchOrder) -> int:
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        present = sum(it.instance.order == order and it.killing is None for it in self._running.values())
+        for _ in range(count - present):
+            self._start(order)
+
+    def _start(self, order: LaunchOrder) -> None:
+        replica_id = self._mint_id(order.backend)
         settings = ReplicaSettings(
             handler=order.handler,
             backend=order.backend,
-            replica_id=order.replica_id,
+            replica_id=replica_id,
             controller=self._controller,
             port=0,
             metrics_port=-1,
             graceful_timeout=timedelta(seconds=CLOSE_GRACE_S),
             resume_ttl=timedelta(seconds=RESUME_TTL_S),
         )
-        replica = _Replica(ReplicaApp(settings, load=self._handlers.load))
-        self._running[order.replica_id] = replica
-        replica.task = asyncio.create_task(self._live(order.replica_id, replica), name=f"replica {order.replica_id}")
-        return os.getpid()
+        instance = Instance(replica_id=replica_id, order=order, pid=os.getpid())
+        replica = _Replica(instance, ReplicaApp(settings, load=self._handlers.load))
+        self._running[replica_id] = replica
+        replica.task = asyncio.create_task(self._live(replica_id, replica), name=f"replica {replica_id}")
+
+    def observe(self) -> Sequence[Instance]:
+        return [replica.instance for replica in self._running.values()]
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         replica = self._running.get(replica_id)
@@ -93,12 +105,20 @@ class InProcessLauncher:
         replica.app.replica.stop_asked.set()
         replica.killing = asyncio.get_running_loop().call_later(grace_s, replica.cancel)
 
+    def kill(self, replica_id: str) -> None:
+        if replica := self._running.get(replica_id):
+            replica.cancel()
+
+    async def leave(self) -> None:
+        """There are no processes that could go on."""
+        await self.close()
+
     async def drain(self, replica_id: str) -> None:
         """Asks a replica to stop, and waits until it has. Raises KeyError."""
         self.app(replica_id).replica.stop_asked.set()
         await asyncio.wait([self._running[replica_id].task])
 
-    async def kill(self, replica_id: str) -> None:
+    async def cut_off(self, replica_id: str) -> None:
         """Cuts the replica off, and ends it where it stands. Raises KeyError."""
         await self.app(replica_id).server.stop()
         replica = self._running[replica_id]
@@ -142,7 +162,8 @@ class _Replica:
 
     task: asyncio.Task[None]
 
-    def __init__(self, app: ReplicaApp) -> None:
+    def __init__(self, instance: Instance, app: ReplicaApp) -> None:
+        self.instance = instance
         self.app = app
         self.killing: asyncio.TimerHandle | None = None
         """Set once it was asked to end."""

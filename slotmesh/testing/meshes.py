@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from controller_service.app import Controller, open_controller
+from controller_service.app import Controller, mint_replica_id, open_controller
 from controller_service.config import ControllerSettings
 from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
@@ -125,7 +125,7 @@ class RunningMesh(Mesh):
         Raises:
             KeyError: there is none of that id.
         """
-        await self._launcher.kill(replica_id)
+        await self._launcher.cut_off(replica_id)
 
     async def kill_router(self, address: str) -> None:
         """Ends a router where it stands. Clients go on at another one, if there is one: nothing takes its place.
@@ -144,7 +144,9 @@ class RunningMesh(Mesh):
         for name, backend in self._controller.store.read().backends.items():
             replicas = [each for each in observed.replicas(name) if not each.is_over]
             taking = {each.replica_id for each in replicas if each.takes_calls}
-            wanted = 1 if backend.num_replicas is None else backend.num_replicas
+            wanted = backend.least_replicas
+            if backend.autoscale is not None:
+                wanted = max(wanted, len(replicas))
             if len(taking) != wanted or len(replicas) != wanted:
                 return f"{len(taking)} of {wanted} replicas of {name} take calls, {len(replicas)} run"
             ready |= taking
@@ -196,8 +198,8 @@ async def mesh(
     names = HandlerNames()
     launchers: list[InProcessLauncher] = []
 
-    def make_launcher(address: str, on_exit: Any) -> InProcessLauncher:
-        launchers.append(InProcessLauncher(address, on_exit, names))
+    def make_launcher(address: str, on_exit: Any, _logs: Any) -> InProcessLauncher:
+        launchers.append(InProcessLauncher(address, on_exit, names, mint_replica_id))
         return launchers[0]
 
     async with AsyncExitStack() as last:

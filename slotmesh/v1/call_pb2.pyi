@@ -283,13 +283,26 @@ class ResultBatch(_message.Message):
     EXECUTOR_STARTS_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    FIRST_CALL_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     content_type: _builtins.str
     """How the payloads are encoded: the content type of the calls."""
     partial: _builtins.bool
     """More results of these calls follow (a handler that yields)."""
+    first_call_id: _builtins.int
+    """To who named the feature `id_ranges`: the id of the first payload's call; the others follow one by one. 0 where
+    `call_ids` has the ids.
+    """
+    block: _builtins.bytes
+    """To who named the feature `blocks`: all payloads, back to back, in place of `payloads`. Never with `partial`."""
+    payload_sizes: _builtins.bytes
+    """The size of each payload in `block`, bytes: four bytes each, the lowest first."""
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Whose results these are: ids of the client towards a client, run ids towards a router."""
+        """Whose results these are: ids of the client towards a client, run ids towards a router. Empty where `first_call_id` is
+        set.
+        """
 
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -304,7 +317,7 @@ class ResultBatch(_message.Message):
     @_builtins.property
     def executor_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """To a client that named the feature `executors`: where stretches of calls begin that one replica has executed, places
-        in `call_ids`, ascending; the first is 0.
+        in `payloads`, ascending; the first is 0.
         """
 
     @_builtins.property
@@ -326,10 +339,13 @@ class ResultBatch(_message.Message):
         executor_starts: _abc.Iterable[_builtins.int] | None = ...,
         backends: _abc.Iterable[_builtins.str] | None = ...,
         replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        first_call_id: _builtins.int = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "executor_starts", b"executor_starts", "partial", b"partial", "payloads", b"payloads", "replica_ids", b"replica_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "block", b"block", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "executor_starts", b"executor_starts", "first_call_id", b"first_call_id", "partial", b"partial", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "replica_ids", b"replica_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,23 +359,29 @@ class CallErrors(_message.Message):
 
     CALL_IDS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The calls that failed."""
+        """The calls that failed. Empty where `calls` has them."""
 
     @_builtins.property
     def failure(self) -> Global___Failure:
         """The failure that all of them share."""
+
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdRange]:
+        """To who named the feature `id_ranges`: the calls that failed, neighbours as one range."""
 
     def __init__(
         self,
         *,
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
         failure: Global___Failure | None = ...,
+        calls: _abc.Iterable[Global___IdRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "failure", b"failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "calls", b"calls", "failure", b"failure"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ What operators call: the control plane's front door."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -52,6 +53,106 @@ CHANGE_UNCHANGED: Change.ValueType  # 3
 CHANGE_DELETED: Change.ValueType  # 4
 """It is there no more."""
 Global___Change: _TypeAlias = Change  # noqa: Y015
+
+class _ShiftFigure:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShiftFigureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftFigure.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHIFT_FIGURE_UNSPECIFIED: _ShiftFigure.ValueType  # 0
+    """Never sent; refused."""
+    SHIFT_FIGURE_ERROR_RATE: _ShiftFigure.ValueType  # 1
+    """The share of calls that failed or were not answered (`CallEnds`)."""
+    SHIFT_FIGURE_P99: _ShiftFigure.ValueType  # 2
+    """The time within which 99 of 100 calls ended well; those that were not answered count as slower than any other. It is
+    known to the bounds of `CallEnds.times`, and taken for the upper one: a limit between two bounds is as the lower one.
+    """
+
+class ShiftFigure(_ShiftFigure, metaclass=_ShiftFigureEnumTypeWrapper):
+    """What guards of a shift look at, of the calls of one backend."""
+
+SHIFT_FIGURE_UNSPECIFIED: ShiftFigure.ValueType  # 0
+"""Never sent; refused."""
+SHIFT_FIGURE_ERROR_RATE: ShiftFigure.ValueType  # 1
+"""The share of calls that failed or were not answered (`CallEnds`)."""
+SHIFT_FIGURE_P99: ShiftFigure.ValueType  # 2
+"""The time within which 99 of 100 calls ended well; those that were not answered count as slower than any other. It is
+known to the bounds of `CallEnds.times`, and taken for the upper one: a limit between two bounds is as the lower one.
+"""
+Global___ShiftFigure: _TypeAlias = ShiftFigure  # noqa: Y015
+
+class _ShiftPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShiftPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHIFT_PHASE_UNSPECIFIED: _ShiftPhase.ValueType  # 0
+    """A phase that this version does not know."""
+    SHIFT_PHASE_SHIFTING: _ShiftPhase.ValueType  # 1
+    """It is under way."""
+    SHIFT_PHASE_COMPLETE: _ShiftPhase.ValueType  # 2
+    """The weights are those that were asked for, and no guard has tripped in the last step."""
+    SHIFT_PHASE_TAKEN_BACK: _ShiftPhase.ValueType  # 3
+    """A guard has tripped: the weights are those before the shift."""
+    SHIFT_PHASE_STOPPED: _ShiftPhase.ValueType  # 4
+    """Somebody has stopped it where it was, or brought the weights before it back."""
+    SHIFT_PHASE_OVERTAKEN: _ShiftPhase.ValueType  # 5
+    """Somebody has changed the weights meanwhile."""
+
+class ShiftPhase(_ShiftPhase, metaclass=_ShiftPhaseEnumTypeWrapper):
+    """Where a shift is."""
+
+SHIFT_PHASE_UNSPECIFIED: ShiftPhase.ValueType  # 0
+"""A phase that this version does not know."""
+SHIFT_PHASE_SHIFTING: ShiftPhase.ValueType  # 1
+"""It is under way."""
+SHIFT_PHASE_COMPLETE: ShiftPhase.ValueType  # 2
+"""The weights are those that were asked for, and no guard has tripped in the last step."""
+SHIFT_PHASE_TAKEN_BACK: ShiftPhase.ValueType  # 3
+"""A guard has tripped: the weights are those before the shift."""
+SHIFT_PHASE_STOPPED: ShiftPhase.ValueType  # 4
+"""Somebody has stopped it where it was, or brought the weights before it back."""
+SHIFT_PHASE_OVERTAKEN: ShiftPhase.ValueType  # 5
+"""Somebody has changed the weights meanwhile."""
+Global___ShiftPhase: _TypeAlias = ShiftPhase  # noqa: Y015
+
+class _RolloutPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RolloutPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolloutPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLLOUT_PHASE_UNSPECIFIED: _RolloutPhase.ValueType  # 0
+    """A phase that this version does not know."""
+    ROLLOUT_PHASE_COMPLETE: _RolloutPhase.ValueType  # 1
+    """All replicas that should run have run its settings."""
+    ROLLOUT_PHASE_PROGRESSING: _RolloutPhase.ValueType  # 2
+    """Replicas are being replaced."""
+    ROLLOUT_PHASE_PAUSED: _RolloutPhase.ValueType  # 3
+    """It is held."""
+    ROLLOUT_PHASE_ROLLING_BACK: _RolloutPhase.ValueType  # 4
+    """The rollout before it was taken back, and its replicas are being replaced."""
+    ROLLOUT_PHASE_FAILING: _RolloutPhase.ValueType  # 5
+    """New replicas fail, and there is nothing to go back to."""
+
+class RolloutPhase(_RolloutPhase, metaclass=_RolloutPhaseEnumTypeWrapper):
+    """Where a rollout is."""
+
+ROLLOUT_PHASE_UNSPECIFIED: RolloutPhase.ValueType  # 0
+"""A phase that this version does not know."""
+ROLLOUT_PHASE_COMPLETE: RolloutPhase.ValueType  # 1
+"""All replicas that should run have run its settings."""
+ROLLOUT_PHASE_PROGRESSING: RolloutPhase.ValueType  # 2
+"""Replicas are being replaced."""
+ROLLOUT_PHASE_PAUSED: RolloutPhase.ValueType  # 3
+"""It is held."""
+ROLLOUT_PHASE_ROLLING_BACK: RolloutPhase.ValueType  # 4
+"""The rollout before it was taken back, and its replicas are being replaced."""
+ROLLOUT_PHASE_FAILING: RolloutPhase.ValueType  # 5
+"""New replicas fail, and there is nothing to go back to."""
+Global___RolloutPhase: _TypeAlias = RolloutPhase  # noqa: Y015
 
 class _EventKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -105,6 +206,30 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The owner of partitions was told to give them up."""
     EVENT_KIND_PARTITIONS_ORPHANED: _EventKind.ValueType  # 22
     """Partitions have no owner: no replica is ready."""
+    EVENT_KIND_REPLICA_FOUND: _EventKind.ValueType  # 23
+    """The process of a replica runs on from before the controller's start: it was not started again."""
+    EVENT_KIND_REPLICA_DEAD: _EventKind.ValueType  # 24
+    """A launched replica was silent for too long: its process is killed, and another one is started in its place."""
+    EVENT_KIND_BACKEND_CRASH_LOOPING: _EventKind.ValueType  # 25
+    """Replicas of a backend end soon after their start, again and again: the next start waits."""
+    EVENT_KIND_BACKEND_SCALED: _EventKind.ValueType  # 26
+    """The load of a backend asks for another number of replicas."""
+    EVENT_KIND_ROLLOUT_STARTED: _EventKind.ValueType  # 30
+    """Replicas of a backend are being replaced, since what they are started with was changed."""
+    EVENT_KIND_ROLLOUT_COMPLETE: _EventKind.ValueType  # 31
+    """All replicas of a backend run its present settings."""
+    EVENT_KIND_ROLLOUT_TAKEN_BACK: _EventKind.ValueType  # 32
+    """The new replicas of a backend fail: the settings before are in force again."""
+    EVENT_KIND_TRAFFIC_SHIFT_STARTED: _EventKind.ValueType  # 40
+    """The weights of an endpoint are being shifted step by step."""
+    EVENT_KIND_TRAFFIC_SHIFT_STEPPED: _EventKind.ValueType  # 41
+    """The next step of a shift is in force."""
+    EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: _EventKind.ValueType  # 42
+    """A shift has got where it should."""
+    EVENT_KIND_TRAFFIC_SHIFT_TAKEN_BACK: _EventKind.ValueType  # 43
+    """A guard has tripped: the weights before the shift are in force again."""
+    EVENT_KIND_TRAFFIC_SHIFT_ENDED: _EventKind.ValueType  # 44
+    """Somebody has ended a shift, or changed the weights meanwhile."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kinds of events."""
@@ -155,6 +280,30 @@ EVENT_KIND_PARTITIONS_LEAVING: EventKind.ValueType  # 21
 """The owner of partitions was told to give them up."""
 EVENT_KIND_PARTITIONS_ORPHANED: EventKind.ValueType  # 22
 """Partitions have no owner: no replica is ready."""
+EVENT_KIND_REPLICA_FOUND: EventKind.ValueType  # 23
+"""The process of a replica runs on from before the controller's start: it was not started again."""
+EVENT_KIND_REPLICA_DEAD: EventKind.ValueType  # 24
+"""A launched replica was silent for too long: its process is killed, and another one is started in its place."""
+EVENT_KIND_BACKEND_CRASH_LOOPING: EventKind.ValueType  # 25
+"""Replicas of a backend end soon after their start, again and again: the next start waits."""
+EVENT_KIND_BACKEND_SCALED: EventKind.ValueType  # 26
+"""The load of a backend asks for another number of replicas."""
+EVENT_KIND_ROLLOUT_STARTED: EventKind.ValueType  # 30
+"""Replicas of a backend are being replaced, since what they are started with was changed."""
+EVENT_KIND_ROLLOUT_COMPLETE: EventKind.ValueType  # 31
+"""All replicas of a backend run its present settings."""
+EVENT_KIND_ROLLOUT_TAKEN_BACK: EventKind.ValueType  # 32
+"""The new replicas of a backend fail: the settings before are in force again."""
+EVENT_KIND_TRAFFIC_SHIFT_STARTED: EventKind.ValueType  # 40
+"""The weights of an endpoint are being shifted step by step."""
+EVENT_KIND_TRAFFIC_SHIFT_STEPPED: EventKind.ValueType  # 41
+"""The next step of a shift is in force."""
+EVENT_KIND_TRAFFIC_SHIFT_COMPLETE: EventKind.ValueType  # 42
+"""A shift has got where it should."""
+EVENT_KIND_TRAFFIC_SHIFT_TAKEN_BACK: EventKind.ValueType  # 43
+"""A guard has tripped: the weights before the shift are in force again."""
+EVENT_KIND_TRAFFIC_SHIFT_ENDED: EventKind.ValueType  # 44
+"""Somebody has ended a shift, or changed the weights meanwhile."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -167,12 +316,22 @@ class ApplyMeshRequest(_message.Message):
     PRUNE_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that `mesh` lacks."""
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    merge: _builtins.bool
+    """`mesh` is a file that may have been applied before, with `merge`. Only what it has changed since then is changed, field
+    by field: each setting of a backend, the weights of an endpoint and its shadows. What others have changed stays. A
+    field that both have changed is a conflict: nothing is changed, with APPLY_CONFLICT. Backends and endpoints that were
+    never applied so become what `mesh` says.
+    """
+    force: _builtins.bool
+    """With `merge`: what `mesh` has changed goes before what others have changed. There is no conflict."""
     @_builtins.property
     def mesh(self) -> _mesh_pb2.Mesh:
         """The mesh that should be. An endpoint without `traffic` keeps the policy that it has."""
@@ -184,10 +343,12 @@ class ApplyMeshRequest(_message.Message):
         prune: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        merge: _builtins.bool = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "mesh", b"mesh", "prune", b"prune"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -206,6 +367,8 @@ class ApplyMeshResponse(_message.Message):
     UPDATED_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    CONFLICTS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     @_builtins.property
@@ -224,6 +387,14 @@ class ApplyMeshResponse(_message.Message):
     def deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was deleted."""
 
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """With `merge`: the fields that were changed."""
+
+    @_builtins.property
+    def conflicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldConflict]:
+        """With `merge` and `dry_run`: the conflicts for which it would be refused."""
+
     def __init__(
         self,
         *,
@@ -232,14 +403,88 @@ class ApplyMeshResponse(_message.Message):
         updated: _abc.Iterable[_builtins.str] | None = ...,
         unchanged: _abc.Iterable[_builtins.str] | None = ...,
         deleted: _abc.Iterable[_builtins.str] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
+        conflicts: _abc.Iterable[Global___FieldConflict] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "revision", b"revision", "unchanged", b"unchanged", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "unchanged", b"unchanged", "updated", b"updated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyMeshResponse: _TypeAlias = ApplyMeshResponse  # noqa: Y015
+
+@_typing.final
+class FieldChange(_message.Message):
+    """A field of a backend or endpoint that was changed. Values are for people, as a document has them; `unset` is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """As `backend/NAME` or `endpoint/NAME`."""
+    field: _builtins.str
+    """The field, as `num_replicas` or `traffic`."""
+    before: _builtins.str
+    """What it was."""
+    after: _builtins.str
+    """What it is."""
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        field: _builtins.str = ...,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "field", b"field", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldChange: _TypeAlias = FieldChange  # noqa: Y015
+
+@_typing.final
+class FieldConflict(_message.Message):
+    """A field that somebody has changed since a file was applied last, and that the file has changed, too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """As `backend/NAME` or `endpoint/NAME`."""
+    field: _builtins.str
+    """The field, as `num_replicas` or `traffic`."""
+    applied: _builtins.str
+    """What the file said when it was applied last."""
+    live: _builtins.str
+    """What it is."""
+    wanted: _builtins.str
+    """What the file says."""
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        field: _builtins.str = ...,
+        applied: _builtins.str = ...,
+        live: _builtins.str = ...,
+        wanted: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "field", b"field", "live", b"live", "subject", b"subject", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldConflict: _TypeAlias = FieldConflict  # noqa: Y015
 
 @_typing.final
 class ApplyBackendRequest(_message.Message):
@@ -374,27 +619,197 @@ class ListBackendsResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ScaledToEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     BACKENDS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    SCALED_TO_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision that has it."""
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Backend]:
         """The backends, by name."""
 
+    @_builtins.property
+    def scaled_to(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How many replicas of a backend should run, by its name, where that follows from its load."""
+
     def __init__(
         self,
         *,
         backends: _abc.Iterable[_mesh_pb2.Backend] | None = ...,
         revision: _builtins.int = ...,
+        scaled_to: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "revision", b"revision", "scaled_to", b"scaled_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListBackendsResponse: _TypeAlias = ListBackendsResponse  # noqa: Y015
+
+@_typing.final
+class DescribeBackendRequest(_message.Message):
+    """Arguments of `ControllerService.DescribeBackend`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The backend's name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeBackendRequest: _TypeAlias = DescribeBackendRequest  # noqa: Y015
+
+@_typing.final
+class DescribeBackendResponse(_message.Message):
+    """Result of `ControllerService.DescribeBackend`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    LATEST_DECISION_FIELD_NUMBER: _builtins.int
+    LATEST_CHANGE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has it."""
+    wanted_replicas: _builtins.int
+    """How many replicas should run. Unset where somebody else starts them and nobody has said how many."""
+    @_builtins.property
+    def backend(self) -> _mesh_pb2.Backend:
+        """The backend."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Replica]:
+        """Its replicas, by id."""
+
+    @_builtins.property
+    def latest_decision(self) -> Global___ScaleDecision:
+        """The newest look at its load, be it that nothing was changed. Unset where its number does not follow the load."""
+
+    @_builtins.property
+    def latest_change(self) -> Global___ScaleDecision:
+        """The newest look that changed the number. Unset where none has since the controller's start."""
+
+    def __init__(
+        self,
+        *,
+        backend: _mesh_pb2.Backend | None = ...,
+        revision: _builtins.int = ...,
+        replicas: _abc.Iterable[_mesh_pb2.Replica] | None = ...,
+        wanted_replicas: _builtins.int | None = ...,
+        latest_decision: Global___ScaleDecision | None = ...,
+        latest_change: Global___ScaleDecision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "backend", b"backend", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "backend", b"backend", "latest_change", b"latest_change", "latest_decision", b"latest_decision", "replicas", b"replicas", "revision", b"revision", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
+    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
+
+Global___DescribeBackendResponse: _TypeAlias = DescribeBackendResponse  # noqa: Y015
+
+@_typing.final
+class ScaleDecision(_message.Message):
+    """What a look at the load of a backend came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    FROM_REPLICAS_FIELD_NUMBER: _builtins.int
+    TO_REPLICAS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    ONGOING_FIELD_NUMBER: _builtins.int
+    QUEUE_TIME_FIELD_NUMBER: _builtins.int
+    ROUTERS_FIELD_NUMBER: _builtins.int
+    LATE_ROUTERS_FIELD_NUMBER: _builtins.int
+    SILENT_ROUTERS_FIELD_NUMBER: _builtins.int
+    from_replicas: _builtins.int
+    """Replicas that should have run."""
+    to_replicas: _builtins.int
+    """Replicas that should run from then on."""
+    reason: _builtins.str
+    """Why, with the figures that decided, for a person."""
+    ready: _builtins.int
+    """Replicas that took calls."""
+    starting: _builtins.int
+    """Replicas that were starting."""
+    queued: _builtins.int
+    """Calls that waited at routers."""
+    ongoing: _builtins.int
+    """Calls at replicas."""
+    routers: _builtins.int
+    """Routers whose reports the figures are sums of."""
+    late_routers: _builtins.int
+    """Of these, those whose newest report was more than 2.5 s old."""
+    silent_routers: _builtins.int
+    """Routers that had not reported yet: what they have is not in the figures."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    @_builtins.property
+    def queue_time(self) -> _duration_pb2.Duration:
+        """How long what waited at a router had to wait until all of it was sent; of all routers the longest."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        from_replicas: _builtins.int = ...,
+        to_replicas: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        ready: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        queued: _builtins.int = ...,
+        ongoing: _builtins.int = ...,
+        queue_time: _duration_pb2.Duration | None = ...,
+        routers: _builtins.int = ...,
+        late_routers: _builtins.int = ...,
+        silent_routers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_time", b"queue_time", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_replicas", b"from_replicas", "late_routers", b"late_routers", "ongoing", b"ongoing", "queue_time", b"queue_time", "queued", b"queued", "ready", b"ready", "reason", b"reason", "routers", b"routers", "silent_routers", b"silent_routers", "starting", b"starting", "time", b"time", "to_replicas", b"to_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleDecision: _TypeAlias = ScaleDecision  # noqa: Y015
 
 @_typing.final
 class DeleteBackendRequest(_message.Message):
@@ -742,6 +1157,655 @@ class SetTrafficResponse(_message.Message):
 Global___SetTrafficResponse: _TypeAlias = SetTrafficResponse  # noqa: Y015
 
 @_typing.final
+class ShiftGuard(_message.Message):
+    """What a shift goes back for: a figure of a backend whose weight it raises is above the limit, in the present step. Of fewer
+    calls than `min_calls`, as many as are missing are taken for good ones.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIGURE_FIELD_NUMBER: _builtins.int
+    MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
+    MAX_TIME_FIELD_NUMBER: _builtins.int
+    figure: Global___ShiftFigure.ValueType
+    """Which figure."""
+    max_error_rate: _builtins.float
+    """Of an error rate: the largest share that may be, from 0 to below 1."""
+    @_builtins.property
+    def max_time(self) -> _duration_pb2.Duration:
+        """Of a time: the longest that may be, above 0, 30 s at most."""
+
+    def __init__(
+        self,
+        *,
+        figure: Global___ShiftFigure.ValueType = ...,
+        max_error_rate: _builtins.float = ...,
+        max_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["max_time", b"max_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "max_error_rate", b"max_error_rate", "max_time", b"max_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShiftGuard: _TypeAlias = ShiftGuard  # noqa: Y015
+
+@_typing.final
+class ShiftTrafficRequest(_message.Message):
+    """Arguments of `ControllerService.ShiftTraffic`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    GUARDS_FIELD_NUMBER: _builtins.int
+    MIN_CALLS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint's name."""
+    step: _builtins.float
+    """By how much the weight that changes most changes in one step, 0.01 to 1."""
+    min_calls: _builtins.int
+    """Calls of each backend whose weight rises that must have ended in a step before guards let the next one begin, 1 to
+    1,000,000. 0 means 100.
+    """
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What the weights of these backends should become, 0 to 1 each, 1 at most in all. What is left is divided among the
+        other backends as it is now.
+        """
+
+    @_builtins.property
+    def every(self) -> _duration_pb2.Duration:
+        """How long a step lasts at least, 1 s to 7 days."""
+
+    @_builtins.property
+    def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftGuard]:
+        """Each figure once. Without any the shift does not go back by itself."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        step: _builtins.float = ...,
+        every: _duration_pb2.Duration | None = ...,
+        guards: _abc.Iterable[Global___ShiftGuard] | None = ...,
+        min_calls: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "step", b"step", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___ShiftTrafficRequest: _TypeAlias = ShiftTrafficRequest  # noqa: Y015
+
+@_typing.final
+class ShiftTrafficResponse(_message.Message):
+    """Result of `ControllerService.ShiftTraffic`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has the first step."""
+    steps: _builtins.int
+    """In how many steps it gets there."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShiftTrafficResponse: _TypeAlias = ShiftTrafficResponse  # noqa: Y015
+
+@_typing.final
+class EndShiftRequest(_message.Message):
+    """Arguments of `ControllerService.EndShift`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    GO_BACK_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint's name."""
+    go_back: _builtins.bool
+    """The weights become what they were before the shift. Otherwise they stay as they are."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        go_back: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___EndShiftRequest: _TypeAlias = EndShiftRequest  # noqa: Y015
+
+@_typing.final
+class EndShiftResponse(_message.Message):
+    """Result of `ControllerService.EndShift`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision after that."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndShiftResponse: _TypeAlias = EndShiftResponse  # noqa: Y015
+
+@_typing.final
+class TrafficShift(_message.Message):
+    """The newest shift of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FromWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ToWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    FROM_WEIGHTS_FIELD_NUMBER: _builtins.int
+    TO_WEIGHTS_FIELD_NUMBER: _builtins.int
+    STEP_NUMBER_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    GUARDS_FIELD_NUMBER: _builtins.int
+    MIN_CALLS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    STEP_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint's name."""
+    phase: Global___ShiftPhase.ValueType
+    """Where it is."""
+    step_number: _builtins.int
+    """The step that it is in, or was in when it ended, from 1."""
+    steps: _builtins.int
+    """How many steps there are."""
+    step: _builtins.float
+    """By how much the weight that changes most changes in one step."""
+    min_calls: _builtins.int
+    """Calls that must have ended in a step before guards let the next one begin."""
+    who: _builtins.str
+    """Who asked for it, for a person."""
+    reason: _builtins.str
+    """Why it ended, for a person: which figure of which backend, or who ended it. Empty while it is under way."""
+    waits_for: _builtins.str
+    """What the next step waits for although its time has come, for a person. Empty where it waits for nothing else."""
+    @_builtins.property
+    def from_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The weights before it."""
+
+    @_builtins.property
+    def to_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The weights after its last step."""
+
+    @_builtins.property
+    def every(self) -> _duration_pb2.Duration:
+        """How long a step lasts at least."""
+
+    @_builtins.property
+    def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftGuard]:
+        """What it goes back for."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def step_time(self) -> _timestamp_pb2.Timestamp:
+        """When its present step began."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ended. Unset while it is under way."""
+
+    @_builtins.property
+    def figures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftFigures]:
+        """The figures of the present step, of the backends whose weight rises, by name. None once it has ended."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        phase: Global___ShiftPhase.ValueType = ...,
+        from_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        to_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        step_number: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        step: _builtins.float = ...,
+        every: _duration_pb2.Duration | None = ...,
+        guards: _abc.Iterable[Global___ShiftGuard] | None = ...,
+        min_calls: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        step_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        who: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        waits_for: _builtins.str = ...,
+        figures: _abc.Iterable[Global___ShiftFigures] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "every", b"every", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_time", b"step_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficShift: _TypeAlias = TrafficShift  # noqa: Y015
+
+@_typing.final
+class ShiftFigures(_message.Message):
+    """What has become of a backend's calls in the present step of a shift, as far as this controller has heard. It counts anew
+    when it starts again.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    P99_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    calls: _builtins.int
+    """Calls that ended."""
+    failed: _builtins.int
+    """Those of them that failed."""
+    unanswered: _builtins.int
+    """Those of them that were not answered."""
+    @_builtins.property
+    def p99(self) -> _duration_pb2.Duration:
+        """The upper bound of the time within which 99 of 100 ended well. Unset where no call has ended, or where it is above 30 s."""
+
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        unanswered: _builtins.int = ...,
+        p99: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["p99", b"p99"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "p99", b"p99", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShiftFigures: _TypeAlias = ShiftFigures  # noqa: Y015
+
+@_typing.final
+class ListShiftsRequest(_message.Message):
+    """Arguments of `ControllerService.ListShifts`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """Only that of this endpoint. Empty means all."""
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListShiftsRequest: _TypeAlias = ListShiftsRequest  # noqa: Y015
+
+@_typing.final
+class ListShiftsResponse(_message.Message):
+    """Result of `ControllerService.ListShifts`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHIFTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrafficShift]:
+        """The shifts, by endpoint."""
+
+    def __init__(
+        self,
+        *,
+        shifts: _abc.Iterable[Global___TrafficShift] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shifts", b"shifts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListShiftsResponse: _TypeAlias = ListShiftsResponse  # noqa: Y015
+
+@_typing.final
+class ListRevisionsRequest(_message.Message):
+    """Arguments of `ControllerService.ListRevisions`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Revisions in the response, at most. 0 means 100. A page of more than 1 MiB ends earlier, after one revision at least."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before. Empty means the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevisionsRequest: _TypeAlias = ListRevisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListRevisionsResponse(_message.Message):
+    """Result of `ControllerService.ListRevisions`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """What the request for the next page says as `page_token`. Empty means that this is the last one."""
+    revision: _builtins.int
+    """The configuration's present revision."""
+    @_builtins.property
+    def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationRevision]:
+        """The revisions that changed a backend or an endpoint, newest first."""
+
+    def __init__(
+        self,
+        *,
+        revisions: _abc.Iterable[Global___ConfigurationRevision] | None = ...,
+        next_page_token: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "revisions", b"revisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevisionsResponse: _TypeAlias = ListRevisionsResponse  # noqa: Y015
+
+@_typing.final
+class ConfigurationRevision(_message.Message):
+    """A revision of the configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Its number: what `RollbackRequest.revision` says."""
+    base_revision: _builtins.int
+    """The configuration's revision before it: going back there undoes this one. It can be gone back to as long as this one
+    is kept.
+    """
+    who: _builtins.str
+    """Who asked for it, as `slotmesh at 127.0.0.1:52114`, for a person. Empty where that is not known."""
+    note: _builtins.str
+    """Why, as `rollback to revision 12`, for a person. Empty where nobody said."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was made. Unset where that is not known."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationChange]:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        base_revision: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        who: _builtins.str = ...,
+        note: _builtins.str = ...,
+        changes: _abc.Iterable[Global___ConfigurationChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "changes", b"changes", "note", b"note", "revision", b"revision", "time", b"time", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigurationRevision: _TypeAlias = ConfigurationRevision  # noqa: Y015
+
+@_typing.final
+class ConfigurationChange(_message.Message):
+    """What a revision did to a backend or an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    subject: _builtins.str
+    """Which one, as `backend/NAME` or `endpoint/NAME`."""
+    change: Global___Change.ValueType
+    """What became of it."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The settings that were changed, by name. Empty unless it was updated."""
+
+    def __init__(
+        self,
+        *,
+        subject: _builtins.str = ...,
+        change: Global___Change.ValueType = ...,
+        fields: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "fields", b"fields", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigurationChange: _TypeAlias = ConfigurationChange  # noqa: Y015
+
+@_typing.final
+class RollbackRequest(_message.Message):
+    """Arguments of `ControllerService.Rollback`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The revision whose configuration should be again. Unset: the one before the newest, so that this one is undone."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int | None = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+
+Global___RollbackRequest: _TypeAlias = RollbackRequest  # noqa: Y015
+
+@_typing.final
+class RollbackResponse(_message.Message):
+    """Result of `ControllerService.Rollback`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    ROLLED_BACK_TO_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    UPDATED_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision after the change."""
+    rolled_back_to: _builtins.int
+    """The revision whose configuration this is."""
+    @_builtins.property
+    def created(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was created, as `backend/NAME` or `endpoint/NAME`."""
+
+    @_builtins.property
+    def updated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was changed."""
+
+    @_builtins.property
+    def deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was deleted."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        rolled_back_to: _builtins.int = ...,
+        created: _abc.Iterable[_builtins.str] | None = ...,
+        updated: _abc.Iterable[_builtins.str] | None = ...,
+        deleted: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "updated", b"updated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackResponse: _TypeAlias = RollbackResponse  # noqa: Y015
+
+@_typing.final
 class ListReplicasRequest(_message.Message):
     """Arguments of `ControllerService.ListReplicas`."""
 
@@ -853,6 +1917,201 @@ class ListRoutersResponse(_message.Message):
 Global___ListRoutersResponse: _TypeAlias = ListRoutersResponse  # noqa: Y015
 
 @_typing.final
+class GetSnapshotRequest(_message.Message):
+    """Arguments of `ControllerService.GetSnapshot`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSnapshotRequest: _TypeAlias = GetSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class GetSnapshotResponse(_message.Message):
+    """Result of `ControllerService.GetSnapshot`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    UNLISTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    ROUTERS_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """The store generation of the newest routing table."""
+    revision: _builtins.int
+    """The revision of the newest routing table."""
+    unlisted_replicas: _builtins.int
+    """How many replicas did not fit."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was taken, by the controller's wall clock."""
+
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Endpoint]:
+        """The endpoints, by name."""
+
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendSummary]:
+        """The backends, by name."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledReplica]:
+        """The replicas, by backend and id, as many as fit 2 MiB. Errors and warnings are their last line."""
+
+    @_builtins.property
+    def routers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampledRouter]:
+        """The routers, by id. One that is gone is not there, nor is what it has counted."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        endpoints: _abc.Iterable[_mesh_pb2.Endpoint] | None = ...,
+        backends: _abc.Iterable[Global___BackendSummary] | None = ...,
+        replicas: _abc.Iterable[Global___SampledReplica] | None = ...,
+        unlisted_replicas: _builtins.int = ...,
+        routers: _abc.Iterable[Global___SampledRouter] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "replicas", b"replicas", "revision", b"revision", "routers", b"routers", "time", b"time", "unlisted_replicas", b"unlisted_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSnapshotResponse: _TypeAlias = GetSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class BackendSummary(_message.Message):
+    """A backend, and how many replicas of it are where in their life. All of them count, listed or not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    READY_REPLICAS_FIELD_NUMBER: _builtins.int
+    LIVE_REPLICAS_FIELD_NUMBER: _builtins.int
+    FAILED_REPLICAS_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The backend's name."""
+    wanted_replicas: _builtins.int
+    """How many replicas should run. Unset: any number, where the controller launches none and nobody has said."""
+    ready_replicas: _builtins.int
+    """Those that take calls, as far as the controller knows."""
+    live_replicas: _builtins.int
+    """Those that have not ended: ready, starting, draining or suspect."""
+    failed_replicas: _builtins.int
+    """Those that failed."""
+    restart_count: _builtins.int
+    """How often one was started in place of another, up to those that there are: the sum of `Replica.restart_count`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        wanted_replicas: _builtins.int | None = ...,
+        ready_replicas: _builtins.int = ...,
+        live_replicas: _builtins.int = ...,
+        failed_replicas: _builtins.int = ...,
+        restart_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas", "failed_replicas", b"failed_replicas", "live_replicas", b"live_replicas", "name", b"name", "ready_replicas", b"ready_replicas", "restart_count", b"restart_count", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
+    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
+
+Global___BackendSummary: _TypeAlias = BackendSummary  # noqa: Y015
+
+@_typing.final
+class SampledReplica(_message.Message):
+    """A replica, and how loaded it was before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    EARLIER_LOAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replica(self) -> _mesh_pb2.Replica:
+        """How it is now."""
+
+    @_builtins.property
+    def earlier_load(self) -> _mesh_pb2.ReplicaLoad:
+        """An earlier report of the same incarnation: of 2 s before the newest, or of the shortest time above that for which there
+        is one; where none is so old, the oldest. Unset where there is only one.
+        """
+
+    def __init__(
+        self,
+        *,
+        replica: _mesh_pb2.Replica | None = ...,
+        earlier_load: _mesh_pb2.ReplicaLoad | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earlier_load", b"earlier_load", "replica", b"replica"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_load", b"earlier_load", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampledReplica: _TypeAlias = SampledReplica  # noqa: Y015
+
+@_typing.final
+class SampledRouter(_message.Message):
+    """A router, and how loaded it was before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTER_FIELD_NUMBER: _builtins.int
+    REPORT_TIME_FIELD_NUMBER: _builtins.int
+    EARLIER_LOADS_FIELD_NUMBER: _builtins.int
+    EARLIER_ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def router(self) -> _mesh_pb2.Router:
+        """How it is now."""
+
+    @_builtins.property
+    def report_time(self) -> _timestamp_pb2.Timestamp:
+        """When its newest report came, by the controller's wall clock. Unset: none came since it attached."""
+
+    @_builtins.property
+    def earlier_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.BackendLoad]:
+        """`loads` of an earlier report of the same start, chosen as `SampledReplica.earlier_load`. Empty where there is only one."""
+
+    @_builtins.property
+    def earlier_endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.EndpointLoad]:
+        """`endpoint_loads` of that report."""
+
+    def __init__(
+        self,
+        *,
+        router: _mesh_pb2.Router | None = ...,
+        report_time: _timestamp_pb2.Timestamp | None = ...,
+        earlier_loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
+        earlier_endpoint_loads: _abc.Iterable[_mesh_pb2.EndpointLoad] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report_time", b"report_time", "router", b"router"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_endpoint_loads", b"earlier_endpoint_loads", "earlier_loads", b"earlier_loads", "report_time", b"report_time", "router", b"router"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SampledRouter: _TypeAlias = SampledRouter  # noqa: Y015
+
+@_typing.final
 class DrainReplicaRequest(_message.Message):
     """Arguments of `ControllerService.DrainReplica`."""
 
@@ -892,6 +2151,244 @@ class DrainReplicaResponse(_message.Message):
 Global___DrainReplicaResponse: _TypeAlias = DrainReplicaResponse  # noqa: Y015
 
 @_typing.final
+class Rollout(_message.Message):
+    """The newest rollout of a backend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    HANDLER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    OUTDATED_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    TAKEN_BACK_FIELD_NUMBER: _builtins.int
+    TAKEN_BACK_TIME_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    phase: Global___RolloutPhase.ValueType
+    """Where it is."""
+    handler: _builtins.str
+    """The handler that is rolled out."""
+    version: _builtins.str
+    """The version of the code that is rolled out."""
+    wanted: _builtins.int
+    """Replicas that should run."""
+    current: _builtins.int
+    """Replicas that run the new settings, ready or not."""
+    available: _builtins.int
+    """Those of them that have been ready for `min_ready`."""
+    outdated: _builtins.int
+    """Replicas that run older settings, those that drain included."""
+    trouble: _builtins.str
+    """What is wrong now. Empty where nothing is known."""
+    taken_back: _builtins.str
+    """Why the rollout before this one was taken back. Empty where it was not."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began. Unset where that is not known."""
+
+    @_builtins.property
+    def taken_back_time(self) -> _timestamp_pb2.Timestamp:
+        """When that was. Unset where it was not."""
+
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        phase: Global___RolloutPhase.ValueType = ...,
+        handler: _builtins.str = ...,
+        version: _builtins.str = ...,
+        wanted: _builtins.int = ...,
+        current: _builtins.int = ...,
+        available: _builtins.int = ...,
+        outdated: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        trouble: _builtins.str = ...,
+        taken_back: _builtins.str = ...,
+        taken_back_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "taken_back_time", b"taken_back_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "phase", b"phase", "start_time", b"start_time", "taken_back", b"taken_back", "taken_back_time", b"taken_back_time", "trouble", b"trouble", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rollout: _TypeAlias = Rollout  # noqa: Y015
+
+@_typing.final
+class ListRolloutsRequest(_message.Message):
+    """Arguments of `ControllerService.ListRollouts`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """Only that of this backend. Empty means all."""
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRolloutsRequest: _TypeAlias = ListRolloutsRequest  # noqa: Y015
+
+@_typing.final
+class ListRolloutsResponse(_message.Message):
+    """Result of `ControllerService.ListRollouts`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
+        """The rollouts, by backend."""
+
+    def __init__(
+        self,
+        *,
+        rollouts: _abc.Iterable[Global___Rollout] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rollouts", b"rollouts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRolloutsResponse: _TypeAlias = ListRolloutsResponse  # noqa: Y015
+
+@_typing.final
+class PauseRolloutRequest(_message.Message):
+    """Arguments of `ControllerService.PauseRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRolloutRequest: _TypeAlias = PauseRolloutRequest  # noqa: Y015
+
+@_typing.final
+class PauseRolloutResponse(_message.Message):
+    """Result of `ControllerService.PauseRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRolloutResponse: _TypeAlias = PauseRolloutResponse  # noqa: Y015
+
+@_typing.final
+class ResumeRolloutRequest(_message.Message):
+    """Arguments of `ControllerService.ResumeRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRolloutRequest: _TypeAlias = ResumeRolloutRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRolloutResponse(_message.Message):
+    """Result of `ControllerService.ResumeRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRolloutResponse: _TypeAlias = ResumeRolloutResponse  # noqa: Y015
+
+@_typing.final
+class UndoRolloutRequest(_message.Message):
+    """Arguments of `ControllerService.UndoRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndoRolloutRequest: _TypeAlias = UndoRolloutRequest  # noqa: Y015
+
+@_typing.final
+class UndoRolloutResponse(_message.Message):
+    """Result of `ControllerService.UndoRollout`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision after the change."""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndoRolloutResponse: _TypeAlias = UndoRolloutResponse  # noqa: Y015
+
+@_typing.final
 class WatchEventsRequest(_message.Message):
     """Arguments of `ControllerService.WatchEvents`."""
 
@@ -901,12 +2398,15 @@ class WatchEventsRequest(_message.Message):
     SUBJECT_PREFIX_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     FROM_OLDEST_FIELD_NUMBER: _builtins.int
+    UNTIL_NEWEST_FIELD_NUMBER: _builtins.int
     subject_prefix: _builtins.str
     """Only events whose subject begins so, as `replica/digits-v1-`. Empty means all."""
     after: _builtins.str
     """Only events after this one: the `cursor` of an event. Empty means those from now on."""
     from_oldest: _builtins.bool
     """All events that are kept, then those from now on. Not together with `after`."""
+    until_newest: _builtins.bool
+    """None from now on: the stream ends after the newest event that is kept."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Only events of these kinds. Empty means all."""
@@ -918,10 +2418,11 @@ class WatchEventsRequest(_message.Message):
         subject_prefix: _builtins.str = ...,
         after: _builtins.str = ...,
         from_oldest: _builtins.bool = ...,
+        until_newest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "subject_prefix", b"subject_prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "subject_prefix", b"subject_prefix", "until_newest", b"until_newest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -972,3 +2473,65 @@ class WatchEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class ReadLogsRequest(_message.Message):
+    """Arguments of `ControllerService.ReadLogs`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The id of a replica, one that has ended lately included, or the name of a backend."""
+    lines: _builtins.int
+    """The newest lines of each replica, at most. 0 means all that are kept."""
+    follow: _builtins.bool
+    """Go on with the lines that come: of a replica until it ends, of a backend without end, new replicas included."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        lines: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "lines", b"lines", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
+
+@_typing.final
+class ReadLogsResponse(_message.Message):
+    """Lines of one replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """The replica."""
+    missed: _builtins.int
+    """Lines before these that are not kept any more."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its lines, oldest first, without their ends."""
+
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+        missed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "missed", b"missed", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015

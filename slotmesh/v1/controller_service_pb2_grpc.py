@@ -58,6 +58,11 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.FromString,
                 _registered_method=True)
+        self.DescribeBackend = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/DescribeBackend',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.FromString,
+                _registered_method=True)
         self.ListBackends = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListBackends',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListBackendsRequest.SerializeToString,
@@ -93,6 +98,31 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficResponse.FromString,
                 _registered_method=True)
+        self.ShiftTraffic = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ShiftTraffic',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficResponse.FromString,
+                _registered_method=True)
+        self.EndShift = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/EndShift',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
+                _registered_method=True)
+        self.ListShifts = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ListShifts',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.FromString,
+                _registered_method=True)
+        self.ListRevisions = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ListRevisions',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsResponse.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/Rollback',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.RollbackResponse.FromString,
+                _registered_method=True)
         self.ListReplicas = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListReplicas',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListReplicasRequest.SerializeToString,
@@ -103,15 +133,45 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRoutersRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRoutersResponse.FromString,
                 _registered_method=True)
+        self.GetSnapshot = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/GetSnapshot',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotResponse.FromString,
+                _registered_method=True)
         self.DrainReplica = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/DrainReplica',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaResponse.FromString,
                 _registered_method=True)
+        self.ListRollouts = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ListRollouts',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.FromString,
+                _registered_method=True)
+        self.PauseRollout = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/PauseRollout',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
+                _registered_method=True)
+        self.ResumeRollout = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ResumeRollout',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.FromString,
+                _registered_method=True)
+        self.UndoRollout = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/UndoRollout',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/slotmesh.v1.ControllerService/WatchEvents',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
+        self.ReadLogs = channel.unary_stream(
+                '/slotmesh.v1.ControllerService/ReadLogs',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsResponse.FromString,
                 _registered_method=True)
 
 
@@ -143,6 +203,13 @@ class ControllerServiceServicer(object):
 
     def GetBackend(self, request, context):
         """Returns a backend. Errors: BACKEND_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeBackend(self, request, context):
+        """Returns a backend with what has become of it: how many replicas should run, and why. Errors: BACKEND_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +264,46 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShiftTraffic(self, request, context):
+        """Moves the calls of an endpoint to other weights step by step, and back by itself where a guard trips. The first step is
+        in force at once. The shift is stored: it goes on when the controller starts again. Whatever else changes the endpoint's
+        weights ends it, where it is. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where another shift of the endpoint is under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndShift(self, request, context):
+        """Ends the shift of an endpoint that is under way: where it is, or with the weights before it, at once. Errors:
+        ENDPOINT_NOT_FOUND; BAD_REQUEST where none is under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListShifts(self, request, context):
+        """Returns the newest shift of each endpoint that was ever shifted, by name. Errors: ENDPOINT_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRevisions(self, request, context):
+        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them, fewer
+        where they are large. Errors: BAD_REQUEST where `page_token` is of no page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+        revision is not kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListReplicas(self, request, context):
         """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page.
         """
@@ -211,8 +318,48 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSnapshot(self, request, context):
+        """Returns all at one moment, as far as this controller knows: what should run, what does, how loaded it is, and how loaded
+        it was a few seconds before, so that rates are differences within the response.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainReplica(self, request, context):
         """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRollouts(self, request, context):
+        """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
+        has no rollouts. Errors: BACKEND_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseRollout(self, request, context):
+        """Holds a rollout: no new replicas are started, but in place of those that end, and no old ones leave. It lasts until
+        ResumeRollout, or until the rollout is taken back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST where nothing is launched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRollout(self, request, context):
+        """Lets a rollout that was held go on. Errors: as PauseRollout.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndoRollout(self, request, context):
+        """Brings back what replicas were started with before: of a rollout that is under way, the settings that it replaces; of
+        one that is complete, those before. It is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND,
+        BAD_REQUEST where there is nothing to go back to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,6 +368,15 @@ class ControllerServiceServicer(object):
     def WatchEvents(self, request, context):
         """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
         Events may be dropped for a slow reader; the next one says how many.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadLogs(self, request, context):
+        """Streams what replicas have written to stdout and stderr, as far as this controller has started them: the newest
+        lines that it keeps, 256 KiB of each replica, and with `follow` those that come. Lines may be dropped for a slow
+        reader; the next message says how many. Errors: REPLICA_NOT_FOUND where nothing is known of that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +399,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.GetBackend,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.SerializeToString,
+            ),
+            'DescribeBackend': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeBackend,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.SerializeToString,
             ),
             'ListBackends': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBackends,
@@ -279,6 +440,31 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.SetTrafficResponse.SerializeToString,
             ),
+            'ShiftTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShiftTraffic,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficResponse.SerializeToString,
+            ),
+            'EndShift': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndShift,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.SerializeToString,
+            ),
+            'ListShifts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListShifts,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.SerializeToString,
+            ),
+            'ListRevisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRevisions,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsResponse.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.RollbackRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.RollbackResponse.SerializeToString,
+            ),
             'ListReplicas': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReplicas,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListReplicasRequest.FromString,
@@ -289,15 +475,45 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRoutersRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRoutersResponse.SerializeToString,
             ),
+            'GetSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSnapshot,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotResponse.SerializeToString,
+            ),
             'DrainReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainReplica,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaResponse.SerializeToString,
             ),
+            'ListRollouts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRollouts,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.SerializeToString,
+            ),
+            'PauseRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRollout,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.SerializeToString,
+            ),
+            'ResumeRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRollout,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.SerializeToString,
+            ),
+            'UndoRollout': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndoRollout,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.SerializeToString,
+            ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'ReadLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLogs,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -390,6 +606,33 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/GetBackend',
             slotmesh_dot_v1_dot_controller__service__pb2.GetBackendRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.GetBackendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeBackend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/DescribeBackend',
+            slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.DescribeBackendResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -590,6 +833,141 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
+    def ShiftTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ShiftTraffic',
+            slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ShiftTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndShift(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/EndShift',
+            slotmesh_dot_v1_dot_controller__service__pb2.EndShiftRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.EndShiftResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListShifts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ListShifts',
+            slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ListShiftsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRevisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ListRevisions',
+            slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ListRevisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/Rollback',
+            slotmesh_dot_v1_dot_controller__service__pb2.RollbackRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.RollbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListReplicas(request,
             target,
             options=(),
@@ -644,6 +1022,33 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/GetSnapshot',
+            slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.GetSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DrainReplica(request,
             target,
             options=(),
@@ -671,6 +1076,114 @@ class ControllerService(object):
             _registered_method=True)
 
     @staticmethod
+    def ListRollouts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ListRollouts',
+            slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/PauseRollout',
+            slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.PauseRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ResumeRollout',
+            slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ResumeRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndoRollout(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/UndoRollout',
+            slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.UndoRolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def WatchEvents(request,
             target,
             options=(),
@@ -687,6 +1200,33 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/WatchEvents',
             slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ReadLogs',
+            slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ReadLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

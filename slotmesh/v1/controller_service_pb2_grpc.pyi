@@ -31,6 +31,8 @@ class ControllerServiceStub:
     """Creates or replaces a backend."""
     GetBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetBackendRequest, _controller_service_pb2.GetBackendResponse]
     """Returns a backend. Errors: BACKEND_NOT_FOUND."""
+    DescribeBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DescribeBackendRequest, _controller_service_pb2.DescribeBackendResponse]
+    """Returns a backend with what has become of it: how many replicas should run, and why. Errors: BACKEND_NOT_FOUND."""
     ListBackends: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListBackendsRequest, _controller_service_pb2.ListBackendsResponse]
     """Returns all backends, by name."""
     DeleteBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteBackendRequest, _controller_service_pb2.DeleteBackendResponse]
@@ -45,15 +47,58 @@ class ControllerServiceStub:
     """Deletes an endpoint. What is queued for it fails with ENDPOINT_NOT_FOUND."""
     SetTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.SetTrafficRequest, _controller_service_pb2.SetTrafficResponse]
     """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
+    ShiftTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ShiftTrafficRequest, _controller_service_pb2.ShiftTrafficResponse]
+    """Moves the calls of an endpoint to other weights step by step, and back by itself where a guard trips. The first step is
+    in force at once. The shift is stored: it goes on when the controller starts again. Whatever else changes the endpoint's
+    weights ends it, where it is. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where another shift of the endpoint is under way.
+    """
+    EndShift: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.EndShiftRequest, _controller_service_pb2.EndShiftResponse]
+    """Ends the shift of an endpoint that is under way: where it is, or with the weights before it, at once. Errors:
+    ENDPOINT_NOT_FOUND; BAD_REQUEST where none is under way.
+    """
+    ListShifts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListShiftsRequest, _controller_service_pb2.ListShiftsResponse]
+    """Returns the newest shift of each endpoint that was ever shifted, by name. Errors: ENDPOINT_NOT_FOUND."""
+    ListRevisions: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRevisionsRequest, _controller_service_pb2.ListRevisionsResponse]
+    """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them, fewer
+    where they are large. Errors: BAD_REQUEST where `page_token` is of no page.
+    """
+    Rollback: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.RollbackRequest, _controller_service_pb2.RollbackResponse]
+    """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+    revision is not kept.
+    """
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
     """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page."""
     ListRouters: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRoutersRequest, _controller_service_pb2.ListRoutersResponse]
     """Returns the routers, by id."""
+    GetSnapshot: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetSnapshotRequest, _controller_service_pb2.GetSnapshotResponse]
+    """Returns all at one moment, as far as this controller knows: what should run, what does, how loaded it is, and how loaded
+    it was a few seconds before, so that rates are differences within the response.
+    """
     DrainReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DrainReplicaRequest, _controller_service_pb2.DrainReplicaResponse]
     """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced."""
+    ListRollouts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRolloutsRequest, _controller_service_pb2.ListRolloutsResponse]
+    """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
+    has no rollouts. Errors: BACKEND_NOT_FOUND.
+    """
+    PauseRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.PauseRolloutRequest, _controller_service_pb2.PauseRolloutResponse]
+    """Holds a rollout: no new replicas are started, but in place of those that end, and no old ones leave. It lasts until
+    ResumeRollout, or until the rollout is taken back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST where nothing is launched.
+    """
+    ResumeRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ResumeRolloutRequest, _controller_service_pb2.ResumeRolloutResponse]
+    """Lets a rollout that was held go on. Errors: as PauseRollout."""
+    UndoRollout: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.UndoRolloutRequest, _controller_service_pb2.UndoRolloutResponse]
+    """Brings back what replicas were started with before: of a rollout that is under way, the settings that it replaces; of
+    one that is complete, those before. It is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND,
+    BAD_REQUEST where there is nothing to go back to.
+    """
     WatchEvents: _aio.UnaryStreamMultiCallable[_controller_service_pb2.WatchEventsRequest, _controller_service_pb2.WatchEventsResponse]
     """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
     Events may be dropped for a slow reader; the next one says how many.
+    """
+    ReadLogs: _aio.UnaryStreamMultiCallable[_controller_service_pb2.ReadLogsRequest, _controller_service_pb2.ReadLogsResponse]
+    """Streams what replicas have written to stdout and stderr, as far as this controller has started them: the newest
+    lines that it keeps, 256 KiB of each replica, and with `follow` those that come. Lines may be dropped for a slow
+    reader; the next message says how many. Errors: REPLICA_NOT_FOUND where nothing is known of that name.
     """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -91,6 +136,14 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_controller_service_pb2.GetBackendRequest, _abc.Awaitable[_controller_service_pb2.GetBackendResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.GetBackendResponse]:
         """Returns a backend. Errors: BACKEND_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def DescribeBackend(
+        self,
+        request: _controller_service_pb2.DescribeBackendRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.DescribeBackendRequest, _abc.Awaitable[_controller_service_pb2.DescribeBackendResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.DescribeBackendResponse]:
+        """Returns a backend with what has become of it: how many replicas should run, and why. Errors: BACKEND_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ListBackends(
@@ -149,6 +202,55 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
 
     @_abc_1.abstractmethod
+    def ShiftTraffic(
+        self,
+        request: _controller_service_pb2.ShiftTrafficRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ShiftTrafficRequest, _abc.Awaitable[_controller_service_pb2.ShiftTrafficResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ShiftTrafficResponse]:
+        """Moves the calls of an endpoint to other weights step by step, and back by itself where a guard trips. The first step is
+        in force at once. The shift is stored: it goes on when the controller starts again. Whatever else changes the endpoint's
+        weights ends it, where it is. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where another shift of the endpoint is under way.
+        """
+
+    @_abc_1.abstractmethod
+    def EndShift(
+        self,
+        request: _controller_service_pb2.EndShiftRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.EndShiftRequest, _abc.Awaitable[_controller_service_pb2.EndShiftResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.EndShiftResponse]:
+        """Ends the shift of an endpoint that is under way: where it is, or with the weights before it, at once. Errors:
+        ENDPOINT_NOT_FOUND; BAD_REQUEST where none is under way.
+        """
+
+    @_abc_1.abstractmethod
+    def ListShifts(
+        self,
+        request: _controller_service_pb2.ListShiftsRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ListShiftsRequest, _abc.Awaitable[_controller_service_pb2.ListShiftsResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ListShiftsResponse]:
+        """Returns the newest shift of each endpoint that was ever shifted, by name. Errors: ENDPOINT_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListRevisions(
+        self,
+        request: _controller_service_pb2.ListRevisionsRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ListRevisionsRequest, _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ListRevisionsResponse]:
+        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them, fewer
+        where they are large. Errors: BAD_REQUEST where `page_token` is of no page.
+        """
+
+    @_abc_1.abstractmethod
+    def Rollback(
+        self,
+        request: _controller_service_pb2.RollbackRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.RollbackRequest, _abc.Awaitable[_controller_service_pb2.RollbackResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.RollbackResponse]:
+        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+        revision is not kept.
+        """
+
+    @_abc_1.abstractmethod
     def ListReplicas(
         self,
         request: _controller_service_pb2.ListReplicasRequest,
@@ -165,12 +267,61 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns the routers, by id."""
 
     @_abc_1.abstractmethod
+    def GetSnapshot(
+        self,
+        request: _controller_service_pb2.GetSnapshotRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.GetSnapshotRequest, _abc.Awaitable[_controller_service_pb2.GetSnapshotResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.GetSnapshotResponse]:
+        """Returns all at one moment, as far as this controller knows: what should run, what does, how loaded it is, and how loaded
+        it was a few seconds before, so that rates are differences within the response.
+        """
+
+    @_abc_1.abstractmethod
     def DrainReplica(
         self,
         request: _controller_service_pb2.DrainReplicaRequest,
         context: _aio.ServicerContext[_controller_service_pb2.DrainReplicaRequest, _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]:
         """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced."""
+
+    @_abc_1.abstractmethod
+    def ListRollouts(
+        self,
+        request: _controller_service_pb2.ListRolloutsRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ListRolloutsRequest, _abc.Awaitable[_controller_service_pb2.ListRolloutsResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ListRolloutsResponse]:
+        """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
+        has no rollouts. Errors: BACKEND_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseRollout(
+        self,
+        request: _controller_service_pb2.PauseRolloutRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.PauseRolloutRequest, _abc.Awaitable[_controller_service_pb2.PauseRolloutResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.PauseRolloutResponse]:
+        """Holds a rollout: no new replicas are started, but in place of those that end, and no old ones leave. It lasts until
+        ResumeRollout, or until the rollout is taken back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST where nothing is launched.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeRollout(
+        self,
+        request: _controller_service_pb2.ResumeRolloutRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ResumeRolloutRequest, _abc.Awaitable[_controller_service_pb2.ResumeRolloutResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ResumeRolloutResponse]:
+        """Lets a rollout that was held go on. Errors: as PauseRollout."""
+
+    @_abc_1.abstractmethod
+    def UndoRollout(
+        self,
+        request: _controller_service_pb2.UndoRolloutRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.UndoRolloutRequest, _abc.Awaitable[_controller_service_pb2.UndoRolloutResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.UndoRolloutResponse]:
+        """Brings back what replicas were started with before: of a rollout that is under way, the settings that it replaces; of
+        one that is complete, those before. It is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND,
+        BAD_REQUEST where there is nothing to go back to.
+        """
 
     @_abc_1.abstractmethod
     def WatchEvents(
@@ -180,6 +331,17 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]:
         """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
         Events may be dropped for a slow reader; the next one says how many.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadLogs(
+        self,
+        request: _controller_service_pb2.ReadLogsRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ReadLogsRequest, _abc.AsyncIterator[_controller_service_pb2.ReadLogsResponse]],
+    ) -> _abc.AsyncIterator[_controller_service_pb2.ReadLogsResponse]:
+        """Streams what replicas have written to stdout and stderr, as far as this controller has started them: the newest
+        lines that it keeps, 256 KiB of each replica, and with `follow` those that come. Lines may be dropped for a slow
+        reader; the next message says how many. Errors: REPLICA_NOT_FOUND where nothing is known of that name.
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _aio.Server) -> None: ...

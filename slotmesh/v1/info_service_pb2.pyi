@@ -66,6 +66,44 @@ class GetServerInfoRequest(_message.Message):
 Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
+class ControllerStanding(_message.Message):
+    """Whether a controller leads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
+    STANDBY_ADDRESSES_FIELD_NUMBER: _builtins.int
+    leads: _builtins.bool
+    """It decides what runs. Otherwise it stands by, or is about to begin or to end, and refuses all rpcs of operators and
+    members with NOT_LEADER.
+    """
+    term: _builtins.int
+    """The term under which it leads; 0 where it does not."""
+    leader_address: _builtins.str
+    """Where the leader is, `HOST:PORT`, which may be itself. Empty where that is not known."""
+    @_builtins.property
+    def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a leader: where those controllers are that stand by."""
+
+    def __init__(
+        self,
+        *,
+        leads: _builtins.bool = ...,
+        term: _builtins.int = ...,
+        leader_address: _builtins.str = ...,
+        standby_addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "standby_addresses", b"standby_addresses", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerStanding: _TypeAlias = ControllerStanding  # noqa: Y015
+
+@_typing.final
 class GetServerInfoResponse(_message.Message):
     """Who a server is."""
 
@@ -78,6 +116,7 @@ class GetServerInfoResponse(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
     kind: Global___ServerKind.ValueType
     """What kind of server this is."""
     server_id: _builtins.str
@@ -96,6 +135,10 @@ class GetServerInfoResponse(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
 
+    @_builtins.property
+    def controller(self) -> Global___ControllerStanding:
+        """Of a controller: whether it leads. Unset comes from other servers, and from controllers of older versions, which lead."""
+
     def __init__(
         self,
         *,
@@ -106,10 +149,11 @@ class GetServerInfoResponse(_message.Message):
         address: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         incarnation: _builtins.str = ...,
+        controller: Global___ControllerStanding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "server_id", b"server_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "server_id", b"server_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
 import builtins as _builtins
 import sys
@@ -25,6 +26,36 @@ else:
     from typing_extensions import deprecated as _deprecated
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Prospect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProspectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Prospect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROSPECT_UNSPECIFIED: _Prospect.ValueType  # 0
+    """Not said: some may come, so calls wait. The same goes for numbers that a router does not know."""
+    PROSPECT_COMING: _Prospect.ValueType  # 1
+    """Replicas are starting, or will be in a moment."""
+    PROSPECT_FAILING: _Prospect.ValueType  # 2
+    """The newest ones that were started have ended before they were ready, and so may the next."""
+    PROSPECT_NONE: _Prospect.ValueType  # 3
+    """None should run."""
+
+class Prospect(_Prospect, metaclass=_ProspectEnumTypeWrapper):
+    """Whether replicas of a backend that has no ready one are on their way. Calls wait for those that are. They fail at once
+    where none is, and no other backend of their policy can serve.
+    """
+
+PROSPECT_UNSPECIFIED: Prospect.ValueType  # 0
+"""Not said: some may come, so calls wait. The same goes for numbers that a router does not know."""
+PROSPECT_COMING: Prospect.ValueType  # 1
+"""Replicas are starting, or will be in a moment."""
+PROSPECT_FAILING: Prospect.ValueType  # 2
+"""The newest ones that were started have ended before they were ready, and so may the next."""
+PROSPECT_NONE: Prospect.ValueType  # 3
+"""None should run."""
+Global___Prospect: _TypeAlias = Prospect  # noqa: Y015
 
 @_typing.final
 class AttachReplicaRequest(_message.Message):
@@ -137,6 +168,9 @@ class ReplicaReport(_message.Message):
     UNHEALTHY_FIELD_NUMBER: _builtins.int
     RECONFIGURES_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    ENDED_CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_CALLS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     state: _mesh_pb2.ReplicaState.ValueType
     """Where it is in its life."""
     address: _builtins.str
@@ -153,6 +187,14 @@ class ReplicaReport(_message.Message):
     """Its handler takes a new `user_config` while it lives: it need not be replaced for one."""
     warning: _builtins.str
     """What people should know although it goes on: a method of the handler has blocked its event loop. Empty otherwise."""
+    ended_calls: _builtins.int
+    """Calls that came to its handler and have ended, well or not. A rollout is judged by these and `failed_calls`."""
+    failed_calls: _builtins.int
+    """Those of them that have failed for what the handler is: it raised, took too long, or has no such method."""
+    @_builtins.property
+    def load(self) -> _mesh_pb2.ReplicaLoad:
+        """How loaded it is now. Unset comes from replicas of older versions."""
+
     def __init__(
         self,
         *,
@@ -164,10 +206,13 @@ class ReplicaReport(_message.Message):
         unhealthy: _builtins.bool = ...,
         reconfigures: _builtins.bool = ...,
         warning: _builtins.str = ...,
+        ended_calls: _builtins.int = ...,
+        failed_calls: _builtins.int = ...,
+        load: _mesh_pb2.ReplicaLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "ended_calls", b"ended_calls", "error", b"error", "failed_calls", b"failed_calls", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -182,6 +227,11 @@ class AttachReplicaResponse(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     REVOKE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """The term under which the controller leads, in the generation that its configurations name. 0 comes from controllers of
+    older versions, which do not say.
+    """
     @_builtins.property
     def configuration(self) -> Global___ReplicaConfiguration:
         """The configuration; the first frame, and whenever it changes."""
@@ -200,10 +250,11 @@ class AttachReplicaResponse(_message.Message):
         configuration: Global___ReplicaConfiguration | None = ...,
         drain: Global___DrainOrder | None = ...,
         revoke: Global___RevokePartitions | None = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["configuration", "drain", "revoke"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
@@ -227,6 +278,8 @@ class ReplicaConfiguration(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     IS_BACKEND_UNKNOWN_FIELD_NUMBER: _builtins.int
+    ROUTER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def max_ongoing(self) -> _builtins.int:
@@ -290,6 +343,19 @@ class ReplicaConfiguration(_message.Message):
         then the deprecated fields say it.
         """
 
+    @_builtins.property
+    def router_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of the mesh's routers, `HOST:PORT`, for calls that the handler makes itself (`slotmesh.mesh()`). Sent again
+        when they change. Empty says nothing: no router is attached now, or the controller is of an older version.
+        """
+
+    @_builtins.property
+    def controller_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of the mesh's controllers, `HOST:PORT`: the leader, and those that stand by. Where the leader cannot be
+        reached, the replica tries these as well as those that it was started with. Sent again when they change. Empty says
+        nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -303,10 +369,12 @@ class ReplicaConfiguration(_message.Message):
         generation: _builtins.str = ...,
         backend: _mesh_pb2.Backend | None = ...,
         is_backend_unknown: _builtins.bool = ...,
+        router_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "router_addresses", b"router_addresses", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
@@ -451,6 +519,7 @@ class AttachRouterRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    TABLE_REQUEST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello:
         """Who the router is; the first frame."""
@@ -459,21 +528,54 @@ class AttachRouterRequest(_message.Message):
     def report(self) -> Global___RouterReport:
         """The table in force and the links that work; sent when it changes and every second."""
 
+    @_builtins.property
+    def table_request(self) -> Global___TableRequest:
+        """The answer to a delta that does not apply: the router wants the whole table."""
+
     def __init__(
         self,
         *,
         hello: Global___RouterHello | None = ...,
         report: Global___RouterReport | None = ...,
+        table_request: Global___TableRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_request", b"table_request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_request", b"table_request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "report"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "report", "table_request"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___AttachRouterRequest: _TypeAlias = AttachRouterRequest  # noqa: Y015
+
+@_typing.final
+class TableRequest(_message.Message):
+    """The router wants the newest table as a whole, in place of a delta that it could not apply. Sent once for each such
+    delta, and for nothing else.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """The generation of the table in force, for people. Empty where there is none."""
+    revision: _builtins.int
+    """Its revision."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableRequest: _TypeAlias = TableRequest  # noqa: Y015
 
 @_typing.final
 class RouterHello(_message.Message):
@@ -486,6 +588,8 @@ class RouterHello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    KNOWN_FEATURES_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -494,10 +598,20 @@ class RouterHello(_message.Message):
     """The version of slotmesh that it runs, as `0.1.0`: shown to people."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
+    incarnation: _builtins.str
+    """Drawn anew at each start of the router, 32 hexadecimal digits: what it has counted begins with it. Empty comes from
+    routers of older versions.
+    """
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The routing table in force, if there is one: a controller that does not remember learns from it which replicas there
         are, and who owns what.
+        """
+
+    @_builtins.property
+    def known_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional behaviours that the router knows, by name; unknown names are ignored. `table_deltas`: it takes
+        RoutingTableDelta. Others get whole tables only.
         """
 
     def __init__(
@@ -508,10 +622,12 @@ class RouterHello(_message.Message):
         version: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
         table: Global___RoutingTable | None = ...,
+        incarnation: _builtins.str = ...,
+        known_features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,6 +645,7 @@ class RouterReport(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     LINKED_FIELD_NUMBER: _builtins.int
+    ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of the table in force."""
     revision: _builtins.int
@@ -553,6 +670,10 @@ class RouterReport(_message.Message):
         with the same id. Empty beside ids that are not: the router does not say.
         """
 
+    @_builtins.property
+    def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.EndpointLoad]:
+        """Load of each endpoint."""
+
     def __init__(
         self,
         *,
@@ -562,10 +683,11 @@ class RouterReport(_message.Message):
         loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
         ended: _abc.Iterable[Global___PartitionOwner] | None = ...,
         linked: _abc.Iterable[Global___PartitionOwner] | None = ...,
+        endpoint_loads: _abc.Iterable[_mesh_pb2.EndpointLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "generation", b"generation", "linked", b"linked", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "linked", b"linked", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -578,20 +700,40 @@ class AttachRouterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """The term under which the controller leads, in the generation that its tables name. 0 comes from controllers of older
+    versions, which do not say.
+    """
     @_builtins.property
     def table(self) -> Global___RoutingTable:
-        """The whole routing table."""
+        """The whole routing table: the first frame with a table on each stream."""
+
+    @_builtins.property
+    def delta(self) -> Global___RoutingTableDelta:
+        """What has changed since the table that this stream has brought before it."""
+
+    @_builtins.property
+    def controller_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in ReplicaConfiguration: addresses of the mesh's controllers. In a frame of their own, without a table; sent again
+        when they change. Empty says nothing.
+        """
 
     def __init__(
         self,
         *,
         table: Global___RoutingTable | None = ...,
+        delta: Global___RoutingTableDelta | None = ...,
+        term: _builtins.int = ...,
+        controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "frame", b"frame", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "table", b"table", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "delta"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -732,6 +874,257 @@ class RoutingTable(_message.Message):
 Global___RoutingTable: _TypeAlias = RoutingTable  # noqa: Y015
 
 @_typing.final
+class RoutingTableDelta(_message.Message):
+    """What differs between two tables of one generation. What it does not name is as it was.
+
+    It applies to the table of `base_revision` where the same stream has brought that, as a whole or by deltas, and it is in
+    force. A router whose table is another one, or to which any part of the delta does not apply, changes nothing and sends
+    a TableRequest; the controller answers with the newest table as a whole. The table that follows is that of `revision`,
+    the same as a whole table of that revision, and is acknowledged as one. A router that is slow is sent one delta over
+    several revisions.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    REMOVED_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    REMOVED_BACKENDS_FIELD_NUMBER: _builtins.int
+    ROUTER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    ROSTER_REVISION_FIELD_NUMBER: _builtins.int
+    DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_DEPARTURES_FIELD_NUMBER: _builtins.int
+    DEPARTED_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """Of both tables."""
+    base_revision: _builtins.int
+    """The revision that it applies to."""
+    revision: _builtins.int
+    """The revision that it leads to, larger."""
+    roster_revision: _builtins.int
+    """As in the routing table that it leads to."""
+    departed_since: _builtins.int
+    """As in the routing table that it leads to."""
+    forgotten_departures: _builtins.int
+    """So many departed replicas, the oldest, are not listed any more."""
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRouteDelta]:
+        """Endpoints that are new or have changed."""
+
+    @_builtins.property
+    def removed_endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of endpoints that are no more."""
+
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendRouteDelta]:
+        """Backends that are new or have changed."""
+
+    @_builtins.property
+    def removed_backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of backends that are no more."""
+
+    @_builtins.property
+    def router_addresses(self) -> Global___RouterAddresses:
+        """Unset: as they were."""
+
+    @_builtins.property
+    def departed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
+        """Replicas that have departed, oldest first, behind those that are listed."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.str = ...,
+        base_revision: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        endpoints: _abc.Iterable[Global___EndpointRouteDelta] | None = ...,
+        removed_endpoints: _abc.Iterable[_builtins.str] | None = ...,
+        backends: _abc.Iterable[Global___BackendRouteDelta] | None = ...,
+        removed_backends: _abc.Iterable[_builtins.str] | None = ...,
+        router_addresses: Global___RouterAddresses | None = ...,
+        roster_revision: _builtins.int = ...,
+        departed_since: _builtins.int = ...,
+        forgotten_departures: _builtins.int = ...,
+        departed: _abc.Iterable[Global___DepartedReplica] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["router_addresses", b"router_addresses"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "base_revision", b"base_revision", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "forgotten_departures", b"forgotten_departures", "generation", b"generation", "removed_backends", b"removed_backends", "removed_endpoints", b"removed_endpoints", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoutingTableDelta: _TypeAlias = RoutingTableDelta  # noqa: Y015
+
+@_typing.final
+class RouterAddresses(_message.Message):
+    """Addresses of the mesh's routers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As `router_addresses` of a routing table."""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RouterAddresses: _TypeAlias = RouterAddresses  # noqa: Y015
+
+@_typing.final
+class EndpointRouteDelta(_message.Message):
+    """What has changed of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WHOLE_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The endpoint's name."""
+    @_builtins.property
+    def whole(self) -> Global___EndpointRoute:
+        """The endpoint as a whole: it is new, or that is less than all that has changed. The fields below are unset then."""
+
+    @_builtins.property
+    def traffic(self) -> Global___TrafficChange:
+        """Its policy. Unset: as it was."""
+
+    @_builtins.property
+    def partitions(self) -> Global___PartitionChanges:
+        """Partitions with another owner or another epoch. Unset: none."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        whole: Global___EndpointRoute | None = ...,
+        traffic: Global___TrafficChange | None = ...,
+        partitions: Global___PartitionChanges | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndpointRouteDelta: _TypeAlias = EndpointRouteDelta  # noqa: Y015
+
+@_typing.final
+class TrafficChange(_message.Message):
+    """The policy of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def traffic(self) -> _mesh_pb2.TrafficPolicy:
+        """Unset: there is none any more, calls queue."""
+
+    def __init__(
+        self,
+        *,
+        traffic: _mesh_pb2.TrafficPolicy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficChange: _TypeAlias = TrafficChange  # noqa: Y015
+
+@_typing.final
+class PartitionChanges(_message.Message):
+    """Partitions with another owner or another epoch than before. The endpoint has owners before and after."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNERS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    PARTITION_OWNERS_FIELD_NUMBER: _builtins.int
+    OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
+    BASE_EPOCH_FIELD_NUMBER: _builtins.int
+    base_epoch: _builtins.int
+    """Added to each of `owner_epochs`."""
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """Replicas that own them."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Partitions, 0 … 4095, ascending."""
+
+    @_builtins.property
+    def partition_owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Owner of each of these: an index into `owners`, or -1 for none. As long as `partitions`."""
+
+    @_builtins.property
+    def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Epoch of each one's owner, less `base_epoch`. As long as `partitions`."""
+
+    def __init__(
+        self,
+        *,
+        owners: _abc.Iterable[Global___PartitionOwner] | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        partition_owners: _abc.Iterable[_builtins.int] | None = ...,
+        owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        base_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionChanges: _TypeAlias = PartitionChanges  # noqa: Y015
+
+@_typing.final
+class BackendRouteDelta(_message.Message):
+    """What has changed of a backend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTE_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def route(self) -> Global___BackendRoute:
+        """Its name, and its prospect as it is from now on. `replicas` are those that are new or have changed, by id and
+        incarnation. `backend` is set where it is new or its settings have changed. Nothing else is set.
+        """
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """Replicas that are listed no more."""
+
+    def __init__(
+        self,
+        *,
+        route: Global___BackendRoute | None = ...,
+        removed: _abc.Iterable[Global___PartitionOwner] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["removed", b"removed", "route", b"route"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackendRouteDelta: _TypeAlias = BackendRouteDelta  # noqa: Y015
+
+@_typing.final
 class EndpointRoute(_message.Message):
     """One endpoint of the routing table."""
 
@@ -823,6 +1216,7 @@ class BackendRoute(_message.Message):
     BALANCER_FIELD_NUMBER: _builtins.int
     MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
+    PROSPECT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
     @_builtins.property
@@ -865,6 +1259,8 @@ class BackendRoute(_message.Message):
     def max_wire_batch_size(self, value: _builtins.int) -> None:
         """As in `backend`, for routers of older versions."""
 
+    prospect: Global___Prospect.ValueType
+    """What becomes of it, while none of its replicas is ready. Unset where one is, and from controllers that do not say."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRoute]:
         """Its replicas that take calls, and those that drain."""
@@ -891,10 +1287,11 @@ class BackendRoute(_message.Message):
         balancer: _mesh_pb2.Balancer.ValueType = ...,
         max_wire_batch_size: _builtins.int = ...,
         backend: _mesh_pb2.Backend | None = ...,
+        prospect: Global___Prospect.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "prospect", b"prospect", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -912,6 +1309,7 @@ class ReplicaRoute(_message.Message):
     MAX_ONGOING_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
@@ -924,6 +1322,10 @@ class ReplicaRoute(_message.Message):
     """It takes no new calls."""
     process: _builtins.str
     """As in its ReplicaHello."""
+    suspect: _builtins.bool
+    """The controller has not heard of it for longer than a lease. A router gives it no new calls without an ordering key
+    while other replicas of the backend take calls there. Links, owners of partitions and slots stay as they are.
+    """
     def __init__(
         self,
         *,
@@ -933,10 +1335,11 @@ class ReplicaRoute(_message.Message):
         max_ongoing: _builtins.int = ...,
         draining: _builtins.bool = ...,
         process: _builtins.str = ...,
+        suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id", "suspect", b"suspect"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class MembershipServiceStub(object):
     """Membership by stream: the stream is the lease. Mounted by the controller.
+
+    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
+    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
+    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
     """
 
     def __init__(self, channel):
@@ -49,6 +53,10 @@ class MembershipServiceStub(object):
 
 class MembershipServiceServicer(object):
     """Membership by stream: the stream is the lease. Mounted by the controller.
+
+    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
+    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
+    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
     """
 
     def AttachReplica(self, request_iterator, context):
@@ -61,8 +69,9 @@ class MembershipServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AttachRouter(self, request_iterator, context):
-        """A router attaches, is sent the whole routing table at once and again whenever it changes, and acknowledges each
-        version. It keeps the last table while the controller is away.
+        """A router attaches, is sent the whole routing table at once, and what has changed whenever it changes: as a delta
+        where both ends know these, else as a whole table. It acknowledges each version, and keeps the last table while the
+        controller is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,6 +100,10 @@ def add_MembershipServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class MembershipService(object):
     """Membership by stream: the stream is the lease. Mounted by the controller.
+
+    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
+    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
+    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
     """
 
     @staticmethod

@@ -13,7 +13,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MembershipServiceStub:
-    """Membership by stream: the stream is the lease. Mounted by the controller."""
+    """Membership by stream: the stream is the lease. Mounted by the controller.
+
+    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
+    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
+    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AttachReplica: _aio.StreamStreamMultiCallable[_membership_service_pb2.AttachReplicaRequest, _membership_service_pb2.AttachReplicaResponse]
@@ -22,12 +27,18 @@ class MembershipServiceStub:
     configured otherwise) makes a replica suspect.
     """
     AttachRouter: _aio.StreamStreamMultiCallable[_membership_service_pb2.AttachRouterRequest, _membership_service_pb2.AttachRouterResponse]
-    """A router attaches, is sent the whole routing table at once and again whenever it changes, and acknowledges each
-    version. It keeps the last table while the controller is away.
+    """A router attaches, is sent the whole routing table at once, and what has changed whenever it changes: as a delta
+    where both ends know these, else as a whole table. It acknowledges each version, and keeps the last table while the
+    controller is away.
     """
 
 class MembershipServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Membership by stream: the stream is the lease. Mounted by the controller."""
+    """Membership by stream: the stream is the lease. Mounted by the controller.
+
+    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
+    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
+    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
+    """
 
     @_abc_1.abstractmethod
     def AttachReplica(
@@ -46,8 +57,9 @@ class MembershipServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_membership_service_pb2.AttachRouterRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_membership_service_pb2.AttachRouterRequest], _abc.AsyncIterator[_membership_service_pb2.AttachRouterResponse]],
     ) -> _abc.AsyncIterator[_membership_service_pb2.AttachRouterResponse]:
-        """A router attaches, is sent the whole routing table at once and again whenever it changes, and acknowledges each
-        version. It keeps the last table while the controller is away.
+        """A router attaches, is sent the whole routing table at once, and what has changed whenever it changes: as a delta
+        where both ends know these, else as a whole table. It acknowledges each version, and keeps the last table while the
+        controller is away.
         """
 
 def add_MembershipServiceServicer_to_server(servicer: MembershipServiceServicer, server: _aio.Server) -> None: ...

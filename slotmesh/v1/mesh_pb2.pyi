@@ -74,6 +74,30 @@ SLO_SCOPE_BACKEND: SloScope.ValueType  # 2
 """All that wait in a router for the backend. Clients do not take turns: who states short SLOs goes first."""
 Global___SloScope: _TypeAlias = SloScope  # noqa: Y015
 
+class _AutoscaleMetric:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AutoscaleMetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AutoscaleMetric.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUTOSCALE_METRIC_UNSPECIFIED: _AutoscaleMetric.ValueType  # 0
+    """The controller's default: calls that wait or run."""
+    AUTOSCALE_METRIC_ONGOING: _AutoscaleMetric.ValueType  # 1
+    """Calls that wait or run."""
+    AUTOSCALE_METRIC_QUEUE_TIME: _AutoscaleMetric.ValueType  # 2
+    """How long calls wait at routers."""
+
+class AutoscaleMetric(_AutoscaleMetric, metaclass=_AutoscaleMetricEnumTypeWrapper):
+    """What the number of replicas of a backend follows."""
+
+AUTOSCALE_METRIC_UNSPECIFIED: AutoscaleMetric.ValueType  # 0
+"""The controller's default: calls that wait or run."""
+AUTOSCALE_METRIC_ONGOING: AutoscaleMetric.ValueType  # 1
+"""Calls that wait or run."""
+AUTOSCALE_METRIC_QUEUE_TIME: AutoscaleMetric.ValueType  # 2
+"""How long calls wait at routers."""
+Global___AutoscaleMetric: _TypeAlias = AutoscaleMetric  # noqa: Y015
+
 class _ReplicaState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -136,13 +160,21 @@ class Backend(_message.Message):
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
     SLO_SCOPE_FIELD_NUMBER: _builtins.int
+    AUTOSCALE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    MAX_SURGE_FIELD_NUMBER: _builtins.int
+    MAX_UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    MIN_READY_FIELD_NUMBER: _builtins.int
+    PROGRESS_DEADLINE_FIELD_NUMBER: _builtins.int
+    MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
     """The handler, `MODULE:NAME`. Required where the controller launches replicas."""
     num_replicas: _builtins.int
     """Replicas that should run. Unset means 1. With the `external` launcher nobody is started or ended by it; it says how
-    many are waited for before keys have their first owners, and how many are shown as wanted. Unset means any then.
+    many are waited for before keys have their first owners, and how many are shown as wanted. Unset means any then. Not
+    together with `autoscale`.
     """
     max_ongoing: _builtins.int
     """Calls that one replica executes at once. Unset means what the handler's decorator says. 1 … 1,000,000."""
@@ -164,6 +196,22 @@ class Backend(_message.Message):
     """
     slo_scope: Global___SloScope.ValueType
     """Among which of the unkeyed calls that wait SLOs order. Unset means those of a client."""
+    version: _builtins.str
+    """Which version of the code it is, a line of at most 100 characters: another one replaces replicas. Unset: where the
+    controller launches them, it takes a digest of the handler's module file with each request that has the backend.
+    """
+    max_surge: _builtins.int
+    """Replicas beyond `num_replicas` that may run during a rollout. Unset means a quarter of these, 1 at least. Not 0
+    together with a `max_unavailable` of 0.
+    """
+    max_unavailable: _builtins.int
+    """By how many the ready replicas may be short of `num_replicas` during a rollout. Unset means 0, or 1 where `max_surge`
+    is 0.
+    """
+    max_error_rate: _builtins.float
+    """By how much the share of calls that fail may be larger at new replicas than at old ones: a rollout goes back when it
+    is. 0 … 1. Unset means 0.1; 1 means never.
+    """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -184,6 +232,18 @@ class Backend(_message.Message):
     def health_check_timeout(self) -> _duration_pb2.Duration:
         """How long `check_health` may take. Unset means what the handler's decorator says: 30 s."""
 
+    @_builtins.property
+    def autoscale(self) -> Global___Autoscale:
+        """The controller chooses the number of replicas, by the load. Not together with `num_replicas`. Unset: it does not."""
+
+    @_builtins.property
+    def min_ready(self) -> _duration_pb2.Duration:
+        """For how long a new replica is ready before an old one leaves for it. Unset means 1 s."""
+
+    @_builtins.property
+    def progress_deadline(self) -> _duration_pb2.Duration:
+        """Time a new replica has to get ready; a rollout goes back when one takes longer. Unset means 10 minutes."""
+
     def __init__(
         self,
         *,
@@ -203,17 +263,30 @@ class Backend(_message.Message):
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
         slo_scope: Global___SloScope.ValueType = ...,
+        autoscale: Global___Autoscale | None = ...,
+        version: _builtins.str = ...,
+        max_surge: _builtins.int | None = ...,
+        max_unavailable: _builtins.int | None = ...,
+        min_ready: _duration_pb2.Duration | None = ...,
+        progress_deadline: _duration_pb2.Duration | None = ...,
+        max_error_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "slo_scope", b"slo_scope", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
+    _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_bytes: _TypeAlias = _typing.Literal["max_queued_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_queued_bytes: _TypeAlias = _typing.Literal["_max_queued_bytes", b"_max_queued_bytes"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_calls: _TypeAlias = _typing.Literal["max_queued_calls"]  # noqa: Y015
     _WhichOneofArgType__max_queued_calls: _TypeAlias = _typing.Literal["_max_queued_calls", b"_max_queued_calls"]  # noqa: Y015
+    _WhichOneofReturnType__max_surge: _TypeAlias = _typing.Literal["max_surge"]  # noqa: Y015
+    _WhichOneofArgType__max_surge: _TypeAlias = _typing.Literal["_max_surge", b"_max_surge"]  # noqa: Y015
+    _WhichOneofReturnType__max_unavailable: _TypeAlias = _typing.Literal["max_unavailable"]  # noqa: Y015
+    _WhichOneofArgType__max_unavailable: _TypeAlias = _typing.Literal["_max_unavailable", b"_max_unavailable"]  # noqa: Y015
     _WhichOneofReturnType__max_wire_batch_size: _TypeAlias = _typing.Literal["max_wire_batch_size"]  # noqa: Y015
     _WhichOneofArgType__max_wire_batch_size: _TypeAlias = _typing.Literal["_max_wire_batch_size", b"_max_wire_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__num_replicas: _TypeAlias = _typing.Literal["num_replicas"]  # noqa: Y015
@@ -223,11 +296,17 @@ class Backend(_message.Message):
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_error_rate) -> _WhichOneofReturnType__max_error_rate | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_bytes) -> _WhichOneofReturnType__max_queued_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_calls) -> _WhichOneofReturnType__max_queued_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_surge) -> _WhichOneofReturnType__max_surge | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_unavailable) -> _WhichOneofReturnType__max_unavailable | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_wire_batch_size) -> _WhichOneofReturnType__max_wire_batch_size | None: ...
     @_typing.overload
@@ -238,6 +317,101 @@ class Backend(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 
 Global___Backend: _TypeAlias = Backend  # noqa: Y015
+
+@_typing.final
+class Autoscale(_message.Message):
+    """How the controller chooses the number of a backend's replicas. The number itself is no part of the configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    TARGET_ONGOING_FIELD_NUMBER: _builtins.int
+    TARGET_QUEUE_TIME_FIELD_NUMBER: _builtins.int
+    UP_DELAY_FIELD_NUMBER: _builtins.int
+    DOWN_DELAY_FIELD_NUMBER: _builtins.int
+    IDLE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    UP_RATE_FIELD_NUMBER: _builtins.int
+    DOWN_RATE_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    min: _builtins.int
+    """Replicas that run at least. 0 means none while nothing is called: the first call waits until one has started. Unset
+    means 1. 0 … 10,000.
+    """
+    max: _builtins.int
+    """Replicas that run at most. Unset means 10. 1 … 10,000, and not less than `min`."""
+    metric: Global___AutoscaleMetric.ValueType
+    """What the number follows. Unset means calls that wait or run."""
+    target_ongoing: _builtins.float
+    """Calls that wait or run, for each replica. With AUTOSCALE_METRIC_QUEUE_TIME: how many a replica may have for one to be
+    spared. Unset means 2. 0.01 … 1,000,000.
+    """
+    up_rate: _builtins.float
+    """How many times as many there may be after one step up; one more always. Unset means 4. 1 … 10,000."""
+    down_rate: _builtins.float
+    """The share of them that one step down may take; one always. Unset means 0.5. 0 … 1."""
+    policy: _builtins.str
+    """A function that says how many should run, `MODULE:NAME`, of those that the controller was started with. Empty means
+    the controller's own way.
+    """
+    @_builtins.property
+    def target_queue_time(self) -> _duration_pb2.Duration:
+        """With AUTOSCALE_METRIC_QUEUE_TIME: calls that wait for longer want more replicas. Unset means 100 ms."""
+
+    @_builtins.property
+    def up_delay(self) -> _duration_pb2.Duration:
+        """More replicas start once the load has asked for them for so long. The first of none starts at once. Unset means 3 s."""
+
+    @_builtins.property
+    def down_delay(self) -> _duration_pb2.Duration:
+        """Replicas drain once the load has not needed them for so long. Unset means 60 s."""
+
+    @_builtins.property
+    def idle_timeout(self) -> _duration_pb2.Duration:
+        """With `min` 0: the last replicas drain once nothing has waited or run for so long. Unset means 5 min."""
+
+    def __init__(
+        self,
+        *,
+        min: _builtins.int | None = ...,
+        max: _builtins.int | None = ...,
+        metric: Global___AutoscaleMetric.ValueType = ...,
+        target_ongoing: _builtins.float | None = ...,
+        target_queue_time: _duration_pb2.Duration | None = ...,
+        up_delay: _duration_pb2.Duration | None = ...,
+        down_delay: _duration_pb2.Duration | None = ...,
+        idle_timeout: _duration_pb2.Duration | None = ...,
+        up_rate: _builtins.float | None = ...,
+        down_rate: _builtins.float | None = ...,
+        policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_down_rate", b"_down_rate", "_max", b"_max", "_min", b"_min", "_target_ongoing", b"_target_ongoing", "_up_rate", b"_up_rate", "down_delay", b"down_delay", "down_rate", b"down_rate", "idle_timeout", b"idle_timeout", "max", b"max", "min", b"min", "target_ongoing", b"target_ongoing", "target_queue_time", b"target_queue_time", "up_delay", b"up_delay", "up_rate", b"up_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_down_rate", b"_down_rate", "_max", b"_max", "_min", b"_min", "_target_ongoing", b"_target_ongoing", "_up_rate", b"_up_rate", "down_delay", b"down_delay", "down_rate", b"down_rate", "idle_timeout", b"idle_timeout", "max", b"max", "metric", b"metric", "min", b"min", "policy", b"policy", "target_ongoing", b"target_ongoing", "target_queue_time", b"target_queue_time", "up_delay", b"up_delay", "up_rate", b"up_rate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__down_rate: _TypeAlias = _typing.Literal["down_rate"]  # noqa: Y015
+    _WhichOneofArgType__down_rate: _TypeAlias = _typing.Literal["_down_rate", b"_down_rate"]  # noqa: Y015
+    _WhichOneofReturnType__max: _TypeAlias = _typing.Literal["max"]  # noqa: Y015
+    _WhichOneofArgType__max: _TypeAlias = _typing.Literal["_max", b"_max"]  # noqa: Y015
+    _WhichOneofReturnType__min: _TypeAlias = _typing.Literal["min"]  # noqa: Y015
+    _WhichOneofArgType__min: _TypeAlias = _typing.Literal["_min", b"_min"]  # noqa: Y015
+    _WhichOneofReturnType__target_ongoing: _TypeAlias = _typing.Literal["target_ongoing"]  # noqa: Y015
+    _WhichOneofArgType__target_ongoing: _TypeAlias = _typing.Literal["_target_ongoing", b"_target_ongoing"]  # noqa: Y015
+    _WhichOneofReturnType__up_rate: _TypeAlias = _typing.Literal["up_rate"]  # noqa: Y015
+    _WhichOneofArgType__up_rate: _TypeAlias = _typing.Literal["_up_rate", b"_up_rate"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__down_rate) -> _WhichOneofReturnType__down_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max) -> _WhichOneofReturnType__max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min) -> _WhichOneofReturnType__min | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_ongoing) -> _WhichOneofReturnType__target_ongoing | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__up_rate) -> _WhichOneofReturnType__up_rate | None: ...
+
+Global___Autoscale: _TypeAlias = Autoscale  # noqa: Y015
 
 @_typing.final
 class Endpoint(_message.Message):
@@ -387,6 +561,9 @@ class Replica(_message.Message):
     RESTART_COUNT_FIELD_NUMBER: _builtins.int
     LAST_EXIT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    LAST_OUTPUT_FIELD_NUMBER: _builtins.int
+    OUTDATED_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -417,9 +594,21 @@ class Replica(_message.Message):
     """
     version: _builtins.str
     """The version of slotmesh that it runs, as `0.1.0`. Empty where it has not said so."""
+    last_output: _builtins.str
+    """The last lines that the process of `last_exit` has written, at most 20 of them and 4 KiB. Empty where the controller
+    has not launched it. Only with `whole_errors` of the request.
+    """
+    outdated: _builtins.bool
+    """It was started with another handler or configuration than its backend has now, and will be replaced. Known of those
+    only that the controller has launched.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
+
+    @_builtins.property
+    def load(self) -> Global___ReplicaLoad:
+        """How loaded it is, as it reported last. Unset where it is not attached, or does not say."""
 
     def __init__(
         self,
@@ -438,14 +627,93 @@ class Replica(_message.Message):
         restart_count: _builtins.int = ...,
         last_exit: _builtins.str = ...,
         version: _builtins.str = ...,
+        last_output: _builtins.str = ...,
+        outdated: _builtins.bool = ...,
+        load: Global___ReplicaLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Replica: _TypeAlias = Replica  # noqa: Y015
+
+@_typing.final
+class ReplicaLoad(_message.Message):
+    """Load of one replica, sampled at one time: whoever its callers are, and by whichever way they come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ONGOING_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    SAMPLE_TIME_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
+    ongoing: _builtins.int
+    """Permits in use: calls that are executed, lanes that have their turn, and slots, used or not."""
+    slots: _builtins.int
+    """Of these, slots that are reserved and in which no call runs yet, and all that direct streams hold."""
+    waiting: _builtins.int
+    """Calls and reservations that wait for a permit, and calls that wait in lanes."""
+    @_builtins.property
+    def sample_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was sampled, by the replica's wall clock."""
+
+    @_builtins.property
+    def totals(self) -> Global___ReplicaTotals:
+        """What it has done since its start. Unset from replicas of older versions."""
+
+    def __init__(
+        self,
+        *,
+        ongoing: _builtins.int = ...,
+        slots: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        sample_time: _timestamp_pb2.Timestamp | None = ...,
+        totals: Global___ReplicaTotals | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time", "totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ongoing", b"ongoing", "sample_time", b"sample_time", "slots", b"slots", "totals", b"totals", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaLoad: _TypeAlias = ReplicaLoad  # noqa: Y015
+
+@_typing.final
+class ReplicaTotals(_message.Message):
+    """What one replica has done since its start: its next incarnation begins at 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    BATCHED_CALLS_FIELD_NUMBER: _builtins.int
+    calls: _builtins.int
+    """Calls executed to their end, well or not: `slotmesh_replica_calls_total`."""
+    failed: _builtins.int
+    """Calls that ended in a failure there, executed or not: the sum of `slotmesh_replica_failures_total`."""
+    batches: _builtins.int
+    """Batches handed to batch handlers: `slotmesh_replica_batches_total`."""
+    batched_calls: _builtins.int
+    """Calls in these: divided by `batches`, how full they are."""
+    def __init__(
+        self,
+        *,
+        calls: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        batches: _builtins.int = ...,
+        batched_calls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batched_calls", b"batched_calls", "batches", b"batches", "calls", b"calls", "failed", b"failed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaTotals: _TypeAlias = ReplicaTotals  # noqa: Y015
 
 @_typing.final
 class Router(_message.Message):
@@ -462,6 +730,8 @@ class Router(_message.Message):
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -474,6 +744,8 @@ class Router(_message.Message):
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
     version: _builtins.str
     """The version of slotmesh that it runs, as `0.1.0`."""
+    incarnation: _builtins.str
+    """Which of its starts this is: what it counts begins with it. Empty from routers of older versions."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas it has a working link to."""
@@ -485,6 +757,10 @@ class Router(_message.Message):
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
         """Load of each backend there, as it reported last: at most a few seconds old."""
+
+    @_builtins.property
+    def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointLoad]:
+        """Load of each endpoint there, as it reported last. Empty from routers of older versions."""
 
     def __init__(
         self,
@@ -498,10 +774,12 @@ class Router(_message.Message):
         metrics_address: _builtins.str = ...,
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
         version: _builtins.str = ...,
+        endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -518,19 +796,42 @@ class BackendLoad(_message.Message):
     ONGOING_FIELD_NUMBER: _builtins.int
     SAMPLE_TIME_FIELD_NUMBER: _builtins.int
     SLOT_CALLS_FIELD_NUMBER: _builtins.int
+    QUEUE_TIME_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    SHADOW_COPIES_FIELD_NUMBER: _builtins.int
+    SHADOW_DROPS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     queued: _builtins.int
     """Calls that wait."""
     ongoing: _builtins.int
-    """Calls at replicas, without those in leased slots."""
-    slot_calls: _builtins.int
-    """Calls in leased slots, as far as they travel through this router, and what else it has asked replicas to do with
-    slots.
+    """Calls at replicas, reservations and calls in leased slots included, as far as they travel through this router. A slot
+    that is reserved and not used, and calls that go straight to replicas, are in the load of these.
     """
+    slot_calls: _builtins.int
+    """Of `ongoing`: calls in leased slots, and what else the router has asked replicas to do with slots that they gave."""
+    sent: _builtins.int
+    """Calls that were sent to replicas since the router's start: where it has not changed, nothing was called in between."""
+    shadow_copies: _builtins.int
+    """Copies of calls that the backend as a shadow should have had, and that have ended one way or another, since the
+    router's start. 0 comes from routers of older versions, too.
+    """
+    shadow_drops: _builtins.int
+    """Those of them that it did not get: none of its slots was free."""
     @_builtins.property
     def sample_time(self) -> _timestamp_pb2.Timestamp:
         """When it was sampled, by the router's wall clock."""
+
+    @_builtins.property
+    def queue_time(self) -> _duration_pb2.Duration:
+        """How long what waits now will have to wait until all of it was sent, at the rate of the last second; where nothing was
+        ever sent, for how long it has waited. Unset where nothing waits, and from routers of older versions.
+        """
+
+    @_builtins.property
+    def ended(self) -> Global___CallEnds:
+        """What has become of its calls since the router's start. Unset from routers of older versions, which do not count it."""
 
     def __init__(
         self,
@@ -540,11 +841,142 @@ class BackendLoad(_message.Message):
         ongoing: _builtins.int = ...,
         sample_time: _timestamp_pb2.Timestamp | None = ...,
         slot_calls: _builtins.int = ...,
+        queue_time: _duration_pb2.Duration | None = ...,
+        sent: _builtins.int = ...,
+        ended: Global___CallEnds | None = ...,
+        shadow_copies: _builtins.int = ...,
+        shadow_drops: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "queue_time", b"queue_time", "sample_time", b"sample_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued", "sample_time", b"sample_time", "slot_calls", b"slot_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ended", b"ended", "ongoing", b"ongoing", "queue_time", b"queue_time", "queued", b"queued", "sample_time", b"sample_time", "sent", b"sent", "shadow_copies", b"shadow_copies", "shadow_drops", b"shadow_drops", "slot_calls", b"slot_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BackendLoad: _TypeAlias = BackendLoad  # noqa: Y015
+
+@_typing.final
+class CallEnds(_message.Message):
+    """How the calls of one backend have ended for their callers at one router, counted since the router's start: a report that
+    is lost loses nothing. A router that starts again, with another `RouterHello.incarnation`, begins at 0.
+
+    Not counted are calls that their caller took back, or that failed for one before them of their ordering key; copies for
+    shadows; reservations; and calls that go straight to replicas, which no router sees.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """Calls that ended: well, in a failure, without an answer, or refused for what the caller had sent."""
+    failed: _builtins.int
+    """Those of them that failed for what the backend is: its handler raised or has no such method, its replica was lost, its
+    queue was full, or nothing could serve. A status by which the handler says that the caller is wrong (INVALID_ARGUMENT,
+    NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED), and arguments that a
+    method does not take, are no such failures.
+    """
+    unanswered: _builtins.int
+    """Those of them whose time was up before there was an answer: in the queue of the backend, or at a replica."""
+    @_builtins.property
+    def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of them that ended well, by the time from their arrival at the router until their last result came: 26 numbers,
+        the first for 1 ms or less, the next ones for up to 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500 and 700
+        ms, 1, 1.5, 2, 3, 5, 10, 20 and 30 s, and the last one for more. Each begins above the bound before it.
+        """
+
+    def __init__(
+        self,
+        *,
+        total: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        unanswered: _builtins.int = ...,
+        times: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "times", b"times", "total", b"total", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallEnds: _TypeAlias = CallEnds  # noqa: Y015
+
+@_typing.final
+class EndpointLoad(_message.Message):
+    """Calls of one endpoint at one router, counted since the router's start, as `CallEnds`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    SAMPLE_TIME_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint's name."""
+    accepted: _builtins.int
+    """Calls accepted, whatever became of them: `slotmesh_router_calls_total`."""
+    failed: _builtins.int
+    """Calls that ended in a failure, whoever is to blame for it: the sum of `slotmesh_router_failures_total`."""
+    waiting: _builtins.int
+    """Calls that wait now and belong to no backend yet: their key has no owner, or there is no policy. They are in `queued` of
+    the backends that they may go to as well.
+    """
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointEnds]:
+        """How its calls have ended, by backend. Calls that ended before they had one are in none; those that failed as no backend
+        of the policy could serve are in each of them.
+        """
+
+    @_builtins.property
+    def sample_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was sampled, by the router's wall clock."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        accepted: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        ends: _abc.Iterable[Global___EndpointEnds] | None = ...,
+        sample_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "endpoint", b"endpoint", "ends", b"ends", "failed", b"failed", "sample_time", b"sample_time", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndpointLoad: _TypeAlias = EndpointLoad  # noqa: Y015
+
+@_typing.final
+class EndpointEnds(_message.Message):
+    """How the calls of one endpoint have ended at one backend."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    @_builtins.property
+    def ended(self) -> Global___CallEnds:
+        """What has become of them since the router's start."""
+
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        ended: Global___CallEnds | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ended", b"ended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndpointEnds: _TypeAlias = EndpointEnds  # noqa: Y015

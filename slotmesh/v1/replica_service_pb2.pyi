@@ -118,7 +118,9 @@ class OpenExecute(_message.Message):
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the router knows: `heartbeats`, `chunks`, `service_times`."""
+        """Names of optional behaviours the router knows: `heartbeats`, `chunks`, `service_times`,
+        `id_ranges`, `blocks`.
+        """
 
     def __init__(
         self,
@@ -190,6 +192,8 @@ class RunBatch(_message.Message):
     MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
     WAITED_US_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -231,6 +235,10 @@ class RunBatch(_message.Message):
     """Time since the first of these calls arrived at the router; of one that was sent again, since its client sent it
     first. Microseconds, at least 1. 0 comes from routers of older versions.
     """
+    block: _builtins.bytes
+    """To who named the feature `blocks`: all payloads, back to back, in place of `payloads`."""
+    payload_sizes: _builtins.bytes
+    """The size of each payload in `block`, bytes: four bytes each, the lowest first."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls."""
@@ -305,10 +313,12 @@ class RunBatch(_message.Message):
         max_result_bytes: _builtins.int = ...,
         origins: Global___RunOrigins | None = ...,
         waited_us: _builtins.int = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "block", b"block", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,6 +716,8 @@ class ExecuteResponse(_message.Message):
     GO_AWAY_FIELD_NUMBER: _builtins.int
     SERVICE_TIMES_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
@@ -750,6 +762,14 @@ class ExecuteResponse(_message.Message):
     def stopped(self) -> Global___LanesStopped:
         """Where lanes have stopped. Only to a CancelRuns that asks for it."""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With the first frame: names of optional behaviours that the replica knows: `blocks`."""
+
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With the first frame: names of the handler's methods, `__call__` for the handler itself; the first 1,024."""
+
     def __init__(
         self,
         *,
@@ -763,10 +783,12 @@ class ExecuteResponse(_message.Message):
         go_away: _call_pb2.GoAway | None = ...,
         service_times: Global___ServiceTimes | None = ...,
         stopped: Global___LanesStopped | None = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
+        methods: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015

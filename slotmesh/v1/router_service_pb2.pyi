@@ -22,6 +22,83 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DescribeEndpointsRequest(_message.Message):
+    """Arguments of `RouterService.DescribeEndpoints`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """Only this endpoint. Empty means all."""
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeEndpointsRequest: _TypeAlias = DescribeEndpointsRequest  # noqa: Y015
+
+@_typing.final
+class DescribeEndpointsResponse(_message.Message):
+    """Result of `RouterService.DescribeEndpoints`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedEndpoint]:
+        """The endpoints, by name. None where the one that was asked for is not there."""
+
+    def __init__(
+        self,
+        *,
+        endpoints: _abc.Iterable[Global___DescribedEndpoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeEndpointsResponse: _TypeAlias = DescribeEndpointsResponse  # noqa: Y015
+
+@_typing.final
+class DescribedEndpoint(_message.Message):
+    """What of an endpoint can be called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of methods that replicas of its backends have told this router: sorted, `__call__` for the handler itself. Empty
+        where it has a link to none of them, or to such only as are of older versions. At most 10,000 in a response: those of
+        endpoints after them are left out.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        methods: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["methods", b"methods", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribedEndpoint: _TypeAlias = DescribedEndpoint  # noqa: Y015
+
+@_typing.final
 class CallRequest(_message.Message):
     """Arguments of `RouterService.Call`."""
 
@@ -349,8 +426,8 @@ class OpenStream(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the client knows: `sessions`, `resent_all`, `chunks`, `take_items`; or wants:
-        `executors`. Unknown names are ignored.
+        """Names of optional behaviours the client knows: `sessions`, `resent_all`, `chunks`, `take_items`, `id_ranges`,
+        `blocks`; or wants: `executors`. Unknown names are ignored.
         """
 
     @_builtins.property
@@ -438,12 +515,18 @@ class CallBatch(_message.Message):
     TRACE_STARTS_FIELD_NUMBER: _builtins.int
     TRACEPARENTS_FIELD_NUMBER: _builtins.int
     TRACESTATES_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
     """These calls were sent before, on an earlier connection of the session. All such batches go before new calls, in the
     order of their ids.
     """
+    block: _builtins.bytes
+    """To who named the feature `blocks`: all payloads, back to back, in place of `payloads`."""
+    payload_sizes: _builtins.bytes
+    """The size of each payload in `block`, bytes: four bytes each, the lowest first."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls. Unset means the stream's default options."""
@@ -509,10 +592,12 @@ class CallBatch(_message.Message):
         trace_starts: _abc.Iterable[_builtins.int] | None = ...,
         traceparents: _abc.Iterable[_builtins.str] | None = ...,
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
+        block: _builtins.bytes = ...,
+        payload_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "block", b"block", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

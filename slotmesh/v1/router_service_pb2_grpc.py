@@ -55,6 +55,11 @@ class RouterServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_router__service__pb2.StreamCallsRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.StreamCallsResponse.FromString,
                 _registered_method=True)
+        self.DescribeEndpoints = channel.unary_unary(
+                '/slotmesh.v1.RouterService/DescribeEndpoints',
+                request_serializer=slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServiceServicer(object):
@@ -97,6 +102,13 @@ class RouterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeEndpoints(self, request, context):
+        """What can be called: the endpoints that this router knows, and the methods of their handlers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -119,6 +131,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.StreamCalls,
                     request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.StreamCallsRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_router__service__pb2.StreamCallsResponse.SerializeToString,
+            ),
+            'DescribeEndpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeEndpoints,
+                    request_deserializer=slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -230,6 +247,33 @@ class RouterService(object):
             '/slotmesh.v1.RouterService/StreamCalls',
             slotmesh_dot_v1_dot_router__service__pb2.StreamCallsRequest.SerializeToString,
             slotmesh_dot_v1_dot_router__service__pb2.StreamCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeEndpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.RouterService/DescribeEndpoints',
+            slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_router__service__pb2.DescribeEndpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class RouterServiceStub:
     session to ask for them over another stream, but for those with `options.streaming`. Frames unknown to the router end the stream with
     UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
     """
+    DescribeEndpoints: _aio.UnaryUnaryMultiCallable[_router_service_pb2.DescribeEndpointsRequest, _router_service_pb2.DescribeEndpointsResponse]
+    """What can be called: the endpoints that this router knows, and the methods of their handlers."""
 
 class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Moves calls to replicas. Mounted by the router."""
@@ -81,5 +83,13 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         session to ask for them over another stream, but for those with `options.streaming`. Frames unknown to the router end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeEndpoints(
+        self,
+        request: _router_service_pb2.DescribeEndpointsRequest,
+        context: _aio.ServicerContext[_router_service_pb2.DescribeEndpointsRequest, _abc.Awaitable[_router_service_pb2.DescribeEndpointsResponse]],
+    ) -> _abc.Awaitable[_router_service_pb2.DescribeEndpointsResponse]:
+        """What can be called: the endpoints that this router knows, and the methods of their handlers."""
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: _aio.Server) -> None: ...

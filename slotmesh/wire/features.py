@@ -1,7 +1,8 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
 Each end names the features that it knows, and a behaviour is used where the end that has to know it has named it. What
-a name means is specified in the protos, at `OpenStream`, `StreamOpened` and `OpenExecute`; unknown names are ignored.
+a name means is specified in the protos, at `OpenStream`, `StreamOpened`, `OpenExecute`
+and `RouterHello`; unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ HEARTBEATS: Final = "heartbeats"
 SERVICE_TIMES: Final = "service_times"
 """A router chooses by service times how many calls travel together."""
 
+# -- between router and controller ------------------------------------------------------------------------------------
+
+TABLE_DELTAS: Final = "table_deltas"
+"""A router takes what has changed of a routing table in place of the whole."""
+
 # -- between client and replica ----------------------------------------------------------------------------------------
 
 DIRECT_CALLS: Final = "direct_calls"
@@ -49,19 +55,40 @@ DIRECT_CALLS: Final = "direct_calls"
 CHUNKS: Final = "chunks"
 """The end that names it takes large payloads in chunks."""
 
+ID_RANGES: Final = "id_ranges"
+"""The end that names it reads ids of results and failures as ranges."""
+
+BLOCKS: Final = "blocks"
+"""The end that names it reads payloads of a batch in one block."""
+
 # -- the names of each end ---------------------------------------------------------------------------------------------
 
-OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS)
+OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS, ID_RANGES, BLOCKS)
 """What a client names to its router."""
 
 OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
 """Further names of a client with a session."""
 
-OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE, EXECUTORS)
+OF_ROUTERS_TO_CLIENTS: Final = (
+    SESSIONS,
+    CHUNKS,
+    TAKE_ITEMS,
+    ORDERING_KEYS,
+    STOP_GENERATION,
+    LARGE_BESIDE,
+    EXECUTORS,
+    BLOCKS,
+)
 """What a router names to its clients."""
 
 OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 """What a client and a replica name to each other where they speak without a router."""
 
-OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES)
+OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS)
 """What a router names to its replicas."""
+
+OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS,)
+"""What a router names to its controller."""
+
+OF_REPLICAS: Final = (BLOCKS,)
+"""What a replica names to its routers."""

@@ -3,6 +3,7 @@
 Purpose: two bytes of a frame can become a hundred of memory, and each element costs time in every loop over it; so
 elements are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is
 large, and nothing for small ones. Counting goes in steps, with other work between them.
+Payloads in blocks are no elements: whoever cuts a block counts them.
 Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
 ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. Bytes that are no message pass: the parser
 refuses them.

@@ -11,7 +11,7 @@ Owner: the sender of the calls: `RoutedReplica` in the router, the pending calls
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from slotmesh.wire.ranges import run_length
@@ -86,12 +86,13 @@ class Ledger(dict[int, SliceT]):
             if found is not None and first < found.first + found.count:
                 yield found
 
-    def slices(self, ids: list[int]) -> Iterator[tuple[SliceT, int, int, int]]:
+    def slices(self, ids: Sequence[int]) -> Iterator[tuple[SliceT, int, int, int]]:
         """Cuts ids, in any order, into slices: slice, place of the first id in it, index in `ids`, count.
 
         What is not here is passed over. A slice may be dropped before the next one is asked for.
         """
         at, end = 0, len(ids)
+        may_jump = not isinstance(ids, range)
         while at < end:
             first = ids[at]
             found = self.get(first) or self.covering(first)
@@ -100,7 +101,7 @@ class Ledger(dict[int, SliceT]):
                 continue
             place = first - found.first
             count = min(found.count - place, end - at)
-            if count > 1:  # mostly it is all of a slice, and sometimes it is alone: neither costs a call
+            if may_jump and count > 1:  # mostly it is all of a slice, and sometimes it is alone: neither costs a call
                 if ids[at + 1] != first + 1:
                     count = 1
                 elif ids[at : at + count] != list(range(first, first + count)):

@@ -68,3 +68,6 @@ or come back from replicas."""
 MAX_ROSTERS: Final = 64
 """Rosters that a client names when it opens a stream: one of each generation, of which there is a new one only where a
 controller that does not remember has started."""
+
+MAX_METHODS: Final = 1_024
+"""Names of a handler's methods that a replica tells a router; more are left out."""

@@ -72,8 +72,23 @@ def among(held: Collection[int], first: int, last: int) -> list[int]:
     return [each for each in held if first <= each <= last]
 
 
-def run_length(ids: list[int], at: int, most: int) -> int:
+def joined(ids: Sequence[int], more: Sequence[int]) -> Sequence[int]:
+    """Ids, and more behind them: a range where all follow one by one. A list `ids` is changed, and returned."""
+    if isinstance(ids, list):
+        ids += more
+        return ids
+    if isinstance(more, range):
+        if not ids:
+            return more
+        if isinstance(ids, range) and ids.stop == more.start:
+            return range(ids.start, more.stop)
+    return [*ids, *more]
+
+
+def run_length(ids: Sequence[int], at: int, most: int) -> int:
     """How many of the next `most` ids from index `at` on follow one by one; at least 1. They need not ascend."""
+    if isinstance(ids, range):
+        return most
     first = ids[at]
     if most == 1 or ids[at + 1] != first + 1:
         return 1

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 MAX_TRACEPARENT_CHARS: Final = 128
 MAX_TRACESTATE_CHARS: Final = 512
 
+_SAMPLED: Final = 0x01
+
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 _TRACESTATE: Final = re.compile(r"[ -~]*")
 
@@ -88,6 +90,17 @@ def columns_of(traces: Sequence[TraceContext | None]) -> TraceColumns:
 def is_traceparent(text: str) -> bool:
     """Whether this may be a `traceparent`, of this version of Trace Context or a later one."""
     return len(text) <= MAX_TRACEPARENT_CHARS and _TRACEPARENT.fullmatch(text) is not None
+
+
+def is_sampled(trace: TraceContext) -> bool:
+    """Whether spans of calls with this parent are kept. The context is sound."""
+    return bool(int(trace.traceparent[53:55], 16) & _SAMPLED)
+
+
+def unsampled(trace: TraceContext) -> TraceContext:
+    """The same parent, of calls of which no spans are kept."""
+    text = trace.traceparent
+    return TraceContext(f"{text[:53]}{int(text[53:55], 16) & ~_SAMPLED:02x}{text[55:]}", trace.tracestate)
 
 
 def is_tracestate(text: str) -> bool:

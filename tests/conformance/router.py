@@ -128,4 +128,5 @@ class ScriptedRouter(router_service_pb2_grpc.RouterServiceServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the cases speak of streams")
 
     CallJson = Call
+    DescribeEndpoints = Call
     CallStreaming = Call  # type: ignore[assignment]  # it only fails

@@ -67,7 +67,15 @@ async def test_a_failure_is_typed_and_meets_its_own_call_only(router: FakeRouter
 async def test_a_map_raises_its_first_failure_or_keeps_them_all(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     router.answer = odd_fails
     echo = mesh.endpoint("digits").echo
-    assert (await failure_of(echo.map(range(10)))).call_id == 2
+    error = await failure_of(echo.map(range(10)))
+    assert (error.call_id, error.failed_items) == (2, (1, 3, 5, 7, 9))
+    assert str(error) == (
+        "UNKNOWN/HANDLER_ERROR: ValueError: odd; 5 of 10 items of the map failed: 1, 3, 5, 7, 9 (counted from 0)"
+    )
+    many = await failure_of(echo.map(range(4000)))
+    assert str(many).endswith(
+        "2,000 of 4,000 items of the map failed: 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, … (counted from 0)"
+    )
     kept = await echo.map(range(4), return_exceptions=True)
     assert (kept[0], kept[2]) == ([0], [2])
     assert all(isinstance(kept[place], slotmesh.HandlerError) for place in (1, 3))

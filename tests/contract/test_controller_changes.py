@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2
 
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
@@ -28,6 +29,13 @@ endpoints:
 POLICY = mesh_pb2.TrafficPolicy(weights={"v1": 0.75, "v2": 0.25}, shadows={"v2": 0.5})
 NEW = mesh_pb2.Backend(name="v3", handler="app:New")
 
+SHIFT: dict[str, Any] = {
+    "endpoint": "digits",
+    "weights": {"v2": 1.0},
+    "step": 0.25,
+    "every": duration_pb2.Duration(seconds=3_600),
+}
+
 CHANGES: dict[str, tuple[Callable[..., Any], pb.Change.ValueType | None]] = {
     "ApplyMesh": (lambda **terms: pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(backends=[NEW]), **terms), None),
     "ApplyBackend": (lambda **terms: pb.ApplyBackendRequest(backend=NEW, **terms), pb.CHANGE_UPDATED),
@@ -43,8 +51,19 @@ CHANGES: dict[str, tuple[Callable[..., Any], pb.Change.ValueType | None]] = {
         ),
         pb.CHANGE_UPDATED,
     ),
+    "ShiftTraffic": (lambda **terms: pb.ShiftTrafficRequest(**SHIFT, **terms), None),
+    "EndShift": (lambda **terms: pb.EndShiftRequest(endpoint="digits", go_back=True, **terms), None),
+    "Rollback": (pb.RollbackRequest, None),
 }
-"""Every rpc that changes the configuration, and what it does to what `TWO` says."""
+"""Every rpc that changes the configuration, and what it does to what `TWO` says; None: it says other things."""
+
+
+async def make_two(mesh: Controlled, rpc: str) -> None:
+    """What `TWO` says, and what the rpc needs."""
+    await mesh.apply(TWO.replace("app:Three", "app:New"))
+    await mesh.apply(TWO)
+    if rpc == "EndShift":
+        await mesh.operator.ShiftTraffic(pb.ShiftTrafficRequest(**SHIFT))
 
 
 async def configuration(mesh: Controlled) -> tuple[int, Any]:
@@ -82,14 +101,14 @@ def test_no_change_is_left_out() -> None:
 async def test_a_dry_run_says_what_would_be_and_changes_nothing(rpc: str) -> None:
     request, change = CHANGES[rpc]
     async with running_controller() as mesh:
-        await mesh.apply(TWO)
+        await make_two(mesh, rpc)
         before = await configuration(mesh)
         answer = await getattr(mesh.operator, rpc)(request(dry_run=True))
         assert answer.revision == before[0]
-        if change is None:
-            assert list(answer.updated) == ["backend/v3"]
-        else:
+        if change is not None:
             assert answer.change == change
+        elif hasattr(answer, "updated"):
+            assert list(answer.updated) == ["backend/v3"]
         assert await configuration(mesh) == before
         made = await getattr(mesh.operator, rpc)(request())
         assert made.revision > before[0]
@@ -103,7 +122,7 @@ async def test_a_dry_run_says_what_would_be_and_changes_nothing(rpc: str) -> Non
 async def test_a_change_that_expects_another_revision_is_refused(rpc: str) -> None:
     request, _ = CHANGES[rpc]
     async with running_controller() as mesh:
-        await mesh.apply(TWO)
+        await make_two(mesh, rpc)
         read, _ = await configuration(mesh)
         moved = await mesh.operator.ApplyBackend(
             pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v9", handler="app:Nine"))

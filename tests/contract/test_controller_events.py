@@ -113,3 +113,19 @@ async def test_a_watcher_that_does_not_read_loses_the_oldest_events_and_knows_ho
         assert seen + missed == 5_000
         assert missed > 0
         watching.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_reader_of_what_is_kept_is_not_kept_waiting() -> None:
+    async with running_controller() as mesh:
+        tell(mesh, 3)
+        async with asyncio.timeout(5.0):
+            kept = [
+                it async for it in mesh.operator.WatchEvents(pb.WatchEventsRequest(from_oldest=True, until_newest=True))
+            ]
+            later = pb.WatchEventsRequest(after=kept[1].cursor, until_newest=True)
+            assert [it.message for it in kept] == ["0", "1", "2"]
+            assert [it.message async for it in mesh.operator.WatchEvents(later)] == ["2"]
+            other = pb.WatchEventsRequest(from_oldest=True, until_newest=True, subject_prefix="router/")
+            assert [it async for it in mesh.operator.WatchEvents(other)] == []
+            assert [it async for it in mesh.operator.WatchEvents(pb.WatchEventsRequest(until_newest=True))] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell import reconcile_loop
+from controller_service.shell import launching
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
@@ -46,7 +46,7 @@ async def test_as_many_replicas_as_wanted_are_launched_with_ids_of_their_own() -
         assert len(set(ids)) == 3
         assert all(replica_id.startswith("v1-") for replica_id in ids)
         assert mesh.launcher is not None
-        assert {order.handler for order in mesh.launcher.started} == {"app:Digits"}
+        assert {it.order.handler for it in mesh.launcher.started} == {"app:Digits"}
         assert {state_name(it) for it in (await mesh.replicas()).values()} == {"STARTING"}
 
         router = await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
@@ -160,7 +160,7 @@ async def test_another_handler_replaces_replicas_new_first() -> None:
         await mesh.apply(MESH % ("app:Old", 2))
         old = await mesh.wait_for_launches(2)
         await make_ready(mesh, stack, *old)
-        await mesh.apply(MESH % ("app:New", 2))
+        await mesh.apply((MESH % ("app:New", 2)).replace("num_replicas", "max_surge: 2, num_replicas"))
         new = (await mesh.wait_for_launches(4))[2:]
         assert mesh.launcher is not None
         await make_ready(mesh, stack, new[0])
@@ -211,7 +211,7 @@ async def test_somebody_else_cannot_take_the_place_of_a_launched_replica_that_li
 async def test_the_controller_takes_its_replicas_with_it_and_routers_hear_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconcile_loop, "KILL_MARGIN_S", 1.0)
+    monkeypatch.setattr(launching, "KILL_MARGIN_S", 1.0)
     async with AsyncExitStack() as stack:
         # Members outlive the controller, and the channels of their own with them.
         async with running_controller(launches=True) as mesh:

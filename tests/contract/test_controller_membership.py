@@ -52,6 +52,34 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
 
 
 @pytest.mark.asyncio
+async def test_replicas_are_told_where_routers_are_and_when_that_changes() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 1)
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
+            await wait_until(lambda: a.configurations, what="a configuration")
+            assert not a.configurations[0].router_addresses
+            async with FakeRouter(mesh.channel, "r1") as one:
+                told = [one.address]
+                await wait_until(lambda: list(a.configurations[-1].router_addresses) == told, what="the first router")
+                assert a.configurations[-1].backend == a.configurations[0].backend
+                async with (
+                    FakeRouter(mesh.channel, "r2", "127.0.0.1:7072") as two,
+                    FakeReplica(mesh.channel, "v1", "b") as b,
+                ):
+                    both = sorted([one.address, two.address])
+                    for each in (a, b):
+                        await wait_until(
+                            lambda each=each: (
+                                each.configurations  # type: ignore[misc]  # a lambda's default
+                                and list(each.configurations[-1].router_addresses) == both
+                            ),
+                            what="both routers",
+                        )
+                    await two.say_goodbye()
+                    await wait_until(lambda: list(a.configurations[-1].router_addresses) == told, what="the one left")
+
+
+@pytest.mark.asyncio
 async def test_a_replica_may_attach_before_its_backend_is_known() -> None:
     async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "a") as a:
         await wait_until(lambda: a.configurations, what="the default configuration")

@@ -255,7 +255,7 @@ async def test_metrics_say_who_belongs_and_what_was_started() -> None:
     metrics = setup_metrics("slotmesh-controller", port=0)
     try:
         async with running_controller(launches=True) as mesh:
-            observe(metrics.meter, mesh.controller)
+            observe(metrics, mesh.controller)
             await mesh.apply(TWO)
             await mesh.wait_for_launches(3)
             async with FakeRouter(mesh.channel, "r") as router:

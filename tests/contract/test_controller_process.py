@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Set
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,14 @@ from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 
 async def main():
     flags = argparse.ArgumentParser()
-    for name in ("handler", "backend", "controller", "replica-id", "port", "metrics-port", "log-format", "log-level"):
+    names = "handler backend controller replica-id port metrics-port log-format log-level orphan-timeout"
+    for name in names.split():
         flags.add_argument("--" + name)
     flags.add_argument("--parent-fd", type=int)
     told = flags.parse_args()
     stop = asyncio.Event()
-    watch_parent(told.parent_fd, stop.set)
+    if told.parent_fd is not None:
+        watch_parent(told.parent_fd, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with open_channel(told.controller) as channel:
         call = MembershipServiceStub(channel).AttachReplica()
@@ -58,7 +60,11 @@ async def main():
             await call.done_writing()
             return 1
         await say("READY", address="127.0.0.1:1", max_ongoing=8)
-        await stop.wait()
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), 1.0)
+            except TimeoutError:
+                await say("READY", address="127.0.0.1:1", max_ongoing=8)
         try:
             await say("STOPPED")
             await call.done_writing()
@@ -83,20 +89,25 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def controller(
-    tmp_path: Path, *flags: str, spec: str = "", with_launcher: bool = True
+    tmp_path: Path, *flags: str, spec: str = "", with_launcher: bool = True, parent: ParentPipe | None = None
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
-    """A controller process and its address. It is killed in the end, whatever happened."""
+    """A controller process and its address. It is killed in the end, whatever happened, and what it has started ends.
+
+    `parent` outlives it where it is given.
+    """
     (tmp_path / "replica_service").mkdir()
     (tmp_path / "replica_service" / "__init__.py").touch()
     (tmp_path / "replica_service" / "__main__.py").write_text(MEMBER, "utf-8")
     (tmp_path / "mesh.yaml").write_text(spec, "utf-8")
-    with AnnouncePipe() as announced, ParentPipe() as parent:
+    with ExitStack() as pipes:
+        announced = pipes.enter_context(AnnouncePipe())
+        parent = parent or pipes.enter_context(ParentPipe())
         command = [sys.executable, "-m", "controller_service", "--port=0", "--metrics-port=0", *flags]
         command += [f"--announce-fd={announced.fd}", f"--spec={tmp_path / 'mesh.yaml'}"]
         if with_launcher:
             command.append(f"--parent-fd={parent.fd}")
         # The stand-in comes first on the path of the modules.
-        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "TMPDIR": str(tmp_path)}
         process = start(command, cwd=tmp_path, env=environment, pass_fds=(*announced.pass_fds, *parent.pass_fds))
         try:
             async with asyncio.timeout(20.0):
@@ -178,11 +189,15 @@ async def test_a_handler_that_fails_is_seen_with_its_traceback(tmp_path: Path) -
 
 
 @pytest.mark.asyncio
-async def test_replicas_end_when_the_controller_is_killed(tmp_path: Path) -> None:
-    async with controller(tmp_path, spec=SPEC) as (process, address):
-        async with open_channel(address) as channel:
-            pids = (await ready_replicas(ControllerServiceStub(channel), 2)).values()
-        process.kill()
+async def test_replicas_of_a_killed_controller_end_with_whoever_had_launched_it(tmp_path: Path) -> None:
+    with ParentPipe() as parent:
+        async with controller(tmp_path, spec=SPEC, parent=parent) as (process, address):
+            async with open_channel(address) as channel:
+                pids = (await ready_replicas(ControllerServiceStub(channel), 2)).values()
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            assert all(map(is_running, pids)), "they do not depend on it"
+        parent.close()
         await wait_until(lambda: not any(map(is_running, pids)), timeout=20.0, what="the end of the replicas")
 
 
@@ -205,6 +220,22 @@ async def test_the_controller_ends_when_its_launcher_is_gone(tmp_path: Path) -> 
         assert process.returncode == 0
         events = [json.loads(line) for line in log.splitlines()]
         assert any(it["event"] == "listening" and it["address"] == address for it in events)
+
+
+@pytest.mark.asyncio
+async def test_a_second_controller_with_the_same_replicas_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    flag = f"--launch-dir={tmp_path / 'launched'}"
+    async with controller(tmp_path, flag):
+        command = [sys.executable, "-m", "controller_service", "--port=0", "--metrics-port=-1", flag]
+        second = await asyncio.to_thread(
+            subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=30.0, check=False
+        )
+    assert second.returncode == 1
+    words = (
+        f"{tmp_path / 'launched'}: another controller keeps its replicas there: stop it, or name another --launch-dir"
+    )
+    assert second.stderr.splitlines()[-1] == words
+    assert "Traceback" not in second.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,11 +13,21 @@ from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Conflict, Store
+from controller_service.store.sqlite.store import SqliteStore
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
 from tests.support.wait import wait_until
 
-STORES: dict[str, Callable[[], Store]] = {"memory": lambda: MemoryStore(generation="0" * 32, epoch_floor=41)}
+
+async def in_memory(_folder: Path) -> Store:
+    return MemoryStore(generation="0" * 32, epoch_floor=41)
+
+
+async def in_a_file(folder: Path) -> Store:
+    return await SqliteStore.open(folder / "state", lambda: ("0" * 32, Desired(epoch_floor=41)))
+
+
+STORES: dict[str, Callable[[Path], Awaitable[Store]]] = {"memory": in_memory, "sqlite": in_a_file}
 
 V1 = Backend(name="v1", handler="app:One", user_config={"k": 3, "deep": [1, {"a": None}]})
 DIGITS = Endpoint(name="digits", traffic=TrafficPolicy(weights={"v1": 1.0}))
@@ -29,8 +40,8 @@ OWNED = PartitionOwnership(
 
 
 @pytest_asyncio.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    made = STORES[request.param]()
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made = await STORES[request.param](tmp_path)
     yield made
     await made.close()
 

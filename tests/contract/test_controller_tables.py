@@ -144,7 +144,9 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
                 await router.wait_for(
                     lambda table: table.router_addresses == alternates and replica_routes(table, "v1"), "all members"
                 )
-            load = mesh_pb2.BackendLoad(backend="v1", queued=7, ongoing=3, slot_calls=2)
+            load = mesh_pb2.BackendLoad(
+                backend="v1", queued=7, ongoing=3, slot_calls=2, shadow_copies=9, shadow_drops=4
+            )
             load.sample_time.FromSeconds(1_700_000_000)
             await r1.acknowledge("a", loads=[load])
             await wait_until(

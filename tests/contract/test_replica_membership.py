@@ -40,6 +40,7 @@ class Attachment:
         self.reports: list[wire.ReplicaReport] = []
         self.emptied: list[wire.PartitionsEmptied] = []
         self.is_half_closed = False
+        self._writing = asyncio.Lock()
 
     @property
     def states(self) -> list[int]:
@@ -48,10 +49,20 @@ class Attachment:
         return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
 
     async def configure(self, **fields: Any) -> None:
-        """Fields of its backend, `generation` and `is_backend_unknown`."""
+        """Fields of its backend, `generation` and `is_backend_unknown`; `term` is that of the frame."""
         of_it = {name: fields.pop(name) for name in ("generation", "is_backend_unknown") if name in fields}
+        term = fields.pop("term", 0)
         configuration = wire.ReplicaConfiguration(backend=mesh_pb2.Backend(**fields), **of_it)
-        await self.context.write(wire.AttachReplicaResponse(configuration=configuration))
+        await self._write(wire.AttachReplicaResponse(configuration=configuration, term=term))
+
+    async def drain(self, message: str, *, term: int) -> None:
+        """Orders it to drain, as a controller of this term."""
+        await self._write(wire.AttachReplicaResponse(drain=wire.DrainOrder(message=message), term=term))
+
+    async def _write(self, frame: wire.AttachReplicaResponse) -> None:
+        """One after another: what the test says, and the first configuration."""
+        async with self._writing:
+            await self.context.write(frame)
 
 
 class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
@@ -61,6 +72,8 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
         self.attachments: list[Attachment] = []
         self._first = first
         self.refusal = refusal
+        self.term = 0
+        """Under which it configures; 0: as controllers of older versions, which do not say."""
 
     async def AttachReplica(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Any
@@ -74,7 +87,7 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
                 case "hello":
                     attachment.hello = frame.hello
                     if self._first is not None:
-                        await attachment.configure(**self._first)
+                        await attachment.configure(term=self.term, **self._first)
                 case "report":
                     attachment.reports.append(frame.report)
                 case "emptied":
@@ -239,7 +252,6 @@ async def test_it_can_be_stopped_while_the_constructor_takes_its_time(tmp_path: 
         await wait_until(lambda: "constructor" in {it.name for it in threading.enumerate()})
         assert await replica.stop() == 0
         assert attachment.states == [STARTING, STOPPED]
-        assert "constructor" in {it.name for it in threading.enumerate()}
         now.touch()
         await wait_until(lambda: "constructor" not in {it.name for it in threading.enumerate()})
 

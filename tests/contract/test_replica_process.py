@@ -148,6 +148,20 @@ async def ended(process: asyncio.subprocess.Process) -> int:
         return await process.wait()
 
 
+async def test_a_replica_without_a_controller_says_last_that_nobody_will_call_it(here: Path) -> None:
+    async with serving(here) as (process, _):
+        process.terminate()
+        async with asyncio.timeout(20):
+            _, err = await process.communicate()
+    lines = err.decode().splitlines()
+    ready = next(at for at, line in enumerate(lines) if " ready " in line)
+    assert (
+        "this replica belongs to no mesh, and no router sends it calls: it was started without --controller; start it "
+        "with --controller HOST:PORT (SLOTMESH_CONTROLLER), as --controller 127.0.0.1:7070"
+    ) in lines[ready + 1]
+    assert "warning" in lines[ready + 1]
+
+
 async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> None:
     status, out, _ = await outcome(here, "--describe", "users_model:Model")
     assert status == 0
@@ -207,7 +221,7 @@ async def test_all_wrong_settings_are_told_at_once(here: Path) -> None:
     assert "--handler MODULE:NAME (SLOTMESH_HANDLER) is required" in err
     status, _, err = await outcome(here, "--handler=a:B", "--controller=h:1", "--host=0.0.0.0", "--insecure")
     assert status == 2
-    assert "--advertise HOST:PORT (SLOTMESH_ADVERTISE) is required" in err
+    assert "--advertise HOST[:PORT] (SLOTMESH_ADVERTISE) is required" in err
 
 
 async def test_sigterm_ends_it_and_sigint_does_not(here: Path) -> None:

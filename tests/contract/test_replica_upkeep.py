@@ -190,7 +190,7 @@ async def test_three_in_a_row_that_fail_are_reported_and_the_replica_no_longer_s
         assert await serving(replica) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await call(replica, "greet") == b'"hello, nobody"', "better than nobody"
         checks = handler.checks
-        assert checks == 3
+        assert checks >= 3, "a slow machine may have seen one more"
         replica.app.replica.drain("another one is there")
         assert await asyncio.wait_for(replica.task, 10) == 1
         assert attachment.states[-1] == STOPPED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -95,3 +96,21 @@ class Whoami:
 
     async def pid(self) -> int:
         return os.getpid()
+
+
+class Talker:
+    """Prints what it is told."""
+
+    async def say(self, text: str) -> str:
+        sys.stdout.write(f"{text}\n")
+        return text
+
+
+class Crasher:
+    """Ends its process while it is constructed, with a last word."""
+
+    def __init__(self) -> None:
+        sys.stdout.write("there is no model here\n")
+        os._exit(7)
+
+    async def never(self) -> None: ...

@@ -185,8 +185,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "controllers-killed": Scenario(
         breaks=kill_controllers, seconds=6.0, proxied=True, loses=only_hasty, silent_s=1.0, client_silent_s=1.0
     ),
-    "controllers-killed-with-replicas": Scenario(
-        breaks=kill_controllers, seconds=6.0, loses=only_once, silent_s=6.0, client_silent_s=6.0
+    "controllers-of-launched-replicas-killed": Scenario(
+        breaks=kill_controllers, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0
     ),
     **{
         f"chaos-{seed}": Scenario(

@@ -80,7 +80,7 @@ async def test_what_is_wanted_is_shown_where_the_controller_launches() -> None:
     async with running_controller(launches=True) as mesh:
         env = {"SLOTMESH_ADDRESS": mesh.controller.address}
         endpoints_only = await slotmesh("apply", "-", env=env, stdin="endpoints: {digits: {}}")
-        assert (endpoints_only.status, endpoints_only.err) == (0, "")
+        assert (endpoints_only.status, endpoints_only.err) == (0, "+ endpoint/digits\n")
         await mesh.apply('backends: {v1: {handler: "app:Digits"}}')
         await mesh.wait_for_launches(1)
         status, document = await asyncio.gather(slotmesh("status", env=env), slotmesh("status", "--json", env=env))
@@ -192,3 +192,30 @@ async def test_help_and_version() -> None:
     assert helped.status == 0
     assert all(command in helped.out for command in ("run", "call", "status", "traffic", "apply", "health"))
     assert (version.status, version.out.split()[0]) == (0, "slotmesh")
+
+
+@pytest.mark.asyncio
+async def test_describe_says_how_many_replicas_should_run_and_why() -> None:
+    scaled = MESH.replace("num_replicas: 2", "autoscale: {min: 2, max: 6, target_ongoing: 1.5}")
+    async with running_controller(launches=True) as mesh:
+        await mesh.apply(scaled)
+        await mesh.wait_for_launches(3)
+        at = ("--address", mesh.controller.address)
+        said = await slotmesh("describe", "v1", *at)
+        assert said.status == 0, said
+        for words in ("backend v1", "0/2 replicas ready", "autoscale.target_ongoing", "latest look", "latest change"):
+            assert words in said.out
+        assert "0 → 2" in said.out
+        document = json.loads((await slotmesh("describe", "v1", "--json", *at)).out)
+        assert document["wanted_replicas"] == 2
+        assert document["settings"]["autoscale.min"] == "2"
+        assert document["latest_change"]["from_replicas"] == 0
+        assert document["latest_change"]["to_replicas"] == 2
+        assert len(document["replicas"]) == 2
+        document = json.loads((await slotmesh("describe", "v2", "--json", *at)).out)
+        assert (document["wanted_replicas"], document["latest_decision"]) == (1, None)
+        status = json.loads((await slotmesh("status", "--json", *at)).out)
+        assert {it["name"]: it["wanted_replicas"] for it in status["backends"]} == {"v1": 2, "v2": 1}
+        said = await slotmesh("describe", "none", *at)
+        assert (said.status, said.out) == (1, "")
+        assert "none" in said.err

@@ -97,7 +97,7 @@ async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) 
 @pytest.mark.asyncio
 async def test_interrupted_before_its_report_it_takes_the_mesh_down(tmp_path: Path) -> None:
     async with example(tmp_path, "--once", "--replicas=1", "--seconds=60") as run:
-        await wait_until(lambda: "slotmesh: ready" in run.log_text(), timeout=30.0)
+        await wait_until(lambda: "slotmesh: ready" in run.log_text(), timeout=90.0)
         run.process.send_signal(signal.SIGINT)
         assert await run.wait_ended() == 130, run.log_text()
 

@@ -256,6 +256,27 @@ _ROUTING: Final = (
         "tests/unit/router/test_rendezvous.py",
     ),
     _mutant(
+        "a backend that cannot serve keeps its share of the calls",
+        ROUTER,
+        "and each.is_serving]",
+        "]",
+        "tests/unit/router/test_availability.py tests/properties/test_router_availability.py",
+    ),
+    _mutant(
+        "what waits stays at a backend that cannot serve any more",
+        ROUTER,
+        "if not backend.is_serving and backend.account.calls:",
+        "if False:",
+        "tests/unit/router/test_availability.py tests/unit/router/test_policy_changes.py",
+    ),
+    _mutant(
+        "calls fail though nobody knows whether replicas are on their way",
+        ROUTER,
+        "in {Prospect.UNKNOWN, Prospect.COMING}",
+        "is Prospect.COMING",
+        "tests/unit/router/test_availability.py",
+    ),
+    _mutant(
         "copies for which there was no room count as failed",
         ROUTER,
         "ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED",
@@ -346,6 +367,13 @@ _ERRORS_AND_SPEC: Final = (
         "tests/unit/test_status.py",
     ),
     _mutant(
+        "a backend that fails to start is on its way whenever it is tried again",
+        CONTROLLER,
+        "and it.started_at < counted_at for it in coming",
+        "for it in coming",
+        "tests/unit/controller/test_prospects.py",
+    ),
+    _mutant(
         "weights that sum to less than 1 are accepted",
         "slotmesh",
         "if abs(total - 1.0) > WEIGHT_TOLERANCE:",
@@ -379,9 +407,16 @@ _CONTROLLER: Final = (
     _mutant(
         "old replicas are drained before the new ones are ready",
         CONTROLLER,
-        "if ready >= wanted:",
-        "if True:",
-        "tests/properties/test_controller_reconcile.py tests/contract/test_controller_launching.py",
+        "elif available >= wanted:",
+        "elif available >= 0:",
+        "tests/properties/test_controller_rollouts.py tests/contract/test_controller_launching.py",
+    ),
+    _mutant(
+        "processes that drain do not count, so that a rollout has more of them than it may",
+        CONTROLLER,
+        "room -= len(groups.ending)",
+        "room -= 0",
+        "tests/properties/test_controller_rollouts.py",
     ),
     _mutant(
         "partitions are given away at the start, though routers may bring the table of an earlier generation",
@@ -417,6 +452,27 @@ _CONTROLLER: Final = (
         "self._check(member, now + self.lease_s)",
         "self._check(member, now + 2 * self.lease_s)",
         "tests/properties/test_controller_liveness.py",
+    ),
+    _mutant(
+        "a hung replica counts as ended before its process was reaped",
+        CONTROLLER,
+        "record = replace(known, is_given_up=True,",
+        "record = replace(known, is_given_up=True, gone=True,",
+        "tests/properties/test_controller_endings.py",
+    ),
+    _mutant(
+        "replicas that an earlier life of the controller has started are drained while nothing is configured",
+        CONTROLLER,
+        "is_unsaid = launches and not desired.configured_at",
+        "is_unsaid = False",
+        "tests/unit/controller/test_launches.py",
+    ),
+    _mutant(
+        "replicas are suspect to routers before they have come back to a new controller",
+        CONTROLLER,
+        "suspect=replica.suspect_since is not None and replica.has_attached",
+        "suspect=replica.suspect_since is not None",
+        "tests/unit/controller/test_suspect_routes.py",
     ),
     _mutant(
         "pruning deletes nothing",
@@ -458,6 +514,58 @@ _CLIENT: Final = (
     ),
 )
 
+_STORE: Final = (
+    _mutant(
+        "a state file: a commit is not one transaction",
+        "controller_service/store",
+        'connection.execute("COMMIT" if is_ours else "ROLLBACK")',
+        "pass",
+        "tests/contract/test_state_crash.py",
+    ),
+    _mutant(
+        "a state file: a controller whose lock was taken from it goes on writing",
+        "controller_service/store",
+        "return written.rowcount == 1",
+        "return True",
+        "tests/contract/test_state_refusals.py",
+    ),
+    _mutant(
+        "a state file: rows are not checked",
+        "controller_service/store",
+        "if checksum != checksum_of(kind, name, document):",
+        "if False:",
+        "tests/contract/test_state_refusals.py",
+    ),
+    _mutant(
+        "a state file: after an error what is in memory counts",
+        "controller_service/store",
+        "if head.revision != self.desired.revision:",
+        "if False:",
+        "tests/contract/test_state_disk.py tests/contract/test_state_errors.py",
+    ),
+    _mutant(
+        "a state file: a start takes no revision of its own",
+        "controller_service/store",
+        "term=head.term + 1, revision=head.revision + 1",
+        "term=head.term + 1",
+        "tests/contract/test_controller_lineage.py tests/properties/test_controller_store.py",
+    ),
+    _mutant(
+        "what an earlier run has launched is launched again at once",
+        "controller_service/core",
+        "return replica.suspect_since is None or now < replica.suspect_since + RETURN_WITHIN_S",
+        "return False",
+        "tests/contract/test_controller_lineage.py",
+    ),
+    _mutant(
+        "a file that is applied again brings back what it has not changed",
+        "controller_service/core",
+        "if wanted == base:",
+        "if False:",
+        "tests/unit/controller/test_merging.py",
+    ),
+)
+
 MUTANTS: Final = (
     *_CLAIMS_AND_LANES,
     *_BATCHES,
@@ -468,5 +576,6 @@ MUTANTS: Final = (
     *_CHUNKS_AND_CODEC,
     *_ERRORS_AND_SPEC,
     *_CONTROLLER,
+    *_STORE,
     *_CLIENT,
 )

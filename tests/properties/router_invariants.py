@@ -30,7 +30,10 @@ def books_agree(model: RouterModel) -> None:
             assert account.waiting_of(caller.flow) == waiting
     assert all(run.account in accounts for run in charged)
     for backend in topology.backends.values():
-        taking = [each for each in backend.replicas.values() if each.linked and not each.draining]
+        able = [each for each in backend.replicas.values() if each.linked and not each.draining]
+        heard = [each for each in able if each.key not in model.suspects]
+        taking = {each for each in backend.replicas.values() if each.taking}
+        assert taking == {*(heard or able)}, "suspects are passed over as long as others take calls"
         assert backend.candidates == len(taking)
 
 
@@ -42,6 +45,22 @@ def nothing_idles(model: RouterModel) -> None:
         if partition.queue.head() is not None and partition.sendable:
             assert partition.owner is not None
             assert partition.owner.keyed_room <= 0
+
+
+def nothing_waits_in_vain(model: RouterModel) -> None:
+    """What waits, waits for a backend that can serve; where none can, for one that is on its way."""
+    if not model.policy:
+        return
+    can_serve = [name for name in model.policy if model.can_serve(name)]
+    topology = model.scheduler.topology
+    for run in [run for caller in model.callers for run in caller.runs if run.waiting]:
+        if run.partition is not None:
+            assert topology.endpoints["e"].partitions[run.partition.number].owner or not model.is_unavailable()
+            continue
+        assert run.account is not None
+        name = run.account.name
+        assert model.can_serve(name) or not can_serve, "it waits for a backend that cannot serve"
+        assert model.can_serve(name) or (name in model.policy and model.is_coming(name)), "nothing is on its way"
 
 
 def nothing_is_left(model: RouterModel) -> None:
@@ -61,4 +80,4 @@ def nothing_is_left(model: RouterModel) -> None:
     assert model.scheduler.next_deadline() is None
 
 
-ALWAYS = (books_agree, nothing_idles)
+ALWAYS = (books_agree, nothing_idles, nothing_waits_in_vain)

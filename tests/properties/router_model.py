@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -21,6 +22,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    ReportLoad,
     RetryLink,
     RouterCommand,
     TakeValues,
@@ -31,6 +33,7 @@ from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefuse
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
+from router_service.core.routing.partition_owners import PartitionOwners
 from router_service.core.routing.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
@@ -38,8 +41,10 @@ from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
+from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import PARTITIONS, partition_of
+from slotmesh.wire.payload_block import block_of
 from tests.support.keyed_batches import keyed_batch
 
 MAX_ONGOING = 4
@@ -53,6 +58,8 @@ DARK = "dark"
 """The backend that gets copies only, so that the model knows them."""
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
 ROOM = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
+MAYBE = (Prospect.UNKNOWN, Prospect.COMING)
+"""Calls wait for replicas of such a backend."""
 STALE = Failure(reason=Reason.STALE_TABLE, message="not the owner")
 
 
@@ -112,8 +119,11 @@ class RouterModel:
         """Values that nobody reads, of each run of each replica."""
         self.last_sent: dict[str, int] = defaultdict(int)
         self.held: dict[ReplicaKey, Held] = {}
+        self.suspects: set[ReplicaKey] = set()
+        """Those that the controller does not hear of."""
         self.listed: dict[ReplicaKey, str] = {("r-a", "life"): "b1", ("r-b", "life"): "b2", ("r-d", "life"): DARK}
         self.to_flush: dict[RoutedReplica, None] = {}
+        self.is_block_due = False
         self.lazy = False
         """Frames are cut by the rule `cut` only."""
         self.policy = POLICIES[1]
@@ -121,6 +131,8 @@ class RouterModel:
         first = ("r-a", "life")
         self.owners: dict[int, tuple[ReplicaKey | None, int]] = {partition_of(key): (first, 1) for key in KEYS}
         self.exists = True
+        self.prospects: dict[str, Prospect] = {}
+        """What the controller says of backends without a ready replica; of the others nothing."""
         self.table()
         for key in self.listed:
             self.held[key].linked = True
@@ -134,7 +146,7 @@ class RouterModel:
         owners: list[tuple[ReplicaKey | None, int]] = [(None, 0)] * PARTITIONS
         for number, owner in self.owners.items():
             owners[number] = owner
-        route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=owners)
+        route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=PartitionOwners.of(owners))
         backends = {
             name: BackendRoute(
                 settings=model.Backend(
@@ -145,10 +157,11 @@ class RouterModel:
                     max_wire_batch_size=MAX_BATCH_SIZE,
                 ),
                 replicas=[
-                    ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
+                    ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING, is_suspect=key in self.suspects)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
+                prospect=self.prospects.get(name, Prospect.UNKNOWN),
             )
             for name in ("b1", "b2", DARK)
         }
@@ -160,7 +173,7 @@ class RouterModel:
             backends=backends,
             roster=TableRoster(RosterVersion("g", self.revision)),
         )
-        self.step(TableReceived(table))
+        self.step(TableReceived(table.sharing(self.scheduler.table)))
 
     def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, *, idempotent: bool) -> None:
         """One batch with a column of keys."""
@@ -171,8 +184,14 @@ class RouterModel:
         for call_id, key in zip(ids, keys, strict=True):
             self.pending[call_id] = Call(key, self.now + timeout_s, idempotent)
             self.caller_of[call_id] = who
-        batch = keyed_batch(options, ids, [b"%d" % each for each in ids], keys)
+        batch = keyed_batch(options, ids, self.payloads("%d", ids), keys)
         self.step(CallsSubmitted(self.callers[who], "e", [batch]))
+
+    def payloads(self, words: str, ids: Sequence[int]) -> Sequence[bytes]:
+        """One for each call, by its id: of every other batch in a block."""
+        payloads = [(words % call_id).encode() for call_id in ids]
+        self.is_block_due = not self.is_block_due
+        return block_of(payloads) if self.is_block_due else payloads
 
     def step(self, event: RouterEvent) -> None:
         """Something happens, now; commands are carried out."""
@@ -183,6 +202,8 @@ class RouterModel:
             match command:
                 case NameRoster():
                     raise AssertionError("there are no sessions here")
+                case ReportLoad():
+                    pass  # what it says is read, and decides nothing here
                 case OpenLink(replica):
                     self.held[replica.key] = Held(replica)
                 case CloseLink(replica):
@@ -267,8 +288,22 @@ class RouterModel:
         for call_id in ids:  # type: ignore[attr-defined]  # a sequence of ids
             assert call_id not in self.outcomes, f"two outcomes: {self.outcomes[call_id]} and {outcome}"
             assert self.callers[self.caller_of[call_id]] is caller, "an outcome at another caller"
+            assert outcome != "BACKEND_UNAVAILABLE" or self.is_unavailable(), "something can serve, or is on its way"
             del self.pending[call_id]
             self.outcomes[call_id] = outcome
+
+    def can_serve(self, backend: str) -> bool:
+        replicas = [held for key, held in self.held.items() if self.listed.get(key) == backend]
+        return any(held.linked and not held.replica.draining for held in replicas)
+
+    def is_coming(self, backend: str) -> bool:
+        replicas = [held for key, held in self.held.items() if self.listed.get(key) == backend]
+        prospect = self.prospects.get(backend, Prospect.UNKNOWN)
+        return prospect in MAYBE or any(not held.replica.draining for held in replicas)
+
+    def is_unavailable(self) -> bool:
+        names = self.policy or ()
+        return bool(names) and not any(self.can_serve(name) or self.is_coming(name) for name in names)
 
     def come_again(self, runs: list[tuple[int, str, int]]) -> None:
         """Calls that a replica had may be sent again."""

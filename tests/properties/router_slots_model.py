@@ -16,6 +16,7 @@ from router_service.core.commands import (
     DeliverSlot,
     Flush,
     OpenLink,
+    ReportLoad,
     RouterCommand,
 )
 from router_service.core.events import RouterEvent, RouterTimePassed
@@ -138,6 +139,8 @@ class RouterSlotsModel:
                     self.settle(caller, "result")
                 case DeliverFailure(caller=caller, failure=failure):
                     self.settle(caller, failure)
+                case ReportLoad():
+                    pass  # what it says is read, and decides nothing here
                 case _:
                     raise AssertionError(f"nobody wants {command}")
         self.room_is_kept()

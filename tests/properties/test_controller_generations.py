@@ -21,11 +21,13 @@ from controller_service.core.observed import Observed, ObservedRouter, ReplicaSt
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoint
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.routing import build_routes
+from controller_service.core.roster_listing import all_members
+from controller_service.core.route_builder import RouteBuilder, build_routes
 from controller_service.core.transitions import Hello, NamesakeLives, ObservedReport, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
+from tests.support.group_facts import require_facts, require_same_routes
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 WATCHED = range(6)
@@ -68,7 +70,7 @@ class World(RuleBasedStateMachine):
         self.older: BroughtTable | None = None
         self.born = 0
         self.is_brought = False
-        self.listed: set[Incarnation] = set()
+        self.listed, self.builder = set[Incarnation](), RouteBuilder()
 
     @initialize(
         owners=st.lists(NAMES, min_size=6, max_size=6),
@@ -205,7 +207,7 @@ class World(RuleBasedStateMachine):
             self.desired = self.desired.apply(ChangeSet(put_ownership=(outcome.ownership,)))
             told = handovers.told_to_leave(self.observed, outcome.ownership, balancing=outcome.balancing, now=self.now)
             self.see(told)
-        members = build_routes(self.desired, self.observed).members()
+        members = all_members(build_routes(self.desired, self.observed))
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
         self.desired = self.desired.apply(ChangeSet(put_roster=roster))
         self.listed |= roster.owners()
@@ -230,6 +232,11 @@ class World(RuleBasedStateMachine):
         gone = self.listed - self.desired.roster.owners()
         assert not any(self.processes[owner].lives for owner in gone)
         assert gone <= {it.owner for it in self.desired.roster.departed}
+
+    @invariant()
+    def what_is_kept_is_what_all_say(self) -> None:
+        require_facts(self.observed, "e")
+        require_same_routes(self.builder, self.desired, self.observed)
 
     def teardown(self) -> None:
         """Everybody who lives attaches, whoever died is seen: then every partition has a living owner, newly given."""

@@ -35,6 +35,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.heard.pop(member, None)
 
     @rule()
+    def renew_all(self) -> None:
+        self.leases.renew_all(self.now)
+        self.heard = dict.fromkeys(self.heard, self.now)
+
+    @rule()
     def expire(self) -> None:
         silent = self.leases.expire(self.now)
         expected = {member for member, heard in self.heard.items() if heard + LEASE_S <= self.now}

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller_service.core import transitions
+from controller_service.core import launches, transitions
 from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
@@ -18,13 +18,18 @@ from controller_service.core.partitions import NO_OWNER, Incarnation
 from controller_service.core.reconcile import (
     DrainReplica,
     ForgetReplica,
-    StartReplica,
+    KillReplica,
+    StartReplicas,
     reconcile_backend,
     reconcile_endpoint,
-    template_of,
-    wanted_replicas,
 )
-from controller_service.core.routing import build_routes
+from controller_service.core.replica_numbers import wanted_replicas
+from controller_service.core.rollouts.progress import RolloutStep
+from controller_service.core.rollouts.record import restored
+from controller_service.core.roster import NO_ROSTER
+from controller_service.core.roster_listing import RosterListing, all_members
+from controller_service.core.route_builder import RouteBuilder, build_routes
+from controller_service.core.templates import template_of
 from controller_service.core.transitions import Hello, ObservedReport, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
@@ -45,8 +50,12 @@ class World(RuleBasedStateMachine):
         self.observed = Observed()
         self.processes: dict[str, str] = {}
         """What really runs: incarnation by replica id."""
+        self.instances: dict[str, tuple[str, str]] = {}
+        """What the launcher has, and was not asked to end: backend and template by replica id."""
         self.ever_owned: dict[tuple[int, int], Incarnation] = {}
         self.born = 0
+        self.builder, self.routes = RouteBuilder(), build_routes(Desired(), Observed())
+        self.listing, self.roster = RosterListing(), NO_ROSTER
 
     # -- what the world does -----------------------------------------------------------------------------------
 
@@ -110,6 +119,20 @@ class World(RuleBasedStateMachine):
         }
         assert all(not it.gone for it in self.observed.replicas() if it.replica_id in listed)
 
+    @invariant()
+    def routes_that_are_built_on_those_before_are_the_same(self) -> None:
+        before = self.routes
+        self.routes = self.builder.build(self.desired, self.observed, launches=True)
+        assert self.routes == build_routes(self.desired, self.observed, launches=True)
+        for part, earlier in ((self.routes.backends, before.backends), (self.routes.endpoints, before.endpoints)):
+            assert all(each is other for each in part for other in earlier if each == other)
+        revision = self.roster.revision + 1
+        expected = self.roster.listing(all_members(self.routes), generation="g", revision=revision, now=self.now)
+        listed = self.listing.listing(self.roster, self.routes, generation="g", revision=revision, now=self.now)
+        assert listed == expected
+        assert (listed is self.roster) == (expected is self.roster)
+        self.roster = listed
+
     def teardown(self) -> None:
         """It gets quiet: every process that starts gets ready, none dies, and what should be comes about."""
         for _ in range(12):
@@ -127,7 +150,7 @@ class World(RuleBasedStateMachine):
                     self.report_as(replica_id, ReplicaState.READY)
         for name, backend in self.desired.backends.items():
             alive = [it for it in self.observed.replicas(name) if not it.gone]
-            assert len(alive) == wanted_replicas(backend)
+            assert len(alive) == wanted_replicas(backend, self.observed)
             assert all(it.takes_calls and it.template == template_of(backend) for it in alive)
             if alive:
                 assert all(not it.gone for it in self.observed.replicas(name))  # what ended is forgotten
@@ -148,12 +171,20 @@ class World(RuleBasedStateMachine):
             for name in {*self.desired.backends, *self.observed.by_backend}:
                 owners = find_concerns(self.desired, self.observed).owner_ids
                 outcome = reconcile_backend(name, self.desired, self.observed, self.now, owners=owners, launches=True)
+                self.remember(name, outcome.rollout)
                 for action in outcome.actions:
                     match action:
-                        case StartReplica(backend):
-                            self.start(backend)
+                        case StartReplicas(backend, count):
+                            order = (backend.name, template_of(backend))
+                            kept = [it for it in self.instances.values() if it == order]
+                            for _ in range(count - len(kept)):
+                                self.start(backend)
                         case DrainReplica(replica_id, message, _):
                             self.see(transitions.told_to_drain(self.observed, replica_id, message))
+                            self.instances.pop(replica_id, None)
+                        case KillReplica(replica_id, message):
+                            self.see(launches.given_up(self.observed, replica_id, message, now=self.now))
+                            self.instances.pop(replica_id, None)
                         case ForgetReplica(replica_id):
                             assert replica_id not in self.processes or self.observed.replica(replica_id).gone  # type: ignore[union-attr]
                             self.observed = self.observed.without_replica(replica_id)
@@ -167,12 +198,19 @@ class World(RuleBasedStateMachine):
                 return
         raise AssertionError("reconciling does not come to rest")
 
+    def remember(self, name: str, step: RolloutStep) -> None:
+        if step.record is not None:
+            good = step.goes_back_to
+            back = () if good is None else (restored(self.desired.backends[name], good),)
+            self.change(ChangeSet(put_rollouts=(step.record,), put_backends=back))
+
     def start(self, backend: Backend) -> None:
         self.born += 1
         replica_id = f"{backend.name}-{self.born}"
         self.processes[replica_id] = f"{self.born:032x}"
+        self.instances[replica_id] = (backend.name, template_of(backend))
         self.see(
-            transitions.launched(
+            launches.launched(
                 self.observed, replica_id, backend.name, template=template_of(backend), pid=self.born, now=self.now
             )
         )
@@ -188,7 +226,8 @@ class World(RuleBasedStateMachine):
 
     def end(self, replica_id: str, *, failed: bool) -> None:
         del self.processes[replica_id]
-        self.see(transitions.exited(self.observed, replica_id, "ended", failed=failed, now=self.now))
+        self.instances.pop(replica_id, None)
+        self.see(launches.exited(self.observed, replica_id, "ended", failed=failed, now=self.now))
 
     def see(self, transition: Transition) -> None:
         self.observed = transition.observed

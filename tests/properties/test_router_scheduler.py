@@ -28,6 +28,7 @@ from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import BalancerName
+from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import (
@@ -109,7 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             for call_id in ids:
                 self.model.pending[call_id] = Call(key, self.model.now + timeout_s, idempotent)
                 self.model.caller_of[call_id] = who
-            batches.append((options, ids, [b"%d" % i for i in ids]))
+            batches.append((options, ids, self.model.payloads("%d", ids)))
         self.model.step(CallsSubmitted(self.model.callers[who], "e", batches))
 
     @precondition(lambda self: self.model.exists)
@@ -179,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ended = dict(zip(ids, calls, strict=True))
             done = [run_id for run_id, call_id in ended.items() if call_id in self.model.streaming]
             ids = [run_id for run_id in ids if run_id not in done]
-            results = [(ids, [b"result %d" % ended[run_id] for run_id in ids], "")] if ids else []
+            results = [(ids, self.model.payloads("result %d", [ended[each] for each in ids]), "")] if ids else []
             self.model.step(RunsCompleted(held.replica, results, [], capacity, done))
 
     @precondition(lambda self: self.model.busy())
@@ -252,8 +253,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         started = sum(run_id in held.yielded for run_id in ids)
         if started == len(ids):
             return
-        kept = data.draw(st.integers(started, len(ids) - 1))
-        back = ids[kept:]
+        back = ids[data.draw(st.integers(started, len(ids) - 1)) :]
         held.fences[number] = max(held.runs[run_id][2] for run_id in back)
         self.model.come_again([held.runs.pop(run_id) for run_id in back])
         self.model.step(RunsRefused(held.replica, back, STALE, ROOM))
@@ -288,9 +288,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.policy, self.model.shadows = policy, {DARK: share}
         self.model.table()
 
-    @rule(balancer=st.sampled_from(BalancerName))
-    def set_balancer(self, balancer: BalancerName) -> None:
-        self.model.balancer = balancer
+    @rule(data=st.data(), name=st.sampled_from(("b1", "b2")), says=st.sampled_from(Prospect))
+    def set_backend(self, data: st.DataObject, name: str, says: Prospect) -> None:
+        self.model.suspects = {key for key in self.model.listed if data.draw(st.booleans())}
+        self.model.balancer, self.model.prospects[name] = data.draw(st.sampled_from(BalancerName)), says
         self.model.table()
 
     @rule()
@@ -313,9 +314,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self.model.now += seconds
         self.model.step(RouterTimePassed())
-        assert all(call.deadline > self.model.now for call in self.model.pending.values()), (
-            "a deadline passed without an outcome"
-        )
+        is_late = any(call.deadline <= self.model.now for call in self.model.pending.values())
+        assert not is_late, "a deadline passed without an outcome"
 
     @precondition(lambda self: self.model.pending)
     @rule(data=st.data())

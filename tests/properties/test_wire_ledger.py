@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -76,6 +77,14 @@ class LedgerMachine(RuleBasedStateMachine):
         stretches = data.draw(st.lists(st.tuples(st.integers(-3, self.next_id + 3), st.integers(1, 15)), max_size=5))
         ids = [first + offset for first, count in stretches for offset in range(count)]
         ids = data.draw(st.permutations(ids)) if len(ids) < 12 and data.draw(st.booleans()) else ids
+        self.come_back(ids, drops=drops)
+
+    @rule(first=st.integers(-3, 40), count=st.integers(0, 30), drops=st.booleans())
+    def a_range_comes_back(self, first: int, count: int, drops: bool) -> None:
+        """Some of it may be unknown."""
+        self.come_back(range(first, first + count), drops=drops)
+
+    def come_back(self, ids: Sequence[int], *, drops: bool) -> None:
         reached = 0
         for each, place, at, count in self.ledger.slices(ids):
             assert not any(one in self.known for one in ids[reached:at]), "a known id was passed over"

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.ranges import Range, among, append, common, holds, merged, ranges_of, run_length, stretches, without
+from slotmesh.wire.ranges import (
+    Range,
+    among,
+    append,
+    common,
+    holds,
+    joined,
+    merged,
+    ranges_of,
+    run_length,
+    stretches,
+    without,
+)
 
 spans = st.lists(st.tuples(st.integers(1, 30), st.integers(-1, 5)).map(lambda each: (each[0], each[0] + each[1])))
 some_ids = st.sets(st.integers(1, 30))
@@ -87,6 +99,35 @@ def test_a_run_ends_where_an_id_does_not_follow(ids: list[int], data: st.DataObj
     while length < most and ids[at + length] == ids[at] + length:
         length += 1
     assert run_length(ids, at, most) == length
+
+
+@given(st.integers(-5, 5), st.integers(1, 9), st.data())
+def test_a_range_is_one_run(first: int, count: int, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, count - 1))
+    most = data.draw(st.integers(1, count - at))
+    assert run_length(range(first, first + count), at, most) == most
+
+
+parts_of_ids = st.lists(
+    st.one_of(
+        st.builds(lambda first, count: range(first, first + count), st.integers(1, 12), st.integers(1, 4)),
+        st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    ),
+    max_size=5,
+)
+
+
+@given(parts_of_ids)
+def test_ids_are_joined_in_order_and_stay_a_range_where_all_follow(parts: list[Sequence[int]]) -> None:
+    given_parts = [[*each] for each in parts]
+    ids: Sequence[int] = ()
+    for each in parts:
+        ids = joined(ids, each)
+    assert [*ids] == [one for each in given_parts for one in each]
+    assert [[*each] for each in parts] == given_parts, "a part was changed"
+    all_ranges = all(isinstance(each, range) for each in parts)
+    follow = all_ranges and all(before[-1] + 1 == after[0] for before, after in pairwise(parts))
+    assert isinstance(ids, range) is (follow and bool(parts))
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from controller_service.app import Controller, MakeLauncher, open_controller
-from controller_service.config import ControllerSettings
+from controller_service.app import Controller, MakeLauncher, mint_replica_id, open_controller
+from controller_service.config import MEMORY, ControllerSettings
 from controller_service.shell.launchers.external import ExternalLauncher
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
@@ -50,24 +52,28 @@ class Controlled:
         """Ids of what was launched, once there are that many."""
         launcher = self.launcher
         assert launcher is not None
-        await wait_until(lambda: len(launcher.started) >= count, what=f"{count} launches")
+        await wait_until(lambda: len(launcher.started) >= count, timeout=30.0, what=f"{count} launches")
         assert len(launcher.started) == count
         return [order.replica_id for order in launcher.started]
 
 
 @asynccontextmanager
 async def running_controller(
-    *, launches: bool = False, lease_s: float = 60.0, port: int = 0
+    *, launches: bool = False, lease_s: float = 60.0, port: int = 0, state: Path | None = None
 ) -> AsyncIterator[Controlled]:
-    """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one."""
+    """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one.
+
+    `state` is the file of its store; without one it remembers nothing.
+    """
     fakes: list[FakeLauncher] = []
 
-    def make_fake(_address: str, on_exit: Any) -> FakeLauncher:
-        fakes.append(FakeLauncher(on_exit))
+    def make_fake(_address: str, on_exit: Any, _logs: Any) -> FakeLauncher:
+        fakes.append(FakeLauncher(on_exit, mint_id=mint_replica_id))
         return fakes[0]
 
-    make_launcher: MakeLauncher = make_fake if launches else lambda _address, _on_exit: ExternalLauncher()
-    settings = ControllerSettings(port=port, launcher="process" if launches else "external")
+    make_launcher: MakeLauncher = make_fake if launches else lambda *_: ExternalLauncher()
+    store = MEMORY if state is None else str(state)
+    settings = ControllerSettings(port=port, launcher="process" if launches else "external", state=store)
     # Tests of silence do not wait for the shortest lease that operators can set.
     settings = settings.model_copy(update={"lease": timedelta(seconds=lease_s)})
     async with open_controller(settings, make_launcher) as controller:
@@ -76,6 +82,15 @@ async def running_controller(
             yield Controlled(controller, channel, ControllerServiceStub(channel), fakes[0] if fakes else None)
         finally:
             await channel.close()
+
+
+def as_if_killed(state: Path) -> Path:
+    """A copy of a state file that is in use, as whoever starts after a SIGKILL of its controller finds it."""
+    folder = state.with_name(f"{state.name}-after")
+    folder.mkdir()
+    for path in (state, state.with_name(f"{state.name}-wal")):
+        shutil.copy(path, folder / path.name)
+    return folder / state.name
 
 
 async def eventually(ask: Callable[[], Awaitable[AnswerT]], *, what: str, timeout: float = 20.0) -> AnswerT:

@@ -9,6 +9,9 @@ from typing import Any
 
 import grpc
 
+from slotmesh.batch_payloads import list_of
+from slotmesh.id_ranges import ids_from_wire
+from slotmesh.outcome_ids import ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2
@@ -44,6 +47,7 @@ class ExecuteStream:
         """What the handlers of calls have yielded."""
         self.value_frames: list[list[int]] = []
         """Run ids of values, in each frame that has any."""
+        self.outcomes: list[call_pb2.ResultFrame] = []
         self.done: set[int] = set()
         """Run ids of calls that nobody waits for, and that ended."""
         self.slots: dict[int, slot_service_pb2.Slot] = {}
@@ -229,14 +233,15 @@ class ExecuteStream:
                     self.failures[result.op_id] = result.failure
 
     def _take_results(self, frame: call_pb2.ResultFrame) -> None:
+        self.outcomes.append(frame)
         self.frame_numbers.append(frame.frame_no)
         self.capacities.append(frame.capacity)
         if ids := [run_id for batch in frame.batches if batch.partial for run_id in batch.call_ids]:
             self.value_frames.append(ids)
         for batch in frame.batches:
-            assert len(batch.call_ids) == len(batch.payloads)
-            sizes = batch.chunked_sizes or [0] * len(batch.call_ids)
-            for run_id, payload, size in zip(batch.call_ids, batch.payloads, sizes, strict=True):
+            run_ids = ids_of_results(batch)
+            sizes = batch.chunked_sizes or [0] * len(run_ids)
+            for run_id, payload, size in zip(run_ids, list_of(batch), sizes, strict=True):
                 whole = self._assembled(run_id, size) if size else payload
                 if batch.partial:
                     assert run_id not in self.answer_order, f"a value of {run_id} after its end"
@@ -246,7 +251,7 @@ class ExecuteStream:
                 self.results[run_id] = whole
                 self.content_types[run_id] = batch.content_type
         for errors in frame.errors:
-            for run_id in errors.call_ids:
+            for run_id in ids_from_wire(errors.calls) or errors.call_ids:
                 self._answer(run_id)
                 self.failures[run_id] = errors.failure
         for each in frame.done:

@@ -276,7 +276,7 @@ async def faulty_mesh(
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotmesh-")))
         parent = stack.enter_context(ParentPipe())
-        surroundings = Surroundings(parent, {**os.environ, **(env or {})}, folder / "mesh.log")
+        surroundings = Surroundings(parent, {**os.environ, "TMPDIR": str(folder), **(env or {})}, folder / "mesh.log")
         stack.callback(surroundings.close)
         launcher = "external" if proxied else "process"
         count = None if proxied else replicas

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from router_service.core.routing.events import TableReceived
+from router_service.core.routing.partition_owners import PartitionOwners
 from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
@@ -46,7 +47,7 @@ class MemoryMesh:
 
     def push(self, router: RouterNode) -> None:
         """The router gets the newest table."""
-        router.step(TableReceived(self.tables[-1]))
+        router.step(TableReceived(self.tables[-1].sharing(router.scheduler.table)))
 
     def move(self, partition: int, to: str) -> None:
         """The partition is to move to another replica, once its owner has nothing of it."""
@@ -190,12 +191,13 @@ class MemoryMesh:
         owners: list[tuple[ReplicaKey | None, int]] = [(None, 0)] * PARTITIONS
         for partition, owner in self.owners.items():
             owners[partition] = owner
+        of_all = PartitionOwners.of(owners)
         routes = [ReplicaRoute(key=each.key, address="", max_ongoing=MAX_ONGOING) for each in self.replicas.values()]
         self.tables.append(
             RoutingTable(
                 generation="g",
                 revision=self._revision,
-                endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={BACKEND: 1.0}, owners=owners)},
+                endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={BACKEND: 1.0}, owners=of_all)},
                 backends={BACKEND: BackendRoute(settings=Backend(name=BACKEND), replicas=routes)},
                 roster=self._new_roster(),
             )

@@ -28,6 +28,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    ReportLoad,
     RouterCommand,
 )
 from router_service.core.events import RouterEvent, RouterTimePassed
@@ -49,6 +50,7 @@ from slotmesh.handlers import describe
 from slotmesh.id_ranges import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.features import HEARTBEATS
 from tests.support.fakes.clock import FakeClock
 from tests.support.hand_executor import HandExecutor, Running
 
@@ -104,7 +106,7 @@ class ReplicaNode:
 
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:
         """A router opens a stream."""
-        link, outbox = self.engine.open(echoes=True)
+        link, outbox = self.engine.open([HEARTBEATS])
         outbox.hurry()  # whoever looks for a frame takes what there is
         wire = Wire(router, self, core, link, outbox, heard_at=self._time.now())
         self.wires.append(wire)
@@ -216,6 +218,8 @@ class RouterNode:
                 case DeliverResults() | DeliverFailure() | DeliverDone():
                     if (inbox := self.inboxes.get(command.caller)) is not None:
                         inbox.append(command)
+                case ReportLoad():
+                    pass  # there is no controller
                 case _:
                     raise AssertionError(command)
         if not self.is_lazy:

@@ -111,7 +111,7 @@ class MeshRun:
 
     def processes(self) -> dict[int, str]:
         """All processes of the mesh that live, `slotmesh run` included: command lines by process id."""
-        return _marked(self._mark)
+        return marked(self._mark)
 
     def log_text(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
@@ -145,7 +145,7 @@ async def mesh_run(
                 "run",
                 *arguments,
                 cwd=ROOT if cwd is None else cwd,
-                env={**os.environ, **(env or {}), MARK: mark},
+                env={**os.environ, "TMPDIR": folder, **(env or {}), MARK: mark},
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=stderr,
@@ -188,7 +188,7 @@ async def started_mesh(
         yield mesh
 
 
-def _marked(mark: str) -> dict[int, str]:
+def marked(mark: str) -> dict[int, str]:
     """Processes with the mark in their environment. A zombie has none: it only waits to be forgotten."""
     found = {}
     for folder in Path("/proc").iterdir():

@@ -26,7 +26,12 @@ class Metrics:
 
 async def scraped(address: str) -> Metrics:
     """What the process says at this `HOST:PORT`."""
-    return Metrics(await asyncio.to_thread(_scrape, address))
+    return Metrics(await scraped_text(address))
+
+
+async def scraped_text(address: str) -> str:
+    """The same, as it is written."""
+    return await asyncio.to_thread(_scrape, address)
 
 
 def _scrape(address: str) -> str:

@@ -11,6 +11,9 @@ import grpc
 
 from router_service.app import serve
 from router_service.config import RouterSettings
+from slotmesh.batch_payloads import list_of
+from slotmesh.id_ranges import ids_from_wire
+from slotmesh.outcome_ids import ids_of_results
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -127,11 +130,16 @@ class RouterBench:
 
 
 @asynccontextmanager
-async def router_bench(metrics_port: int = -1) -> AsyncIterator[RouterBench]:
-    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are."""
+async def router_bench(metrics_port: int = -1, *, replica_features: Sequence[str] = ()) -> AsyncIterator[RouterBench]:
+    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are.
+
+    `replica_features`: what the replicas name to it.
+    """
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(fake_controller())
         replicas = [await stack.enter_async_context(fake_replica()) for _ in range(2)]
+        for replica in replicas:
+            replica.features = [*replica_features]
         settings = RouterSettings(port=0, metrics_port=metrics_port, controller=controller.address)
         router = await stack.enter_async_context(AsyncExitStack())
         server = await router.enter_async_context(serve(settings))
@@ -187,9 +195,17 @@ async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, 
         assert frame.frame_no > last_frame
         last_frame = frame.frame_no
         for results in frame.batches:
-            assert not set(results.call_ids) & (done.keys() | failed.keys())
-            done.update(zip(results.call_ids, results.payloads, strict=True))
+            ids = ids_of_results(results)
+            assert not set(ids) & (done.keys() | failed.keys())
+            done.update(zip(ids, list_of(results), strict=True))
         for errors in frame.errors:
-            assert not set(errors.call_ids) & (done.keys() | failed.keys())
-            failed.update(dict.fromkeys(errors.call_ids, errors.failure))
+            ids = ids_of_failed(errors)
+            assert not set(ids) & (done.keys() | failed.keys())
+            failed.update(dict.fromkeys(ids, errors.failure))
     return done, failed
+
+
+def ids_of_failed(errors: call_pb2.CallErrors) -> Sequence[int]:
+    """The calls that failed, as ids or as ranges."""
+    assert not (errors.calls and errors.call_ids)
+    return ids_from_wire(errors.calls) or list(errors.call_ids)

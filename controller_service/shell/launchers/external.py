@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from controller_service.shell.launchers.protocol import LaunchFailed, LaunchOrder
+from collections.abc import Sequence
+
+from controller_service.shell.launchers.protocol import Instance, LaunchFailed, LaunchOrder
 
 
 class ExternalLauncher:
@@ -12,11 +14,20 @@ class ExternalLauncher:
     def launches(self) -> bool:
         return False
 
-    async def start(self, order: LaunchOrder) -> int:
-        raise LaunchFailed(f"replicas of {order.backend} are started by somebody else: this controller launches none")
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        raise LaunchFailed(f"{count} replicas of {order.backend} are started by somebody else: none is launched here")
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         """Nothing was started here; the order to drain goes over the replica's membership stream."""
+
+    def kill(self, replica_id: str) -> None:
+        """Nothing was started here."""
+
+    def observe(self) -> Sequence[Instance]:
+        return ()
+
+    async def leave(self) -> None:
+        """Nothing was started here."""
 
     async def close(self) -> None:
         """Nothing was started here."""

@@ -1,29 +1,40 @@
 """Replica processes on this machine.
 
-Purpose: `sys.executable -m replica_service …`, with the environment, working directory, stdout and stderr of the
-controller.
+Purpose: `sys.executable -m replica_service …`, with the environment and working directory of the controller. Each has a
+session and a process group of its own, and writes to a file of its own.
 Invariants: each process has a thread that waits for it and for nothing else, so reaping needs no SIGCHLD handler and
-works on every event loop; a process holds the read end of a pipe whose other end only the controller has, so it
-learns of the controller's end whatever the cause.
+works on every event loop; a process outlives this controller, and is found by the next one by its record in the launch
+directory, unless it was tied to a pipe that ends with somebody else.
 Owner: the event loop that it was made on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Final, TypeAlias
 
-from controller_service.shell.launchers.protocol import Exit, LaunchFailed, LaunchOrder, OnExit
-from slotmesh.runtime.parent import ParentPipe
+from controller_service.shell.launchers.launch_directory import LOG_SUFFIX, LaunchDirectory, LaunchRecord
+from controller_service.shell.launchers.launched_processes import (
+    ChildProcess,
+    FoundProcess,
+    LaunchedProcess,
+    ProcessEnd,
+)
+from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit
+from controller_service.shell.replica_logs.log_book import LogBook
+from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
 from slotmesh.telemetry.log import get_logger
+from slotmesh.units import format_duration
 
-CommandOf: TypeAlias = Callable[[LaunchOrder, int], Sequence[str]]
-"""The command line of a replica: its order, and the descriptor that ends with the controller."""
+CommandOf: TypeAlias = Callable[[str, LaunchOrder], Sequence[str]]
+"""The command line of a replica: its id, and its order."""
 
 CLOSE_GRACE_S: Final = 5.0
 """Time that `close` gives to processes that were not asked to end before."""
@@ -31,19 +42,30 @@ CLOSE_GRACE_S: Final = 5.0
 _log = get_logger(__name__)
 
 
-def replica_command(controller_address: str, *, log_format: str, log_level: str) -> CommandOf:
-    """The command lines of replicas that attach to `controller_address`, `HOST:PORT`."""
+def replica_command(
+    controller_addresses: Callable[[], Sequence[str]],
+    *,
+    log_format: str,
+    log_level: str,
+    orphan_timeout: timedelta,
+    tether: int | None = None,
+) -> CommandOf:
+    """The command lines of replicas that attach to whichever of these controllers, `HOST:PORT`, leads then.
 
-    def command(order: LaunchOrder, parent_fd: int) -> Sequence[str]:
+    `tether`: the descriptor of a pipe whose end ends them.
+    """
+
+    def command(replica_id: str, order: LaunchOrder) -> Sequence[str]:
         return [
             sys.executable,
             "-m",
             "replica_service",
             f"--handler={order.handler}",
             f"--backend={order.backend}",
-            f"--controller={controller_address}",
-            f"--replica-id={order.replica_id}",
-            f"--parent-fd={parent_fd}",
+            f"--controller={','.join(controller_addresses())}",
+            _id_argument(replica_id),
+            *([f"--parent-fd={tether}"] if tether is not None else []),
+            f"--orphan-timeout={format_duration(orphan_timeout)}",
             "--port=0",
             "--metrics-port=0",
             f"--log-format={log_format}",
@@ -54,92 +76,198 @@ def replica_command(controller_address: str, *, log_format: str, log_level: str)
 
 
 class ProcessLauncher:
-    """Implements `Launcher` with child processes."""
+    """Implements `Launcher` with processes."""
 
-    def __init__(self, command: CommandOf, on_exit: OnExit, *, close_grace_s: float = CLOSE_GRACE_S) -> None:
+    def __init__(
+        self,
+        command: CommandOf,
+        on_exit: OnExit,
+        directory: LaunchDirectory,
+        logs: LogBook,
+        mint_id: Callable[[str], str],
+        *,
+        tether: int | None = None,
+        close_grace_s: float = CLOSE_GRACE_S,
+    ) -> None:
+        """`mint_id` gives a new replica id for a backend. `tether` is a descriptor that processes inherit."""
         self._command = command
         self._on_exit = on_exit
+        self._directory = directory
+        self._logs = logs
+        self._mint_id = mint_id
+        self._inherited = () if tether is None else (tether,)
         self._close_grace_s = close_grace_s
         self._loop = asyncio.get_running_loop()
-        self._parent = ParentPipe()
-        self._running: dict[str, _Child] = {}
+        self._running: dict[str, _Running] = {}
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._find()
 
     @property
     def launches(self) -> bool:
         return True
 
-    async def start(self, order: LaunchOrder) -> int:
-        child = self._spawn(order)
-        self._running[order.replica_id] = child
-        self._emptied.clear()
-        child.reaper.start()
-        return child.process.pid
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        present = sum(it.instance.order == order and not it.is_asked for it in self._running.values())
+        for _ in range(count - present):
+            self._spawn(order)
+
+    def observe(self) -> Sequence[Instance]:
+        return [running.instance for running in self._running.values()]
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
-        child = self._running.get(replica_id)
-        if child is None or child.killing is not None:
+        running = self._running.get(replica_id)
+        if running is None or running.is_asked:
             return
-        child.process.terminate()
-        child.killing = self._loop.call_later(grace_s, self._kill, replica_id, grace_s)
+        running.is_asked = True
+        running.process.terminate()
+        running.killing = self._loop.call_later(grace_s, self._kill_late, replica_id, grace_s)
+
+    def kill(self, replica_id: str) -> None:
+        if running := self._running.get(replica_id):
+            running.is_asked = True
+            running.process.kill()
+
+    async def leave(self) -> None:
+        for running in self._running.values():
+            running.is_left = True
+        await self._logs.close()
+        self._directory.close()
 
     async def close(self) -> None:
         for replica_id in [*self._running]:
             self.stop(replica_id, grace_s=self._close_grace_s)
         await self._emptied.wait()
-        self._parent.close()
+        await self._logs.close()
+        self._directory.close()
 
-    def _spawn(self, order: LaunchOrder) -> _Child:
+    def _find(self) -> None:
+        """Takes over what an earlier life of the controller has started and still runs."""
+        for record in self._directory.records():
+            process = record.process
+            if not process and (pid := find_by_argument(_id_argument(record.replica_id))):
+                process = process_of(pid)  # it was started, and the controller ended before it had written that
+            found = FoundProcess.open(pid_of(process), process) if process else None
+            if found is None:
+                self._directory.remove(record.replica_id)
+                continue
+            order = LaunchOrder(
+                backend=record.backend, handler=record.handler, template=record.template, fixed=record.fixed
+            )
+            self._follow(record.replica_id, record.backend, is_older=True)
+            self._watch(
+                Instance(replica_id=record.replica_id, order=order, pid=found.pid, process=process, was_found=True),
+                found,
+            )
+        for path in self._directory.logs():
+            replica_id = path.name.removesuffix(LOG_SUFFIX)
+            if replica_id not in self._running:
+                with suppress(OSError):  # it was not there to be shown
+                    self._logs.remember(replica_id, replica_id.rpartition("-")[0], path)
+
+    def _spawn(self, order: LaunchOrder) -> None:
         """Without an await: a process that was started is always known."""
-        command = self._command(order, self._parent.fd)
+        replica_id = self._mint_id(order.backend)
+        command = self._command(replica_id, order)
+        record = LaunchRecord(
+            replica_id=replica_id,
+            backend=order.backend,
+            handler=order.handler,
+            template=order.template,
+            fixed=order.fixed,
+        )
+        try:
+            self._directory.write(record)
+            output = os.open(self._directory.log_of(replica_id), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            self._directory.remove(replica_id)
+            raise LaunchFailed(f"{self._directory.path}: {error.strerror or error}") from error
         try:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module, no shell
-                command, stdin=subprocess.DEVNULL, pass_fds=self._parent.pass_fds
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=self._inherited,
+                start_new_session=True,
+                # What a handler prints is in the file when it has printed it.
+                env={"PYTHONUNBUFFERED": "1", **os.environ},
             )
         except OSError as error:
+            self._directory.remove(replica_id)
             raise LaunchFailed(f"cannot start {command[0]}: {error.strerror or error}") from error
-        reaper = threading.Thread(
-            target=self._reap, args=(order.replica_id, process), name=f"reap-{order.replica_id}", daemon=True
-        )
-        return _Child(process, reaper)
+        finally:
+            os.close(output)
+        instance = Instance(replica_id=replica_id, order=order, pid=process.pid, process=process_of(process.pid))
+        self._record(record, instance)
+        self._follow(replica_id, order.backend)
+        self._watch(instance, ChildProcess(process))
 
-    def _reap(self, replica_id: str, process: subprocess.Popen[bytes]) -> None:
-        """In a thread of its own."""
-        status = process.wait()
+    def _record(self, record: LaunchRecord, instance: Instance) -> None:
+        said = {name: getattr(record, name) for name in LaunchRecord.__slots__}
         try:
-            self._loop.call_soon_threadsafe(self._reaped, replica_id, status)
+            self._directory.write(LaunchRecord(**{**said, "pid": instance.pid, "process": instance.process}))
+        except OSError as error:  # the first record is there, by which it is found
+            _log.warning("record of a replica cannot be completed", replica=instance.replica_id, error=str(error))
+
+    def _follow(self, replica_id: str, backend: str, *, is_older: bool = False) -> None:
+        try:
+            self._logs.follow(replica_id, backend, self._directory.log_of(replica_id), is_older=is_older)
+        except OSError as error:
+            _log.warning("output of a replica cannot be followed", replica=replica_id, error=str(error))
+
+    def _watch(self, instance: Instance, process: LaunchedProcess) -> None:
+        self._running[instance.replica_id] = running = _Running(instance, process)
+        self._emptied.clear()
+        threading.Thread(target=self._reap, args=(running,), name=f"reap-{instance.replica_id}", daemon=True).start()
+
+    def _reap(self, running: _Running) -> None:
+        """In a thread of its own."""
+        end = running.process.wait()
+        try:
+            self._loop.call_soon_threadsafe(self._reaped, running, end)
         except RuntimeError:
             return  # the loop has ended
 
-    def _reaped(self, replica_id: str, status: int) -> None:
-        child = self._running.pop(replica_id)
-        if child.killing is not None:
-            child.killing.cancel()
+    def _reaped(self, running: _Running, end: ProcessEnd) -> None:
+        if running.is_left:
+            return  # the next life of the controller finds that it has ended
+        replica_id = running.instance.replica_id
+        del self._running[replica_id]
+        if running.killing is not None:
+            running.killing.cancel()
+        last_output = self._logs.finish(replica_id)
+        self._directory.remove(replica_id)
         if not self._running:
             self._emptied.set()
-        self._on_exit(Exit(replica_id=replica_id, how=_how(status), failed=status != 0))
+        self._on_exit(
+            Exit(
+                replica_id=replica_id,
+                how=end.how,
+                failed=end.failed,
+                was_killed=end.was_killed,
+                last_output=last_output,
+            )
+        )
 
-    def _kill(self, replica_id: str, grace_s: float) -> None:
-        if child := self._running.get(replica_id):
+    def _kill_late(self, replica_id: str, grace_s: float) -> None:
+        if replica_id in self._running:
             _log.warning("replica did not end in time; killing it", replica=replica_id, grace_s=grace_s)
-            child.process.kill()
+            self.kill(replica_id)
 
 
-class _Child:
+class _Running:
     """A process that was not reaped yet."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reaper: threading.Thread) -> None:
+    def __init__(self, instance: Instance, process: LaunchedProcess) -> None:
+        self.instance = instance
         self.process = process
-        self.reaper = reaper
+        self.is_asked = False
+        """It was asked to end, or killed."""
+        self.is_left = False
         self.killing: asyncio.TimerHandle | None = None
-        """Set once it was asked to end."""
 
 
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+def _id_argument(replica_id: str) -> str:
+    """By which a replica's process is told among others."""
+    return f"--replica-id={replica_id}"

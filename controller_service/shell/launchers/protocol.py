@@ -1,28 +1,48 @@
 """What the controller expects of a launcher. Each passes tests/contract/test_controller_launchers.py, the fake too.
 
 Invariants:
-  1. Each replica that `start` returned for ends in exactly one `Exit`, reported on the event loop, after `start`
-     returned; and only once its process was reaped: nothing runs there any more.
-  2. `stop` asks at once, kills after the grace, and may be repeated; asking a replica that is unknown is no error.
-  3. After `close`, and after the controller's own end (SIGKILL included), no process is left.
+  1. Everything is said as a level and may be repeated: `start` names how many should run, `stop` and `kill` an
+     instance, `observe` what there is. After a restart of the controller `observe` has what earlier lives have started.
+  2. Each instance that `observe` has ended in exactly one `Exit`, reported on the event loop, after the call that
+     started it returned; and only once its process was reaped: nothing runs there any more.
+  3. `stop` asks at once, kills after the grace, and may be repeated; naming a replica that is unknown is no error.
+  4. After `close` no process is left; after `leave`, and after the controller's end without a word, instances go on
+     serving for as long as they may without a controller, and then end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """A replica that should start."""
+    """What replicas of a backend should be started with."""
 
-    replica_id: str
-    """Never used before."""
     backend: str
     handler: str
     """`MODULE:NAME`."""
+    template: str = ""
+    """A digest of all that they are started with: what differs in it is another order."""
+    fixed: str = ""
+    """A digest of the part of it that no replica takes on without a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A replica that a launcher has started, and that was not reaped."""
+
+    replica_id: str
+    """Never used before."""
+    order: LaunchOrder
+    pid: int
+    """0 where there is no process of its own."""
+    process: str = ""
+    """The identity of its process, as in its hello; empty where that is not known."""
+    was_found: bool = False
+    """An earlier life of the controller has started it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +53,11 @@ class Exit:
     how: str
     """For a person: `killed by SIGKILL`."""
     failed: bool
-    """It did not end with status 0."""
+    """It did not end with status 0, or nobody knows how it ended."""
+    was_killed: bool = False
+    """By SIGKILL, whoever sent it."""
+    last_output: str = ""
+    """The last lines that it has written; bounded."""
 
 
 class LaunchFailed(Exception):
@@ -44,17 +68,29 @@ OnExit: TypeAlias = Callable[[Exit], None]
 
 
 class Launcher(Protocol):
-    """Starts and stops replica processes."""
+    """Starts and stops replicas."""
 
     @property
     def launches(self) -> bool:
         """Whether it starts anything. If not, `start` is never called."""
 
-    async def start(self, order: LaunchOrder) -> int:
-        """Starts a process and returns its id. Raises LaunchFailed."""
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        """Sees to it that so many instances of this order run which were not asked to end. Raises LaunchFailed.
+
+        Those that were started before the failure are there, and `observe` has them.
+        """
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         """Asks a replica to drain and end, and kills it if it is still there `grace_s` seconds later."""
+
+    def kill(self, replica_id: str) -> None:
+        """Ends a replica at once, with all that it has started."""
+
+    def observe(self) -> Sequence[Instance]:
+        """The instances whose end was not reported yet, oldest first."""
+
+    async def leave(self) -> None:
+        """Ends without the instances: they go on, and the next life of this controller finds them."""
 
     async def close(self) -> None:
         """Stops what is left and waits until all of it was reaped: at most the longest grace that is under way."""

@@ -53,6 +53,8 @@ class Script:
     """What `slotmesh.context()` asks in the handler."""
     may_begin: Callable[[], bool]
     """Asked where the handler runs, right before it begins."""
+    enter: Callable[[], Callable[[], None] | None]
+    """Called where the handler runs, right before it begins; returns what is called there when it has ended."""
     then: Callable[[bool], None]
     """Called on the loop when it is over: all callers have their outcomes, or it has not begun (False)."""
 
@@ -67,6 +69,8 @@ class Drive(ABC):
         self._only = script.recipients[0] if script.values_of is None else None
         self._are_heard = any(recipient.is_heard for recipient in script.recipients)
         self._has_begun = False
+        self._leave: Callable[[], None] | None = None
+        """What the script says is to be called when the generator is closed."""
         self._is_over = False
         """The generator is not stepped any more."""
         self._mistake: BaseException | None = None
@@ -177,7 +181,8 @@ class Drive(ABC):
                 self._is_over = True
                 return False
             self._has_begun = True
-            return True
+        self._leave = self._script.enter()
+        return True
 
     def _accept(self, value: Any) -> bool:
         """Takes a value that was yielded. Returns whether more are wanted."""
@@ -214,6 +219,11 @@ class Drive(ABC):
             recipient.verdict = recipient.put(entry) or recipient.verdict
         if not recipient.is_wanting:
             self._are_heard = True  # its caller need not wait for the others
+
+    def _left(self) -> None:
+        """The generator is closed."""
+        if self._leave is not None:
+            self._leave()
 
     @abstractmethod
     def _post(self, callback: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, claim, may_begin
+from replica_service.shell.call_traces import entered, entered_batch
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
@@ -190,6 +191,7 @@ class GeneratorExecutor:
             recipients=(recipient_of(run, index),),
             place=SinglePlace(run, index, self._now),
             may_begin=lambda: not self._is_cut_off and isinstance(claim(run, index, index + 1, self._now()), StartNow),
+            enter=lambda: entered(run),
             then=then,
         )
         self._drive(method, script)
@@ -239,6 +241,7 @@ class GeneratorExecutor:
             recipients=recipients,
             place=batch_place(invocation.parts, self._now),
             may_begin=begins,
+            enter=lambda: entered_batch(invocation.parts, self._now()),
             then=then,
         )
         self._drive(method, script)

@@ -20,6 +20,7 @@ from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import LATE
 from replica_service.core.lanes.lane_history import is_late
 from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, claim
+from replica_service.shell.call_traces import entered
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import TaskPlace, marking
 from replica_service.shell.executors.on_loop_batches import AsyncBatches
@@ -182,17 +183,15 @@ class AsyncExecutor:
         Stops at `until`, after one call at least, unless it is too late for that one when its arguments are there.
         Returns the index behind the last call that it executed.
         """
-        run, runners, running = work.run, self._runners, self._running
-        limit = claimed.until
-        until = min(until, limit)
-        now = self._now
-        values: list[Any] = []
-        append = values.append
+        run, runners, running, now = work.run, self._runners, self._running, self._now
+        until = min(until, limit := claimed.until)
+        append = (values := list[Any]()).append
         runners.gathering, runners.gathered_lo, runners.gathered = work, lo, values
         failure: Failure | None = None
         task: Any = asyncio.current_task()
         cancelling = task.cancelling
         site = running.sites[task] = TaskPlace(run, lo, values, now, task)
+        leave = run.traced and entered(run)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
@@ -225,6 +224,8 @@ class AsyncExecutor:
         finally:
             del running.sites[task]
             site.task = None
+            if leave is not None:
+                leave()
         index = lo + len(values)
         if generation == runners.generation:
             runners.gathering = None
@@ -241,6 +242,8 @@ class AsyncExecutor:
         sites = running.sites
         site = sites[task] = TaskPlace(run, index, (), self._now, task)
         current_place.set(site)
+        if (traced := run.traced) is not None:
+            traced.enter()
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             awaited = start(run.payloads[index])
@@ -257,4 +260,6 @@ class AsyncExecutor:
                 self._sink.results(run, index, (value,))
         finally:
             del sites[task]
+            if traced is not None:
+                traced.leave()
         return 1

@@ -11,6 +11,7 @@ from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import StartBatch
 from replica_service.core.events import BatchEnded, WorkReturned
 from replica_service.core.starting.claims import may_begin
+from replica_service.shell.call_traces import traced_batch
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
 from replica_service.shell.executors.late_calls import in_time
@@ -66,6 +67,7 @@ class AsyncBatches:
                 continue
             self._running.batching.add(task)
             current_place.set(batch_place(invocation.parts, self._now))
+            traced = traced_batch(invocation.parts, self._now())
             try:
                 batch.began, batch.runner = self._now(), invocation.call(method)
                 returned = invocation.checked(await batch.runner, method)
@@ -74,6 +76,8 @@ class AsyncBatches:
                 returned = await self._running.failure_of(error, task, method.name)
             finally:
                 self._running.batching.discard(task)
+                if traced is not None:
+                    traced.leave()
             invocation.deliver(returned, method, self._errors.failure_of, sink.results, sink.failed)
         tell_unsound()
         sink.post(BatchEnded(batch))

@@ -56,6 +56,7 @@ class AsyncDrive(Drive):
         generator = self._make()
         if self._begin():
             await self._serve(generator)
+            self._left()
         if not self._is_ending:
             self._say_over()
 

@@ -63,6 +63,8 @@ def follows(work: WorkCommand, turn: StartTurn) -> TypeGuard[StartTurn]:
         and (run.deadline == inf or not run.options.stop_generation)
         and turn.stop == turn.hi == turn.lo + 1 == work.lo
         and work.stop == work.hi == work.lo + 1
+        and run.traced is None
+        and after.traced is None
         and run.withdrawn is None
         and after.withdrawn is None
     )

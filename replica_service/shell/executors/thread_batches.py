@@ -12,6 +12,7 @@ from typing import Any
 from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import StartBatch
 from replica_service.core.starting.claims import may_begin
+from replica_service.shell.call_traces import traced_batch
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
 from replica_service.shell.executors.late_calls import in_time
@@ -77,10 +78,14 @@ class ThreadBatches:
             batch.began = began
             batch.runner = threading.get_ident()
             current_place.set(batch_place(invocation.parts, self._now))
+            traced = traced_batch(invocation.parts, began)
             try:
                 returned = invocation.checked(invocation.call(method), method)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 returned = self._errors.failure_of(error, method.name)
+            finally:
+                if traced is not None:
+                    traced.leave()
             self._took(self._now() - began)
             invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
         self._outcomes.put(batch, None, 0, outcomes)

@@ -86,6 +86,7 @@ class ThreadDrive(Drive):
             self._raised(error)
         self._is_over = True
         self._close()
+        self._left()
 
     def _step(self, generator: Generator[Any, None, None]) -> bool:
         """Steps it until it has to pause. Returns whether it has ended instead, or no call wants more of it."""

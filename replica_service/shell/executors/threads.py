@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from typing import Any
 
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
@@ -71,6 +72,8 @@ class ThreadExecutor:
         self._now = now
         self._max_threads = max_threads
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        """What threads start from: never that of a call."""
         self._lock = threading.Lock()
         self._turns = TurnClaims(threading.Lock())
         self._sleepers: list[threading.Lock] = []
@@ -183,7 +186,8 @@ class ThreadExecutor:
         room = min(self._max_threads(), MAX_THREADS) - self._threads
         for _ in range(min(count - idle, room)):
             try:
-                threading.Thread(target=self._serve, name=f"handler-{self._threads + 1}", daemon=True).start()
+                name, context = f"handler-{self._threads + 1}", self._context.copy()
+                threading.Thread(target=context.run, args=(self._serve,), name=name, daemon=True).start()
             except RuntimeError as error:  # the machine has no more of them: those that there are go on
                 self._say_short(error)
                 return
@@ -280,6 +284,8 @@ class ThreadExecutor:
             current_place.set(SinglePlace(run, index, self._now))
         else:
             place.run, place.index = run, index
+        if (traced := run.traced) is not None:
+            traced.enter()
         try:
             method = self._methods[run.options.method]
             args, kwargs = method.opened(run.options.content_type, run.payloads[index])
@@ -291,6 +297,9 @@ class ThreadExecutor:
                 outcome = (1, LATE)
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
             outcome = (1, self._errors.failure_of(error, run.options.method))
+        finally:
+            if traced is not None:
+                traced.leave()
         self._took(self._now() - began)
         self._put(work, run, index, outcome)
         return type(outcome) is bytes and len(outcome) <= run.max_result_bytes

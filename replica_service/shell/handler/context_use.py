@@ -15,13 +15,17 @@ from types import ModuleType
 from typing import Any
 
 from slotmesh.handlers import context as context_module
+from slotmesh.handlers import own_mesh
 
-_NAME = re.compile(r"\bcontexts?\b")
+_NAME = re.compile(r"\b(contexts?\b|mesh(_sync)?\()")
 _OURS = ("slotmesh", "replica_service")
+_WAYS = (context_module.context, context_module.contexts, own_mesh.mesh, own_mesh.mesh_sync)
 
 
 def asks_for_contexts(modules: Iterable[Any] | None = None) -> bool:
-    """Whether the source of a module that imports slotmesh has the words `context` or `contexts`.
+    """Whether the source of a module that imports slotmesh has the words `context` or `contexts`, or asks for the mesh.
+
+    Calls that are made by `slotmesh.mesh()` take over what the call has left in which they are made.
 
     Without `modules` it looks at all modules that were imported.
     """
@@ -46,4 +50,4 @@ def _is_ours(value: Any) -> bool:
     """Something of slotmesh by which contexts can be had."""
     if issubclass(type(value), ModuleType):  # its own word for its class may be anything
         return str(vars(value).get("__name__")).partition(".")[0] == "slotmesh"
-    return value is context_module.context or value is context_module.contexts
+    return any(value is each for each in _WAYS)

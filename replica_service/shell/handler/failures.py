@@ -13,12 +13,16 @@ from collections.abc import Callable
 from replica_service.shell.handler.methods import BadCall
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
 from slotmesh.handlers import CALL
+from slotmesh.ids import new_id
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.names import LOG_REF
 from slotmesh.wire.limits import MAX_MESSAGE_CHARS
 from slotmesh.wire.sendable_text import sendable_text
 
 MAX_TRACEBACKS_PER_S = 5
+
+_REF_BYTES = 8
 
 _log = get_logger(__name__)
 
@@ -31,6 +35,8 @@ class HandlerErrors:
         self._window_began = 0.0
         self._logged = 0
         self._left_out = 0
+        self._left_out_ref = ""
+        """What finds those that were left out of this second."""
 
     def failure_of(self, error: BaseException, method: str) -> Failure:
         """The failure that the caller gets. Called on any thread."""
@@ -43,7 +49,7 @@ class HandlerErrors:
             # Raised by `slotmesh.abort`, or as it does: a decision, of which the log need not know.
             metadata = {_sendable(name): _sendable(value) for name, value in error.metadata.items()}
         else:
-            self._log(error, method)
+            metadata = {LOG_REF: self._log(error, method)}
         if code is None:
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
         return Failure(
@@ -54,16 +60,22 @@ class HandlerErrors:
             metadata=metadata,
         )
 
-    def _log(self, error: BaseException, method: str) -> None:
+    def _log(self, error: BaseException, method: str) -> str:
+        """Returns the id under which the exception is in the log; those that are left out of a second share one."""
         now = self._now()
         if now - self._window_began >= 1.0:
-            self._window_began, self._logged = now, 0
+            self._window_began, self._logged, self._left_out_ref = now, 0, ""
         if self._logged >= MAX_TRACEBACKS_PER_S:
             self._left_out += 1
-            return
+            if not (ref := self._left_out_ref):
+                ref = self._left_out_ref = new_id(_REF_BYTES)
+                _log.error("handlers raise often: more tracebacks of this second are left out", log_ref=ref)
+            return ref
         self._logged += 1
         left_out, self._left_out = self._left_out, 0
-        _log.error("handler raised", method=method or CALL, left_out_before=left_out, exc_info=error)
+        ref = new_id(_REF_BYTES)
+        _log.error("handler raised", method=method or CALL, log_ref=ref, left_out_before=left_out, exc_info=error)
+        return ref
 
 
 def unsendable(error: BaseException) -> Failure:

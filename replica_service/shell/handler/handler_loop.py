@@ -16,6 +16,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import TypeVar
 
 from slotmesh.runtime.loop_errors import log_loop_errors
@@ -91,7 +92,7 @@ class SharedLoop(HandlerLoop):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(settle, result)
 
-        threading.Thread(target=work, name="constructor", daemon=True).start()
+        threading.Thread(target=copy_context().run, args=(work,), name="constructor", daemon=True).start()
         result = await outcome
         if isinstance(result, BaseException):
             raise result

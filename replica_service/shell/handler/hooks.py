@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable
@@ -56,7 +57,8 @@ class HookRun:
                 outcome = error
             tell(outcome)
 
-        threading.Thread(target=work, name=self.hook.value, daemon=True).start()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(work,), name=self.hook.value, daemon=True).start()
 
     def run_on(self, loop: HandlerLoop, function: Callable[[], Any]) -> None:
         tell = self._teller()

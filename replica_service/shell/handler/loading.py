@@ -35,8 +35,10 @@ def load_handler(path: str) -> Handler:
     if here not in sys.path:
         sys.path.insert(0, here)
     if not _exists(module_name):
+        meant = _module_of_file(module_name)
         raise CannotStart(
-            f"{path!r}: there is no module {module_name}; start where it lies (now in {here}), or install it"
+            f"{path!r}: there is no module {module_name}; "
+            + (f"did you mean {meant}:{name}?" if meant else f"start where it lies (now in {here}), or install it")
         )
     found: Any = importlib.import_module(module_name)
     for part in name.split("."):
@@ -83,6 +85,13 @@ def _exists(module_name: str) -> bool:
                 raise
             return False
     return True
+
+
+def _module_of_file(name: str) -> str:
+    """The module that a path like `app/text.py` means. Empty where it is none, or there is no such module."""
+    file = name.removeprefix("./").replace("\\", "/")
+    module = file.removesuffix(".py").replace("/", ".")
+    return module if module != name and not module.startswith(".") and _exists(module) else ""
 
 
 def _offers(module: Any, module_name: str) -> str:

@@ -2,7 +2,7 @@
 
 Purpose: identifies the replica and reports its state, every second and at once when that changes; takes its
 configuration and orders. Revoked partitions are reported as they become empty: a call that takes long holds up its own
-partition only.
+partition only. Of several controllers, it follows the one that leads.
 Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
 an incarnation that was replaced does not come back, one that is refused for another reason tries again.
 Owner: the app.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,9 +20,11 @@ from typing import Protocol
 import grpc
 
 from replica_service.core.health.lifecycle import State
+from replica_service.shell.links.controller_absence import ControllerAbsence
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.call_writer import writer_of
+from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
@@ -32,6 +34,7 @@ from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.wire.leadership import ControllerSearch, TermFence
 from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
@@ -67,6 +70,24 @@ class MemberReport:
     """Its handler has a `reconfigure`."""
     warning: str = ""
     """What operators should know although the replica goes on."""
+    ended_calls: int = 0
+    """Calls that came to the handler, and have ended."""
+    failed_calls: int = 0
+    """Those of them that have failed for what the handler is."""
+    ongoing: int = 0
+    """Permits in use."""
+    slots: int = 0
+    """Of these, slots that are reserved and not used, and those of direct streams."""
+    waiting: int = 0
+    """What waits for a permit, or in a lane."""
+    calls: int = 0
+    """Calls executed to their end, since the start of the process; so are the next three."""
+    failures: int = 0
+    """Calls that ended in a failure, executed or not."""
+    batches: int = 0
+    batched_calls: int = 0
+    sampled_at: float = 0.0
+    """When the load was as these say, seconds since 1970; 0: there is none yet."""
 
 
 class AttachedMember(Protocol):
@@ -82,6 +103,9 @@ class AttachedMember(Protocol):
     def configure(self, backend: Backend) -> None:
         """The backend's settings came from the controller: at first, and whenever they change."""
 
+    def follow_routers(self, addresses: Sequence[str]) -> None:
+        """These are the mesh's routers, as far as the controller knows; called before `configure`."""
+
     def drain(self, message: str) -> None:
         """It should stop."""
 
@@ -95,8 +119,19 @@ class AttachedMember(Protocol):
 class ControllerLink:
     """Attaches, and attaches again."""
 
-    def __init__(self, address: str, hello: wire.ReplicaHello, member: AttachedMember, backoff: Backoff) -> None:
-        self._address = address
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        hello: wire.ReplicaHello,
+        member: AttachedMember,
+        backoff: Backoff,
+        *,
+        orphan_timeout_s: float | None = None,
+    ) -> None:
+        """`orphan_timeout_s`: how long the replica goes on without a controller before it drains; None: for ever."""
+        self._search = ControllerSearch(addresses)
+        self._terms = TermFence()
+        self._absence = ControllerAbsence(lambda: ",".join(self._search.known), orphan_timeout_s, member.drain)
         self._hello = hello
         self._member = member
         self._backoff = backoff
@@ -116,36 +151,51 @@ class ControllerLink:
 
     async def run(self) -> None:
         """Attached for as long as it can be; returns after `goodbye`, or when another incarnation took over."""
-        async with open_channel(self._address) as channel:
-            stub = membership_service_pb2_grpc.MembershipServiceStub(channel)
+        async with ControllerChannels(self._search) as channels:
             while not self._is_goodbye:
-                call = stub.AttachReplica()
+                stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
+                call, is_referred = stub.AttachReplica(), False
                 try:
                     async with Supervisor() as tasks:
-                        await self._converse(call, tasks)
+                        why = await self._converse(call, tasks)
                 except grpc.aio.AioRpcError as error:
                     failure = from_rpc_error(error)
                     if failure.reason is Reason.REPLICA_GONE:
                         _log.error("replaced by another incarnation", reason=failure.message)
+                        self._absence.end()
                         self._member.drain("replaced by another incarnation")
                         return
-                    self._refused(failure)
+                    is_referred = channels.refused(failure)
+                    if not is_referred:
+                        self._refused(failure)
                 except _BROKEN as error:
-                    _log.debug("controller is away", address=self._address, reason=str(error))
+                    self._search.failed()
+                    self._away(str(error))
+                else:
+                    self._search.failed()
+                    self._away(why)
                 finally:
                     self._call = self._pump = None
                     self._ended.set()
                     call.cancel()
+                if is_referred:
+                    continue
                 if not self._is_goodbye:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
     def _refused(self, failure: Failure) -> None:
-        """Logs once what an operator has to change; that the controller is away is not logged."""
+        """Logs once what an operator has to change."""
         if failure.reason is not Reason.BAD_REQUEST:
-            _log.debug("controller is away", address=self._address, reason=failure.message)
-        elif failure.message != self._refusal:
+            self._away(failure.message)
+            return
+        self._absence.end()
+        if failure.message != self._refusal:
             self._refusal = failure.message
             _log.error("the controller refuses this replica; it is tried again", reason=failure.message)
+
+    def _away(self, reason: str) -> None:
+        if not self._is_goodbye:
+            self._absence.begin(reason)
 
     def report_soon(self) -> None:
         """Something has changed that is to be reported at once."""
@@ -156,6 +206,7 @@ class ControllerLink:
     async def goodbye(self) -> None:
         """Writes the last report and half-closes; returns when the controller has read it, or after `GOODBYE_S`."""
         self._is_goodbye = True
+        self._absence.end()
         if self._call is None:
             return
         self._ended.clear()
@@ -166,33 +217,43 @@ class ControllerLink:
                 await self._call.done_writing()
                 await self._ended.wait()
         except (TimeoutError, grpc.aio.AioRpcError, *_BROKEN):
-            _log.warning("the controller did not hear the last report", address=self._address)
+            _log.warning("the controller did not hear the last report", address=self._search.current)
 
     # -- a stream --------------------------------------------------------------------------------------------------
 
-    async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> None:
+    async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> str:
+        """One stream, from hello to its end; returns why the replica, or the controller, ended it."""
         self._call = call
         self._hello.has_served = self._member.report().state is not State.STARTING
         self._hello.newest_epoch = self._member.newest_epoch
         # Left to the pump, so that a stream that is refused ends with the controller's words, wherever it has got to.
         self._pending = deque([Request(hello=self._hello)])
-        pump = self._pump = StreamPump(call.write, self._next_frame)
+        pump = self._pump = StreamPump(writer_of(call), self._next_frame)
         self.report_soon()
         tasks.start(self._tick(), name="reports")
-        await run_stream(pump, self._read(call, pump, tasks))
+        return await run_stream(pump, self._read(call, pump, tasks))
 
-    async def _read(self, call: AttachReplicaCall, pump: StreamPump[Request], tasks: Supervisor) -> None:
+    async def _read(self, call: AttachReplicaCall, pump: StreamPump[Request], tasks: Supervisor) -> str:
+        generation = ""
         while (frame := await read_frame(call)) is not None:
+            if frame.WhichOneof("frame") == "configuration":
+                generation = frame.configuration.generation
+            if not self._terms.obeys(generation, frame.term):
+                return f"it leads under term {frame.term}, and a newer one has been heard of"
             self._handle(frame, pump, tasks)
+        return "it has ended the stream"
 
     def _handle(self, frame: Response, pump: StreamPump[Request], tasks: Supervisor) -> None:
         match frame.WhichOneof("frame"):
             case "configuration":
                 self._backoff.reset()
+                self._absence.end()
                 self._refusal = ""
                 self._hello.generation = frame.configuration.generation
-                _log.info("attached", controller=self._address)
+                self._search.told(frame.configuration.controller_addresses)
+                _log.info("attached", controller=self._search.current)
                 self._tell_whether_known(frame.configuration)
+                self._member.follow_routers(frame.configuration.router_addresses)
                 backend, _ = backend_from_wire(backend_within(frame.configuration))
                 self._member.configure(backend)
             case "drain":
@@ -249,19 +310,31 @@ class ControllerLink:
                 self._written.set()
             return None
         self._is_report_due = False
-        report = self._member.report()
-        return Request(
-            report=wire.ReplicaReport(
-                state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
-                address=report.address,
-                max_ongoing=report.max_ongoing,
-                error=_end_of(report.error),
-                metrics_address=report.metrics_address,
-                unhealthy=report.unhealthy,
-                reconfigures=report.reconfigures,
-                warning=_end_of(report.warning),
-            )
-        )
+        return Request(report=_report_to_wire(self._member.report()))
+
+
+def _report_to_wire(report: MemberReport) -> wire.ReplicaReport:
+    said = wire.ReplicaReport(
+        state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
+        address=report.address,
+        max_ongoing=report.max_ongoing,
+        error=_end_of(report.error),
+        metrics_address=report.metrics_address,
+        unhealthy=report.unhealthy,
+        reconfigures=report.reconfigures,
+        warning=_end_of(report.warning),
+        ended_calls=report.ended_calls,
+        failed_calls=report.failed_calls,
+    )
+    if report.sampled_at:
+        load = said.load
+        load.ongoing, load.slots, load.waiting = report.ongoing, report.slots, report.waiting
+        load.sample_time.FromMicroseconds(round(report.sampled_at * 1e6))
+        totals = load.totals
+        totals.calls, totals.failed = report.calls, report.failures
+        totals.batches, totals.batched_calls = report.batches, report.batched_calls
+        totals.SetInParent()  # zeros are known, too
+    return said
 
 
 def _end_of(text: str) -> str:

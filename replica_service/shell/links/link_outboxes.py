@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from math import inf
 
@@ -9,32 +10,36 @@ from replica_service.convert import Issuer
 from replica_service.core.calls import FRESH_S, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.shell.links.router_outbox import Outbox
+from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id
-from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.wire.features import CHUNKS, HEARTBEATS
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_METHODS, MAX_PAYLOAD_BYTES
 
 
 def connect_link(
     scheduler: ReplicaScheduler,
     issuer: Issuer,
     now: float,
-    *,
-    echoes: bool,
-    cuts: bool,
-    wants_times: bool,
+    features: Collection[str],
     stream_id: str,
+    methods: Collection[str] = (),
 ) -> tuple[RouterPeer, Outbox]:
-    """A link and its outbox. For the options see `Engine.open`."""
+    """A link and its outbox. `features`: the router's, which calls the stream `stream_id`, if it has a name for it.
+
+    `methods`: of the handler; the empty name is that of the handler itself.
+    """
     link = RouterPeer(
         stream_id=stream_id or new_id(STREAM_ID_BYTES),
-        fresh_until=now + FRESH_S if echoes else inf,
-        max_result_bytes=MAX_PAYLOAD_BYTES if cuts else MAX_INLINE_BYTES,
+        fresh_until=now + FRESH_S if HEARTBEATS in features else inf,
+        max_result_bytes=MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES,
     )
     times = scheduler.service_times
     outbox = link.outbox = Outbox(
         lambda: scheduler.capacity(link),
         issuer,
-        cuts=cuts,
-        times=times if wants_times else None,
+        features,
+        times=times,
+        methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
         about_to_end=partial(scheduler.about_to_end, link),
         are_quick=lambda: times.are_quick,
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from replica_service.shell.links.outgoing_values import OutgoingEnd
 from slotmesh.errors import Failure
 from slotmesh.id_ranges import ranges_to_wire
+from slotmesh.outcome_ids import errors_to_wire
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2
 from slotmesh.wire import ranges
@@ -59,8 +60,8 @@ class OutgoingEnds:
             else:
                 self.failed(first, count, failure)
 
-    def fill(self, frame: call_pb2.ResultFrame, calls: int) -> None:
-        """Puts what fits into the frame, which has results of so many calls."""
+    def fill(self, frame: call_pb2.ResultFrame, calls: int, *, as_range: bool = False) -> None:
+        """Puts what fits into the frame, which has results of so many calls. `as_range`: as `errors_to_wire` has it."""
         for run_id, content_type, total in self.large:
             frame.batches.append(
                 call_pb2.ResultBatch(
@@ -73,7 +74,7 @@ class OutgoingEnds:
             ids, failure = self.failures[0]
             part, rest = ids[: MAX_FRAME_CALLS - calls], ids[MAX_FRAME_CALLS - calls :]
             calls += len(part)
-            frame.errors.append(call_pb2.CallErrors(call_ids=part, failure=to_wire(failure)))
+            frame.errors.append(errors_to_wire(part, to_wire(failure), as_range=as_range))
             if rest:
                 self.failures[0] = (rest, failure)
             else:

@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from slotmesh.batch_payloads import write
 from slotmesh.errors import Failure
+from slotmesh.outcome_ids import write_ids
+from slotmesh.v1 import call_pb2
 from slotmesh.wire.chunks import ChunkTurns, Lines
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from slotmesh.wire.ranges import joined
 
 OutgoingEnd = tuple[int, int, Failure | None]
 """Run id of the first of some calls, how many they are, and why they failed, if they did."""
@@ -31,13 +35,22 @@ class OutgoingResults:
         self.content_type = content_type
         self.is_partial = is_partial
         """They are values."""
-        self.ids: list[int] = []
+        self.ids: Sequence[int] = ()
         self.payloads: list[bytes] = []
         self.size = 0
         self.chunked_sizes: tuple[int, ...] = ()
         """Size of the one value that has left in chunks, where it is that."""
         self.ends: list[OutgoingEnd] = []
         """What waits for these values to leave."""
+
+    def to_wire(self, *, as_range: bool, as_block: bool) -> call_pb2.ResultBatch:
+        """`as_range`, `as_block`: the router reads ranges of ids, and payloads in blocks."""
+        batch = call_pb2.ResultBatch(
+            content_type=self.content_type, partial=self.is_partial, chunked_sizes=self.chunked_sizes
+        )
+        write_ids(batch, self.ids, as_range=as_range)
+        write(batch, self.payloads, as_block=as_block and not self.is_partial)
+        return batch
 
     def has_room(self, count: int, size: int) -> bool:
         """Whether so many payloads, so many bytes in all, fit in besides."""
@@ -109,7 +122,7 @@ class OutgoingValues:
             or not batch.has_room(len(payloads), size)
         ):
             batch = self._add(OutgoingResults(content_type, is_partial=True))
-        batch.ids += [run_id] * len(payloads)
+        batch.ids = joined(batch.ids, [run_id] * len(payloads))
         batch.payloads += payloads
         batch.size += size
 

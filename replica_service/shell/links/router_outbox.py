@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
@@ -29,8 +29,9 @@ from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.chunks import ChunkTurns
+from slotmesh.wire.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
-from slotmesh.wire.ranges import Range
+from slotmesh.wire.ranges import Range, joined
 
 Response = replica_service_pb2.ExecuteResponse
 
@@ -42,25 +43,28 @@ class Outbox:
         self,
         capacity: Callable[[], PermitCapacity],
         issuer: Issuer,
+        features: Collection[str] = (),
         *,
-        cuts: bool = False,
         times: ServiceTimes | None = None,
+        methods: Sequence[str] = (),
         about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
-        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
+        """`capacity` is asked when a frame is built. `issuer` names this replica in slot tokens.
 
-        `issuer` names this replica in slot tokens. `times`: service times for the router, if it reads them.
+        `features`: the router's. `times`: service times for the router, if it reads them. `methods`: names for it.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
         self._about_to_end, self._are_quick = about_to_end, are_quick
-        self._times = times
+        self._times = times if SERVICE_TIMES in features else None
+        self._methods = methods
         self._times_told = 0
         """The version of them that the router has."""
         self._issuer = issuer
-        self._cuts = cuts
-        self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
+        self._cuts = CHUNKS in features
+        self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
+        self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
         self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
         """Results under way, by run id and content type."""
         self._was_chunk = False
@@ -129,7 +133,7 @@ class Outbox:
                 return
             batch = self._last = OutgoingResults(content_type)
             self._batches.append(batch)
-        batch.ids.extend(range(first, first + count))
+        batch.ids = joined(batch.ids, range(first, first + count))
         batch.payloads.extend(payloads)
         batch.size += size
         self._wake()
@@ -251,8 +255,9 @@ class Outbox:
         if self._slot_answers and self._is_open:
             return self._slots_frame()
         if self._capacity_due and not (self._batches and self._is_open):
+            features, methods = ((), ()) if self._is_open else (OF_REPLICAS, self._methods)
             self._is_open = True
-            return Response(capacity=self._capacity_to_wire())
+            return Response(capacity=self._capacity_to_wire(), features=features, methods=methods)
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             return Response(heartbeat=beat())
@@ -316,22 +321,14 @@ class Outbox:
             self._batches.popleft()
             calls += len(batch.ids)
             size += batch.size
-            frame.batches.append(
-                call_pb2.ResultBatch(
-                    call_ids=batch.ids,
-                    payloads=batch.payloads,
-                    content_type=batch.content_type,
-                    partial=batch.is_partial,
-                    chunked_sizes=batch.chunked_sizes,
-                )
-            )
+            frame.batches.append(batch.to_wire(as_range=self._reads_ranges, as_block=self._reads_blocks))
             if batch.is_partial:
                 self._values_leave(batch)
             elif batch is self._last:
                 self._last = None
         ends = self._ends
         if ends.failures or ends.without_result or ends.large:
-            ends.fill(frame, calls)
+            ends.fill(frame, calls, as_range=self._reads_ranges)
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
 
@@ -339,7 +336,7 @@ class Outbox:
         """They are in the frame that is being built."""
         self._ends.tell(self._values.left(batch))
         if self._on_values is not None:
-            self._on_values(batch.ids)
+            self._on_values([*batch.ids])
 
     def _capacity_to_wire(self) -> call_pb2.Capacity:
         self._capacity_due = False

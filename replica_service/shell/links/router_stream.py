@@ -27,7 +27,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
-from slotmesh.wire.features import CHUNKS, HEARTBEATS, SERVICE_TIMES
+from slotmesh.wire.features import HEARTBEATS
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
@@ -54,9 +54,7 @@ class RouterStream:
         self._context = context
         self._clock = clock
         self._echoes = HEARTBEATS in features
-        self._link, self._outbox = engine.open(
-            echoes=self._echoes, cuts=CHUNKS in features, wants_times=SERVICE_TIMES in features, stream_id=stream_id
-        )
+        self._link, self._outbox = engine.open(features, stream_id)
         self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -131,7 +129,13 @@ class RouterStream:
     def _handle(self, request: Request) -> None:
         match request.WhichOneof("frame"):
             case "runs":
-                runs, rejected, announced = convert.runs_of(request.runs, self._link, self._clock.now())
+                traces = self._engine.traces
+                runs, rejected, announced = convert.runs_of(
+                    request.runs,
+                    self._link,
+                    self._clock.now(),
+                    most_traced=0 if traces is None else traces.most_alike,
+                )
                 self._engine.submit(runs, rejected)
                 if announced:
                     self._uploads.announce(announced)

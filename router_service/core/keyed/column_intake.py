@@ -41,12 +41,13 @@ class ColumnIntake:
     ) -> Sequence[int]:
         """Sends calls whose turn it is. Returns the indices of the others, ascending."""
         partitions, going, staying = self._divide(batch, endpoint)
+        all_payloads = batch.payloads if len(going) == 1 and not staying else list(batch.payloads)
         for owner, indices in going.items():
             is_all = len(indices) == len(batch.keys)
             keys = batch.keys if is_all else _pick(batch.keys, indices)
             own = partitions if is_all else _pick(partitions, indices)
             ids = batch.ids if is_all else _pick(batch.ids, indices)
-            payloads = batch.payloads if is_all else _pick(batch.payloads, indices)
+            payloads = all_payloads if is_all else _pick(all_payloads, indices)
             run = RouterRun(next(self._numbers), caller, endpoint.name, batch.options, ids, payloads, now)
             run.traces = traces_of_calls(traces, ids) if traces is not None else None
             run.partition = run.column = PartitionColumn(keys, own, [each.epoch for each in own], batch.options_of)

@@ -17,6 +17,7 @@ from router_service.core.flows import Flow
 from router_service.core.queueing.drain_rate import DrainRate
 from router_service.core.queueing.service_time import ServiceTime
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.payload_block import nbytes_of
 
 FLOOR_CALLS = 16
 """Calls that a flow may have waiting even where others have filled the queue."""
@@ -30,6 +31,11 @@ FIRST_RETRY_DELAY_S = 0.1
 RETRY_JITTER = 0.2
 """Retry delays vary by this share up and down, so that calls that were refused together do not come back together."""
 DRAIN_WINDOW_S = 1.0
+
+
+def jittered(delay_s: float, chance: float) -> float:
+    """A retry delay, varied. `chance` is uniform in [0, 1)."""
+    return delay_s * (1 + RETRY_JITTER * (2 * chance - 1))
 
 
 class OfFlow(Protocol):
@@ -69,6 +75,7 @@ class Account:
     __slots__ = (
         "_by_flow",
         "_drain",
+        "backend",
         "calls",
         "max_bytes",
         "max_calls",
@@ -78,8 +85,12 @@ class Account:
         "size",
     )
 
-    def __init__(self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float) -> None:
+    def __init__(
+        self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float, *, backend: str | None = None
+    ) -> None:
+        """`backend` is the one that it is of: that of its name, unless something else is said; empty: none."""
         self.name = name
+        self.backend = name if backend is None else backend
         self.max_calls = max_calls
         self.max_bytes = max_bytes
         self.max_queue_time_s = max_queue_time_s
@@ -96,9 +107,9 @@ class Account:
             return run.deadline
         return run.deadline - self.service_time.reserve_s(run.deadline - run.arrived)
 
-    def waits(self, now: float) -> None:
-        """Something was charged."""
-        self._drain.waits(now)
+    def waits(self, now: float) -> bool:
+        """Something was charged. Returns whether nothing has waited before."""
+        return self._drain.waits(now)
 
     def charge(self, run: Charged) -> int:
         """Charges the first waiting calls of the run that fit; returns how many of the waiting calls do."""
@@ -110,11 +121,11 @@ class Account:
             return 0
         floor = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
         room = max(self.max_bytes - self.size, min(floor, 2 * self.max_bytes - self.size))
-        payloads = run.payloads[run.cursor : run.cursor + fits]
-        size = sum(map(len, payloads))
+        payloads, cursor = run.payloads, run.cursor
+        size = nbytes_of(payloads, cursor, cursor + fits)
         while fits and size > room:
             fits -= 1
-            size -= len(payloads[fits])
+            size -= len(payloads[cursor + fits])
         if fits:
             self._add(run, fits, size)
         return fits
@@ -154,7 +165,7 @@ class Account:
                 f"{self.max_bytes} bytes wait; "
                 f"{why or 'try again later, or raise max_queued_calls or max_queued_bytes'}"
             ),
-            retry_delay_s=self.retry_delay_s(now) * (1 + RETRY_JITTER * (2 * chance - 1)),
+            retry_delay_s=jittered(self.retry_delay_s(now), chance),
             metadata={"backend": self.name},
         )
 
@@ -177,4 +188,4 @@ class Account:
 
 def _size(run: Charged, count: int) -> int:
     """Payload bytes of the run's next `count` waiting calls."""
-    return sum(map(len, run.payloads[run.cursor : run.cursor + count]))
+    return nbytes_of(run.payloads, run.cursor, run.cursor + count)

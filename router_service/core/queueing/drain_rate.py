@@ -25,11 +25,13 @@ class DrainRate:
         self._since = 0.0
         """Since when something has been waiting, on that clock."""
 
-    def waits(self, now: float) -> None:
-        """Something waits, at the latest from `now` on."""
-        if self._seen_at is None:
-            self._seen_at = now
-            self._since = self._waited_s
+    def waits(self, now: float) -> bool:
+        """Something waits, at the latest from `now` on. Returns whether nothing has waited before."""
+        if self._seen_at is not None:
+            return False
+        self._seen_at = now
+        self._since = self._waited_s
+        return True
 
     def sent(self, count: int, now: float) -> None:
         """`count` calls that waited were sent."""

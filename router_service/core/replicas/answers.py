@@ -8,7 +8,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -27,6 +27,10 @@ from router_service.core.routing.intake import RoutingIntake
 from router_service.core.runs import RouterRun, Sent
 from router_service.core.streaming.values import pass_on
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.payload_block import PayloadBlock
+
+MAX_BLOCK_SLICES = 4
+"""Into more slices a block of results is cut payload by payload: a slice costs as much as some 30 payloads do."""
 
 
 class Answers:
@@ -51,17 +55,22 @@ class Answers:
         """Calls have their outcomes, and what waits for their room starts."""
         replica, backend = event.replica, event.replica.backend
         outcomes, observe = self._outcomes, backend.counts.replica_time.observe
+        ended_well = backend.counts.ended.well
         is_heard = backend.hooks is not None
         if event.values:
             pass_on(replica, event.values, outcomes, self._out)
         service_time = backend.account.service_time
-        for ids, payloads, content_type in event.results:
+        for ids, brought, content_type in event.results:
+            payloads = brought
             backend.retries.answered(len(ids), now)
             for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 service_time.observe(now - sent.sent_at)
+                if count < len(payloads) // MAX_BLOCK_SLICES and type(payloads) is PayloadBlock:
+                    payloads = payloads.cut()
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
+                    ended_well(sent.run, count, now)
                     if is_heard:
                         routing_hooks.answered(backend.hooks, replica, sent, count, now)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
@@ -69,6 +78,7 @@ class Answers:
                 else:
                     for lo, fresh in self._answer(replica, sent, offset, count, now):
                         begin = at + lo - offset
+                        ended_well(sent.run, fresh, now)
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if sent.run.partition is not None:
                     self.settle(sent, now, offset, count, is_last=not sent.remaining)
@@ -80,6 +90,7 @@ class Answers:
             service_time.observe(now - sent.sent_at)
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 outcomes.done(sent, lo, fresh)
+                ended_well(sent.run, fresh, now)
             if sent.run.partition is not None:
                 self.settle(sent, now, offset, count, is_last=not sent.remaining)
         self.learn(replica, event.capacity)
@@ -179,7 +190,7 @@ class Answers:
                 if sent.run.partition is not None:
                     self.settle(sent, now, offset, count, is_last=not sent.remaining)
 
-    def _cut_off(self, replica: RoutedReplica, ids: list[int], now: float) -> None:
+    def _cut_off(self, replica: RoutedReplica, ids: Sequence[int], now: float) -> None:
         """The replica is at its end, and has cancelled these calls: as if its link were lost, but for words."""
         failure = failures.replica_ended(replica)
         returned: list[RouterRun] = []

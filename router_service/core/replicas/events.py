@@ -24,6 +24,8 @@ class LinkOpened(RouterEvent):
     capacity: ReportedCapacity
     stream_id: str = ""
     """Of the stream to the replica; no other stream has the same."""
+    methods: Sequence[str] = ()
+    """Names of the handler's methods, as far as the replica says them."""
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,8 @@ from router_service.core.sessions.session import SessionConnection
 from slotmesh.wire.chunks import Payload
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.pacing import COUNTED_FRAMES
+from slotmesh.wire.payload_block import concatenated, nbytes_of
+from slotmesh.wire.ranges import joined
 from slotmesh.wire.trace_context import TraceContext
 
 MAX_FRAME_SLICES = 256
@@ -118,7 +120,7 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
         run = sent.run
         slices += 1
         calls += sent.count
-        size += len(run.payloads[sent.lo]) if sent.count == 1 else sum(map(len, _payloads(sent)))
+        size += len(run.options.wire) + _nbytes(sent)
         lane = None if run.partition is None else (run.partition, run.options.ordering_key)
         if lane is not None:
             earliest = last_keyed if run.column is not None else max(last_column, latest.get(lane, -1))
@@ -203,12 +205,13 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
     run = group[0].run
     is_traced = run.traces is not None
     if len(group) > 1:
-        payloads = list(payloads)
+        parts = [payloads]
         for sent in group[1:]:
             replica.inflight.number(sent)
-            payloads += _payloads(sent)
+            parts.append(_payloads(sent))
             if sent.run.traces is not None:
                 is_traced = True
+        payloads = cast("Sequence[Payload]", concatenated(parts))
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
     origin = None if run.origin is None else FirstAttempt(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
@@ -305,16 +308,20 @@ def _ids(group: Sequence[Sent], ids_of: Callable[[RouterRun], Sequence[int]]) ->
     """Such ids of all calls: a range where they follow one by one."""
     ids: Sequence[int] = NO_CALLS
     for sent in group:
-        more = ids_of(sent.run)[sent.lo : sent.lo + sent.count]
-        if not ids:
-            ids = more
-        elif isinstance(ids, range) and isinstance(more, range) and ids.stop == more.start:
-            ids = range(ids.start, more.stop)
-        elif isinstance(ids, list):
-            ids += more
-        else:
-            ids = [*ids, *more]
+        ids = joined(ids, ids_of(sent.run)[sent.lo : sent.lo + sent.count])
     return ids
+
+
+def _nbytes(sent: Sent) -> int:
+    """What the slice adds to a frame, near enough: payloads, and what else differs from call to call."""
+    run, lo, hi = sent.run, sent.lo, sent.lo + sent.count
+    size = 0 if run.recovers else nbytes_of(run.payloads, lo, hi)
+    if run.column is not None:
+        size += nbytes_of(run.column.keys, lo, hi)
+    if run.traces is not None:
+        traces = filter(None, map(run.traces.get, run.ids[lo:hi]))
+        size += sum([len(each.traceparent) + len(each.tracestate) for each in traces])
+    return size
 
 
 def _payloads(sent: Sent) -> Sequence[Payload]:

@@ -17,6 +17,7 @@ from router_service.core.replicas.events import (
     ServiceTimesReported,
 )
 from router_service.core.replicas.sender import Sender
+from router_service.core.routing.availability import Availability
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.topology import Topology
 from router_service.core.sessions.resumption import Resumptions
@@ -33,6 +34,8 @@ class LinkChanges:
         resumptions: Resumptions,
         answers: Answers,
         chance: Chance,
+        *,
+        availability: Availability,
     ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
@@ -41,13 +44,14 @@ class LinkChanges:
         self._resumptions = resumptions
         self._answers = answers
         self._chance = chance
+        self._availability = availability
 
     def opened(self, event: LinkOpened, now: float) -> None:
         """The replica takes calls, and can be asked."""
         replica, capacity = event.replica, event.capacity
         if replica.listed:
             replica.linked = True
-            replica.stream_id = event.stream_id
+            replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)
@@ -57,6 +61,7 @@ class LinkChanges:
                     self._sender.list(partition)
             self._resumptions.link_up(replica)
             self._sender.linked(replica)
+            self._availability.follow(now)
             self._sender.pump(replica, now)
 
     def lost(self, event: LinkLost, now: float) -> None:
@@ -69,6 +74,7 @@ class LinkChanges:
     def failed(self, event: LinkFailed, now: float) -> None:
         """The more often a replica fails, the longer it is left alone."""
         replica, backend = event.replica, event.replica.backend
+        backend.await_replica(replica, is_awaited=False)
         delay_s = LONGEST_S
         if replica.listed:
             delay_s = backend.ejections.failed(replica.key, len(backend.replicas), now, self._chance())

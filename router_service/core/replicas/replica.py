@@ -42,8 +42,8 @@ class RoutedReplica:
 
     __slots__ = (
         *("_next_withdrawn", "address", "backend", "bound", "capacity", "draining", "inflight"),
-        *("is_joining", "key", "keyed", "limit", "linked", "links", "listed", "ops", "outbox", "own", "ready"),
-        *("retired", "stream_id", "taking", "times", "work_ns"),
+        *("is_awaited", "is_joining", "is_passed_over", "key", "keyed", "limit", "linked", "links", "listed", "ops"),
+        *("outbox", "methods", "own", "ready", "retired", "stream_id", "taking", "times", "work_ns"),
     )
 
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
@@ -52,10 +52,14 @@ class RoutedReplica:
         self.backend = backend
         self.capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         self.draining = route.draining
+        self.is_passed_over = False
+        """The controller does not hear of it, and others take calls: it gets no new unkeyed ones."""
         self.linked = False
         """The Execute stream is open and the replica has reported its capacity."""
         self.stream_id = ""
         """Unique id of the newest stream: together with a run id it names one call for all time."""
+        self.methods: frozenset[str] = frozenset()
+        """Names of the handler's methods, as far as the replica has told them."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True
@@ -64,8 +68,10 @@ class RoutedReplica:
         """The table no longer names the replica and all calls to it are answered: its link stays closed."""
         self.is_joining = False
         """Clients of sessions may not have acknowledged a roster with it yet: it gets no new calls."""
+        self.is_awaited = False
+        """The router's first table named it, and the link to it has neither opened nor failed."""
         self.taking = False
-        """It is linked, and neither joins nor drains: counted among its backend's candidates."""
+        """It is linked, and neither joins nor drains nor is passed over: counted among its backend's candidates."""
         self.limit = 0
         """Unkeyed calls of this router that the replica has room for in all; 0 while it takes none."""
         self.own = 0
@@ -157,9 +163,9 @@ class RoutedReplica:
         return calls
 
     def refresh(self) -> None:
-        """Capacity, link, joining or draining changed."""
+        """Capacity, link, joining, draining or suspicion changed."""
         capacity = self.capacity
-        self.taking = self.linked and not self.draining and not self.is_joining
+        self.taking = self.linked and not (self.draining or self.is_joining or self.is_passed_over)
         self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0
 
     def send(self, run: RouterRun, count: int, owner_epoch: int, now: float) -> Sent:

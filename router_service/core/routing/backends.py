@@ -21,13 +21,18 @@ from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table import BackendRoute
 from slotmesh.spec.model import SloScope
+from slotmesh.spec.prospect import Prospect
 
 
 class BackendMember(Candidate, Protocol):
     """A replica, as its backend sees it."""
 
     bound: int
+    draining: bool
+    is_awaited: bool
+    is_passed_over: bool
     keyed: int
+    linked: bool
     times: Mapping[str, MethodTime]
     work_ns: int
 
@@ -36,7 +41,7 @@ class BackendMember(Candidate, Protocol):
         """Unkeyed calls that it could start at once."""
 
     def refresh(self) -> None:
-        """Capacity, link, joining or draining changed."""
+        """Capacity, link, joining, draining or suspicion changed."""
 
 
 MemberT = TypeVar("MemberT", bound=BackendMember)
@@ -50,22 +55,35 @@ class RoutedBackend(Generic[MemberT]):
         "_chance",
         "_slo_scope",
         "account",
+        "awaited",
         "balancer",
         "candidates",
         "constrained",
         "counts",
         "ejections",
         "filling",
+        "flipped",
         "hooks",
+        "is_serving",
         "max_wire_batch_size",
         "name",
+        "prospect",
         "queue",
         "replicas",
         "retries",
+        "suspects",
     )
 
-    def __init__(self, route: BackendRoute, counts: BackendCounts, chance: Chance) -> None:
+    def __init__(
+        self,
+        route: BackendRoute,
+        counts: BackendCounts,
+        chance: Chance,
+        flipped: list[RoutedBackend[MemberT]],
+    ) -> None:
+        """`flipped` has the backends that can serve from now on, or cannot any more: this one adds itself."""
         self.name = route.name
+        self.flipped = flipped
         self.counts = counts
         settings = route.settings
         self.account = Account(
@@ -79,6 +97,14 @@ class RoutedBackend(Generic[MemberT]):
         self.replicas: dict[ReplicaKey, MemberT] = {}
         self.candidates = 0
         """Replicas that take calls."""
+        self.awaited = 0
+        """Replicas of which it is not known yet whether they take calls: those of the router's first table."""
+        self.is_serving = False
+        """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
+        self.prospect = route.prospect
+        """What the table says of it, if no replica is ready."""
+        self.suspects: set[MemberT] = set()
+        """Replicas that the controller does not hear of: they take unkeyed calls only while no other one does."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
         self.max_wire_batch_size = settings.max_wire_batch_size
@@ -91,6 +117,7 @@ class RoutedBackend(Generic[MemberT]):
     def reconfigure(self, route: BackendRoute) -> None:
         """Takes new settings; what waits already stays."""
         account, settings = self.account, route.settings
+        self.prospect = route.prospect
         account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
         account.max_queue_time_s = settings.max_queue_time_s
         self.max_wire_batch_size = settings.max_wire_batch_size
@@ -107,12 +134,57 @@ class RoutedBackend(Generic[MemberT]):
             for run in before.drain():
                 self.queue.append(run)
 
+    def suspect(self, replica: MemberT, *, is_suspect: bool) -> None:
+        """The table says whether the controller hears of a replica."""
+        if is_suspect:
+            self.suspects.add(replica)
+        else:
+            self.suspects.discard(replica)
+            replica.is_passed_over = False
+        self.changed(replica)
+
     def changed(self, replica: MemberT) -> None:
         """A replica was linked or lost, drains, joined or left."""
         was_taking = replica.taking
         replica.refresh()
         self.candidates += replica.taking - was_taking
         self.balancer.changed(replica)
+        if self.suspects:
+            self._weigh_suspects()
+        if replica.is_awaited and (replica.linked or replica.draining):
+            self.await_replica(replica, is_awaited=False)
+        elif self.is_serving is not self.can_serve:
+            self.flipped.append(self)
+
+    def await_replica(self, replica: MemberT, *, is_awaited: bool) -> None:
+        """From now on it is not known whether the replica takes calls, or it is: its link has opened, or has failed."""
+        self.awaited += is_awaited - replica.is_awaited
+        replica.is_awaited = is_awaited
+        if self.is_serving is not self.can_serve:
+            self.flipped.append(self)
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a replica takes calls, or may."""
+        return self.candidates > 0 or self.awaited > 0
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether a replica may take calls soon. Unknown is not no: one that is cut off may come back."""
+        if self.prospect in {Prospect.UNKNOWN, Prospect.COMING}:
+            return True
+        return any(not each.draining for each in self.replicas.values())
+
+    def _weigh_suspects(self) -> None:
+        """Suspects are passed over as long as another replica takes calls."""
+        is_any_other = self.candidates > sum(each.taking for each in self.suspects)
+        for each in self.suspects:
+            if each.is_passed_over != is_any_other:
+                each.is_passed_over = is_any_other
+                was_taking = each.taking
+                each.refresh()
+                self.candidates += each.taking - was_taking
+                self.balancer.changed(each)
 
     def pick(self, method: str) -> MemberT | None:
         """The replica for the next calls of the method: one with `free > 0`, or None.
@@ -133,12 +205,12 @@ class RoutedBackend(Generic[MemberT]):
 
     @property
     def ongoing(self) -> int:
-        """This router's calls at the backend's replicas."""
-        return sum(replica.own + replica.keyed for replica in self.replicas.values())
+        """This router's calls at the backend's replicas, with reservations, and with what is done in slots."""
+        return sum(replica.own + replica.keyed + replica.bound for replica in self.replicas.values())
 
     @property
     def slot_calls(self) -> int:
-        """What this router has the backend's replicas do in slots that they have given."""
+        """Of these, what this router has the backend's replicas do in slots that they have given."""
         return sum(replica.bound for replica in self.replicas.values())
 
 

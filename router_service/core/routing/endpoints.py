@@ -1,13 +1,14 @@
 """One endpoint as the router sees it: how its calls are divided, its partitions, and what waits for a policy.
 
-Invariant: what waits is charged to the backend that will get it, where that is known: the owner's, or the only one of
-the policy. Where it could be one of several, the widest limits of these count.
+Invariants: what waits is charged to the backend that will get it, where that is known: the owner's, or the only one of
+the policy. Where it could be one of several, the widest limits of these count. `traffic` is the policy without the
+backends that cannot serve, as of the newest `assess`; weights are shares of what is left.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from router_service.core.keyed.partitions import Partition
 from router_service.core.queueing.admission import Account
@@ -23,7 +24,7 @@ from slotmesh.spec import model
 class RoutedEndpoint:
     """Mutable state of one endpoint."""
 
-    __slots__ = ("account", "name", "parked", "partitions", "route", "traffic", "unowned")
+    __slots__ = ("account", "is_unavailable", "name", "parked", "partitions", "policy", "route", "traffic", "unowned")
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class RoutedEndpoint:
     ) -> None:
         """`partitions` are those that an endpoint of this name had before and that are still in use."""
         self.name = route.name
-        self.account = Account(route.name, 0, 0, 0.0)
+        self.account = Account(route.name, 0, 0, 0.0, backend="")
         """Charged for what waits and belongs to no backend yet."""
         self.unowned = self.account
         """Charged for what waits in partitions without an owner."""
@@ -45,10 +46,32 @@ class RoutedEndpoint:
     def reroute(self, route: EndpointRoute, backends: Mapping[str, RoutedBackend[RoutedReplica]]) -> None:
         """Takes a new policy, in force from the next run, and the limits of its backends."""
         self.route = route
-        self.traffic = traffic = TrafficShares(route.weights or {}, route.shadows)
-        self._take_limits([backends[name] for name in traffic.weights if name in backends])
-        only = backends.get(traffic.only) if traffic.only is not None else None
+        self.policy = self.traffic = policy = TrafficShares(route.weights or {}, route.shadows)
+        """`policy` is what was announced, `traffic` what calls are divided by."""
+        self.is_unavailable = False
+        """No backend of the policy can serve, and no replica of them is on its way: calls fail at once."""
+        self.assess(backends)
+        self._take_limits([backends[name] for name in policy.weights if name in backends])
+        only = backends.get(policy.only) if policy.only is not None else None
         self.unowned = only.account if only is not None else self.account
+
+    def assess(self, backends: Mapping[str, RoutedBackend[RoutedReplica]]) -> None:
+        """Divides calls among the backends that can serve; where none can, among those that may soon.
+
+        A backend of the policy that no table has named may be named by the next one.
+        """
+        names = self.policy.weights
+        serving = [name for name in names if (each := backends.get(name)) is not None and each.is_serving]
+        coming = serving or [name for name in names if (each := backends.get(name)) is None or each.is_coming]
+        self.is_unavailable = bool(names) and not coming
+        if coming != list(self.traffic.weights):
+            self.traffic = self._among(coming)
+
+    def _among(self, names: Collection[str]) -> TrafficShares:
+        weights = self.policy.weights
+        if len(names) == len(weights):
+            return self.policy
+        return TrafficShares({name: weights[name] for name in names}, self.policy.shadows)
 
     def account_of(self, partition: Partition) -> Account:
         """The account that is charged for what waits in the partition."""

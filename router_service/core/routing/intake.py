@@ -15,6 +15,7 @@ from typing import Final
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
+from router_service.core.commands import ReportLoad, RouterCommand
 from router_service.core.keyed.partitions import Partition
 from router_service.core.outcomes import CallerOutcomes
 from router_service.core.queueing.admission import Account
@@ -25,7 +26,7 @@ from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.topology import Topology
-from router_service.core.routing.waiting_causes import why_not_load
+from router_service.core.routing.waiting_causes import why_not_load, why_unavailable
 from router_service.core.runs import RouterRun
 from router_service.core.sessions.suspension import SuspendedRuns
 from slotmesh.wire.deadline_heap import DeadlineHeap
@@ -43,6 +44,7 @@ class RoutingIntake:
 
     def __init__(
         self,
+        out: list[RouterCommand],
         topology: Topology,
         outcomes: CallerOutcomes,
         deadlines: DeadlineHeap[RouterRun],
@@ -50,6 +52,7 @@ class RoutingIntake:
         suspended: SuspendedRuns,
         chance: Chance,
     ) -> None:
+        self._out = out
         self._topology = topology
         self._outcomes = outcomes
         self._deadlines = deadlines
@@ -85,8 +88,8 @@ class RoutingIntake:
             elif slices:
                 for part, name in self._cut(run, slices):
                     self._to_backend(part, name, endpoint, now, admitted=admitted)
-            elif self._admit(run, endpoint.account, now, admitted=admitted):
-                endpoint.parked.append(run)
+            else:
+                self._without_share(run, endpoint, now, admitted=admitted)
 
     def hold(self, run: RouterRun, now: float, *, admitted: bool) -> None:
         """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
@@ -143,9 +146,12 @@ class RoutingIntake:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
                 partition = endpoint.partition(run.partition.number, self._topology.replicas)
+                if partition.owner is None and endpoint.is_unavailable:
+                    self._fail_unavailable(run, endpoint)
+                    continue
                 self._admit(run, endpoint.account_of(partition), now, admitted=True)
                 keyed.setdefault(partition, []).append(run)
-            elif endpoint is not None and is_there:
+            elif endpoint is not None and is_there and (backend.is_serving or backend.name in endpoint.traffic.weights):
                 self._admit(run, backend.account, now, admitted=True)
                 unkeyed.append(run)
             else:
@@ -194,7 +200,9 @@ class RoutingIntake:
             count = min(waiting, room)
             self._sender.send(run, count, owner, partition.epoch, now)
             waiting -= count
-        if waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
+        if owner is None and endpoint.is_unavailable:
+            self._fail_unavailable(run, endpoint)
+        elif waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf and run.unanswered:
@@ -221,22 +229,23 @@ class RoutingIntake:
         """Finds the backend of a reservation: that of the replica that it names, if it names one."""
         backends = self._topology.backends
         drawn = self._slices(run, endpoint)
-        if not drawn:
-            if self._admit(run, endpoint.account, now, admitted=admitted):
-                endpoint.parked.append(run)
-            return
-        name = drawn[0][0]
         constraint = constraint_of(run)
+        if not drawn and (constraint is None or not endpoint.is_unavailable):
+            self._without_share(run, endpoint, now, admitted=admitted)
+            return
+        name = drawn[0][0] if drawn else ""
         if constraint is None:
             if (backend := backends.get(name)) is not None:
                 _limit(run, backend)
             self._to_backend(run, name, endpoint, now, admitted=admitted)
             return
-        of_endpoint = [backends[each] for each in (name, *endpoint.traffic.weights) if each in backends]
+        of_endpoint = [backends[each] for each in (name, *endpoint.policy.weights) if each in backends]
         fit = [each for each in of_endpoint if can_serve(each.replicas.values(), constraint)]
         fit.sort(key=lambda each: not can_serve([one for one in each.replicas.values() if one.taking], constraint))
         if constraint.replica_id and not fit:
             self._outcomes.fail_waiting(run, failures.no_such_replica(run, constraint.replica_id))
+        elif endpoint.is_unavailable:
+            self._fail_unavailable(run, endpoint)
         elif not of_endpoint:
             self._to_backend(run, name, endpoint, now, admitted=admitted)
         else:
@@ -259,6 +268,21 @@ class RoutingIntake:
         elif self._admit(run, backend.account, now, admitted=admitted):
             backend.constrained.add(run)
 
+    def _without_share(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
+        """There is no backend for the run: it waits for a policy, or fails where that has one."""
+        if endpoint.is_unavailable:
+            self._fail_unavailable(run, endpoint)
+        elif self._admit(run, endpoint.account, now, admitted=admitted):
+            endpoint.parked.append(run)
+
+    def _fail_unavailable(self, run: RouterRun, endpoint: RoutedEndpoint) -> None:
+        why = why_unavailable(endpoint, self._topology)
+        if not run.reserves:
+            for name in endpoint.policy.weights:
+                if (backend := self._topology.backends.get(name)) is not None:
+                    backend.counts.ended.of(run.endpoint).failed += run.waiting
+        self._outcomes.fail_waiting(run, failures.unavailable(endpoint.name, why, self._chance()))
+
     def _admit(self, run: RouterRun, account: Account, now: float, *, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
         if admitted:
@@ -270,9 +294,16 @@ class RoutingIntake:
                 self._outcomes.fail_waiting(run, full, keep=fits)
             if not fits:
                 return False
-        account.waits(now)
+        if account.waits(now):
+            self._first_waits(account)
         self.watch(run)
         return True
+
+    def _first_waits(self, account: Account) -> None:
+        """Where no replica takes calls, the controller may have to start one for this."""
+        backend = self._topology.backends.get(account.name)
+        if backend is None or backend.account is not account or not backend.candidates:
+            self._out.append(ReportLoad())
 
 
 def _limit(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> None:

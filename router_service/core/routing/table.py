@@ -2,16 +2,19 @@
 
 Purpose: endpoints, backends, replicas and partition owners in domain terms.
 Invariants: immutable; `supersedes` keeps configuration from ever going back, and routers from forgetting replicas.
+Endpoints and backends that are as in the table before are the same objects, by which the scheduler knows that.
 Owner: made at the edge from each table frame, read by the scheduler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from router_service.core.routing.partition_owners import NO_OWNERS, PartitionOwners
 from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, TableRoster
 from slotmesh.spec.model import Backend
+from slotmesh.spec.prospect import Prospect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,10 @@ class ReplicaRoute:
     address: str
     max_ongoing: int
     draining: bool = False
+    process: str = ""
+    """Which process it is, as it has said: for a controller that does not remember."""
+    is_suspect: bool = False
+    """The controller does not hear of it: unkeyed calls go to others, as long as there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,8 @@ class BackendRoute:
     settings: Backend
     """What should run, as far as routers read it."""
     replicas: Sequence[ReplicaRoute] = ()
+    prospect: Prospect = Prospect.UNKNOWN
+    """What becomes of it, while none of its replicas is ready."""
     unknown_balancer: int | None = None
     """The number of a balancer that this version does not know: `settings.balancer` is used. None: it is known."""
 
@@ -49,8 +58,7 @@ class EndpointRoute:
     """Share of each backend; None without a policy: calls wait."""
     shadows: Mapping[str, float] = field(default_factory=dict)
     """Backends that get a sampled copy: probability of each."""
-    owners: Sequence[tuple[ReplicaKey | None, int]] = ()
-    """Owner and epoch of each partition; empty means none for all."""
+    owners: PartitionOwners = NO_OWNERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +81,22 @@ class RoutingTable:
         if self.generation == other.generation:
             return self.revision > other.revision
         return not other.revision or self.roster.covers_all([other.roster.version])
+
+    def sharing(self, before: RoutingTable) -> RoutingTable:
+        """The same, with the objects of the table before it wherever these say the same."""
+        return replace(
+            self,
+            endpoints={
+                name: _shared_endpoint(each, before.endpoints.get(name)) for name, each in self.endpoints.items()
+            },
+            backends={
+                name: known if (known := before.backends.get(name)) == each else each
+                for name, each in self.backends.items()
+            },
+        )
+
+
+def _shared_endpoint(route: EndpointRoute, before: EndpointRoute | None) -> EndpointRoute:
+    if before is None or before.owners != route.owners:
+        return route
+    return before if before == route else replace(route, owners=before.owners)

@@ -48,8 +48,9 @@ class TableChanges:
             if run.account is not None:
                 run.account.waits(now)
             self._intake.watch(run)
-        for partition in topology.partitions():
-            sender.list(partition)
+        for endpoint in topology.reassigned:
+            for partition in endpoint.partitions.values():
+                sender.list(partition)
         for replica in list(topology.replicas.values()):
             if replica.ready:
                 sender.pump(replica, now)

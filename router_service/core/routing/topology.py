@@ -1,6 +1,7 @@
 """The endpoints, backends and replicas that exist, brought in line with each new routing table.
 
-Purpose: the difference between two tables, applied at once, between two runs.
+Purpose: the difference between two tables, applied at once, between two runs. Backends that are the same objects in
+both have nothing that differs.
 Invariants: a table never goes back; a replica stays known until all its calls are answered; every run that lost its
 queue is returned, so that none is lost. A run that was admitted stays with its backend when the policy changes, as long
 as the backend has a replica to run it.
@@ -9,7 +10,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from router_service.core.commands import CloseLink, OpenLink, RouterCommand
 from router_service.core.counters import RouterCounters
@@ -39,6 +40,12 @@ class Topology:
         """All that may have slices: also those that no table names any more, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
+        self.flipped: list[RoutedBackend[RoutedReplica]] = []
+        """Backends that can serve from now on, or cannot any more: what waits has to follow (`availability`)."""
+        self.reassigned: list[RoutedEndpoint] = []
+        """Endpoints whose partitions the newest table has named owners of anew: what waits there may go on."""
+        self._was: dict[ReplicaKey, RoutedReplica | None] = {}
+        """While a table is applied: what was known under each key that it has touched, before it."""
         self._is_braked = False
         """Of the queues of all backends, those that come included."""
 
@@ -48,21 +55,49 @@ class Topology:
         Returns the waiting runs that must be routed anew, oldest first, and those whose time in the queue has another
         bound from now on.
         """
-        self.table = table
-        known = self.replicas.copy()
-        homeless = [*self._apply_backends(table)]
-        for key, replica in self.replicas.items():
-            if (before := known.get(key)) is not replica:
+        before_table, self.table = self.table, table
+        is_first = not before_table.revision
+        self._was.clear()
+        homeless = [*self._apply_backends(table, before_table)]
+        others = {key: before for key, before in self._was.items() if self.replicas.get(key) is not before}
+        for key, before in others.items():
+            if (replica := self.replicas.get(key)) is not None:
                 replica.is_joining = before is None or before.is_joining
+                if is_first and not replica.draining:
+                    replica.backend.await_replica(replica, is_awaited=True)
+        for backend in self.backends.values():
+            backend.is_serving = backend.can_serve
+            if not backend.is_serving:
+                self.flipped.append(backend)
         recharged: list[RouterRun] = []
-        homeless += self._apply_endpoints(table, recharged, replicas_changed=known != self.replicas)
+        self.reassigned.clear()
+        homeless += self._apply_endpoints(table, recharged, others)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
             homeless += backend.constrained.drain()
-            if not backend.candidates and backend.account.calls:
-                strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
-                homeless += _take_out(backend, strangers)
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age), recharged
+
+    def assess(self) -> list[RouterRun]:
+        """Divides calls among the backends that can serve now.
+
+        Returns the waiting runs that go elsewhere by that, oldest first: those of backends that cannot serve and have
+        no share, and those of endpoints that are unavailable, where no replica owns their keys.
+        """
+        self.flipped.clear()
+        for backend in self.backends.values():
+            backend.is_serving = backend.can_serve
+        homeless: list[RouterRun] = []
+        for endpoint in self.endpoints.values():
+            endpoint.assess(self.backends)
+            if endpoint.is_unavailable:
+                for partition in endpoint.partitions.values():
+                    homeless += partition.queue.drain() if partition.owner is None else []
+        for backend in self.backends.values():
+            if not backend.is_serving and backend.account.calls:
+                strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
+                homeless += _take_out(backend, strangers) if strangers else []
+                homeless += backend.constrained.drain()
+        return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
 
     def is_departed(self, key: ReplicaKey) -> bool:
         """Whether this incarnation of the replica is known to have ended. False proves nothing."""
@@ -87,7 +122,7 @@ class Topology:
 
     # -- backends --------------------------------------------------------------------------------------------------
 
-    def _apply_backends(self, table: RoutingTable) -> list[RouterRun]:
+    def _apply_backends(self, table: RoutingTable, before: RoutingTable) -> list[RouterRun]:
         homeless: list[RouterRun] = []
         for name in self.backends.keys() - table.backends.keys():
             backend = self.backends.pop(name)
@@ -96,13 +131,17 @@ class Topology:
             for replica in backend.replicas.values():
                 self._unlist(replica)
         for route in table.backends.values():
+            if before.backends.get(route.name) is route and route.name in self.backends:
+                continue  # there may be thousands of replicas, of which few change
             backend = self.backends.get(route.name) or self._add_backend(route)
             backend.reconfigure(route)
             self._apply_replicas(backend, route)
         return homeless
 
     def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
-        backend = self.backends[route.name] = RoutedBackend(route, self._counters.backend(route.name), self._chance)
+        backend = self.backends[route.name] = RoutedBackend(
+            route, self._counters.backend(route.name), self._chance, self.flipped
+        )
         backend.queue.brake(is_on=self._is_braked)
         return backend
 
@@ -113,27 +152,32 @@ class Topology:
         for key, each in wanted.items():
             replica = backend.replicas.get(key)
             if replica is None:
+                self._was.setdefault(key, self.replicas.get(key))
                 replica = backend.replicas[key] = self.replicas[key] = RoutedReplica(each, backend)
                 self.connected[replica] = replica
                 self._out.append(OpenLink(replica))
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
+            if each.is_suspect != (replica in backend.suspects):
+                backend.suspect(replica, is_suspect=each.is_suspect)
 
     def _unlist(self, replica: RoutedReplica) -> None:
         if self.replicas.get(replica.key) is replica:
+            self._was.setdefault(replica.key, replica)
             del self.replicas[replica.key]
         replica.listed = False
         replica.draining = True
-        replica.backend.changed(replica)
+        replica.backend.suspect(replica, is_suspect=False)
         replica.backend.ejections.forget(replica.key)
         self.retire(replica)
 
     # -- endpoints -------------------------------------------------------------------------------------------------
 
     def _apply_endpoints(
-        self, table: RoutingTable, recharged: list[RouterRun], *, replicas_changed: bool
+        self, table: RoutingTable, recharged: list[RouterRun], others: Collection[ReplicaKey]
     ) -> list[RouterRun]:
+        """`others` are the keys under which there is another replica than before, or none any more."""
         homeless: list[RouterRun] = []
         for name in self.endpoints.keys() - table.endpoints.keys():
             homeless += self._remove_endpoint(self.endpoints.pop(name))
@@ -147,9 +191,10 @@ class Topology:
             else:
                 owners, unowned = endpoint.route.owners, endpoint.unowned
                 endpoint.reroute(route, self.backends)
-                if replicas_changed or route.owners is not owners or endpoint.unowned is not unowned:
+                is_same = route.owners is owners and endpoint.unowned is unowned
+                if not is_same or any(key in others for key in owners.keys):
                     recharged += self._assign_partitions(endpoint)
-                homeless += endpoint.parked.drain() if endpoint.traffic.weights else []
+                homeless += endpoint.parked.drain() if endpoint.policy.weights else []
         self._forget_departed()
         return homeless
 
@@ -171,6 +216,7 @@ class Topology:
 
     def _assign_partitions(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
         """Gives each partition its owner, and charges what waits to the backend that will get it; returns that."""
+        self.reassigned.append(endpoint)
         recharged: list[RouterRun] = []
         for partition in endpoint.partitions.values():
             partition.assign(*endpoint.owner_of(partition.number, self.replicas))

@@ -18,10 +18,16 @@ from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
+from slotmesh.spec.prospect import Prospect
 
 _NAMED = 4
 """Replicas and backends that a message names; it counts the others."""
 _MORE = "start more replicas, raise max_ongoing, or allow more time"
+_ABSENT = {
+    Prospect.COMING: "its replicas are starting",
+    Prospect.FAILING: "its replicas fail to start",
+    Prospect.NONE: "none should run",
+}
 _STATUS = "`slotmesh status` shows its replicas, and why they are not ready"
 
 
@@ -52,6 +58,19 @@ def why_not_load(run: RouterRun, account: Account | None, topology: Topology) ->
     return cause.text if cause is not None and not cause.is_load else ""
 
 
+def why_unavailable(endpoint: RoutedEndpoint, topology: Topology) -> str:
+    """Why no backend of the endpoint's policy can serve, and none is about to."""
+    backends = [topology.backends[name] for name in sorted(endpoint.policy.weights) if name in topology.backends]
+    said = "; ".join(f"there is no ready replica of {each.name}{_absence(each)}" for each in backends[:_NAMED])
+    more = f"; the same goes for {len(backends) - _NAMED} more" if len(backends) > _NAMED else ""
+    return f"{said}{more}; {_STATUS}"
+
+
+def _absence(backend: RoutedBackend[RoutedReplica]) -> str:
+    known = _ABSENT.get(backend.prospect)
+    return f" ({known})" if known is not None else ""
+
+
 def _cause_of(run: RouterRun, account: Account | None, topology: Topology) -> WaitingCause | None:
     endpoint = topology.endpoints.get(run.endpoint)
     if endpoint is None or account is None:
@@ -75,12 +94,12 @@ def _of_backend(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> Waitin
         if backend.queue.is_braked and any(each.free > 0 for each in replicas):
             return WaitingCause("clients of the router have too many results unread", "read results always")
         return WaitingCause(f"no replica of {whose} had room", _MORE, is_load=True)
-    return _of_replicas(replicas, whose)
+    return _of_replicas(replicas, whose, _absence(backend))
 
 
-def _of_replicas(replicas: Collection[RoutedReplica], whose: str) -> WaitingCause:
+def _of_replicas(replicas: Collection[RoutedReplica], whose: str, absence: str = "") -> WaitingCause:
     if not replicas:
-        return WaitingCause(f"there is no ready replica of {whose}", _STATUS)
+        return WaitingCause(f"there is no ready replica of {whose}{absence}", _STATUS)
     if any(each.taking for each in replicas):
         return WaitingCause(f"no replica of {whose} had room", _MORE, is_load=True)
     staying = [each for each in replicas if not each.draining]
@@ -125,7 +144,7 @@ def _of_partition(partition: Partition, endpoint: RoutedEndpoint, topology: Topo
 
 
 def _without_owner(endpoint: RoutedEndpoint, topology: Topology) -> WaitingCause:
-    backends = [topology.backends[name] for name in endpoint.traffic.weights if name in topology.backends]
+    backends = [topology.backends[name] for name in endpoint.policy.weights if name in topology.backends]
     if not backends:
         return _without_backend(endpoint)
     replicas = [replica for backend in backends for replica in backend.replicas.values()]
@@ -138,7 +157,7 @@ def _without_owner(endpoint: RoutedEndpoint, topology: Topology) -> WaitingCause
 
 
 def _without_backend(endpoint: RoutedEndpoint) -> WaitingCause:
-    weights = endpoint.traffic.weights
+    weights = endpoint.policy.weights
     if not weights:
         return WaitingCause(
             f"endpoint {endpoint.name} has no traffic policy", "say which backends get its calls (`slotmesh traffic`)"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from router_service.core import cancellation
 from router_service.core.outcomes import CallerOutcomes
-from router_service.core.replicas.sender import Sender
+from router_service.core.routing.availability import Availability
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.events import RosterAcknowledged, SessionConnected, SessionDisconnected
 from router_service.core.sessions.resumption import Resumptions
@@ -21,14 +21,14 @@ class SessionConnections:
     def __init__(
         self,
         outcomes: CallerOutcomes,
-        sender: Sender,
+        availability: Availability,
         withdrawals: WithdrawalFollowUp,
         uploads: HeldUploads,
         resumptions: Resumptions,
         acknowledgements: Acknowledgements,
     ) -> None:
         self._outcomes = outcomes
-        self._sender = sender
+        self._availability = availability
         self._withdrawals = withdrawals
         self._uploads = uploads
         self._resumptions = resumptions
@@ -45,7 +45,7 @@ class SessionConnections:
         """Replicas for which this client was waited for get calls."""
         session = event.caller.session
         if session is not None:
-            self._sender.joined(self._acknowledgements.acknowledged(session, event.version, now), now)
+            self._availability.joined(self._acknowledgements.acknowledged(session, event.version, now), now)
 
     def disconnected(self, event: SessionDisconnected, now: float) -> None:
         """Drops what no frame has carried: the client will send it again."""
@@ -55,4 +55,4 @@ class SessionConnections:
             self._resumptions.left(caller.session)
         self._withdrawals.follow_up(cancellation.leave(caller, self._outcomes), now)
         if caller.session is not None:
-            self._sender.joined(self._acknowledgements.left(caller.session), now)
+            self._availability.joined(self._acknowledgements.left(caller.session), now)

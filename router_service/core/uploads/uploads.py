@@ -19,6 +19,7 @@ from router_service.core.runs import CallerBook, RouterRun
 from router_service.core.uploads.held_calls import Held
 from slotmesh.errors import Failure
 from slotmesh.wire.chunks import Announced, Payload
+from slotmesh.wire.payload_block import nbytes_of
 
 MAX_UPLOAD_BYTES = 56 * 1024 * 1024
 """With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
@@ -212,4 +213,4 @@ def _waits(run: RouterRun, line: Line | None) -> bool:
 
 
 def _size(run: RouterRun) -> int:
-    return sum(map(len, run.payloads))
+    return nbytes_of(run.payloads)

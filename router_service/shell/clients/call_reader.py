@@ -19,10 +19,12 @@ from router_service.core.events import CallFailedAtEdge
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.batch_payloads import count_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.wire.payload_block import largest_of, nbytes_of
 from slotmesh.wire.trace_context import TraceContext
 
 MAX_STEP = 512
@@ -38,6 +40,7 @@ class CallReader:
 
     def __init__(
         self,
+        endpoint: str,
         caller: Caller,
         default_options: call_pb2.CallOptions,
         results: ResultOutbox,
@@ -49,9 +52,11 @@ class CallReader:
         max_payload_bytes: int,
     ) -> None:
         """`reject` answers the client for a whole batch, `deliver` for calls."""
+        self._endpoint = endpoint
         self._caller = caller
         self._default_options = convert.options_from_wire(default_options)
         self._defaults_by_key = convert.OptionsByKey(default_options)
+        self._default_method = default_options.method
         self._results = results
         self._uploads = uploads
         self._dispatcher = dispatcher
@@ -84,7 +89,9 @@ class CallReader:
             for calls, groups in parts:
                 yield batch, [*(self._apart(calls) if comes_apart else calls)], groups
 
-    def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
+    def _columns(
+        self, batch: router_service_pb2.CallBatch
+    ) -> tuple[Sequence[int], Sequence[CallPayload], int] | Failure:
         """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
         ids = convert.ids_of(batch, self._caller.window.calls)
         if isinstance(ids, Failure):
@@ -97,24 +104,26 @@ class CallReader:
         )
         if isinstance(traces, Failure):
             return traces
-        sizes = list(map(len, payloads))
         failure = self._mistake(batch) if batch.ordering_keys or batch.resend else None
         if failure is None and self._caller.session is None:
             failure = self._not_reading()
-        if failure := failure or self._caller.admit(ids, sum(sizes)):
+        if failure := failure or self._caller.admit(ids, nbytes_of(payloads)):
             return failure
+        if (spans := self._dispatcher.traces) is not None:
+            method = batch.options.method if batch.HasField("options") else self._default_method
+            traces = spans.arrived(self._caller, self._endpoint, method, ids, traces, self._dispatcher.clock.now())
         if traces and self.traces is None:
             self.traces = traces
         elif traces and self.traces is not None:
             self.traces.update(traces)
-        return ids, payloads, max(sizes)
+        return ids, payloads, largest_of(payloads)
 
     def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
-        if batch.ordering_keys and len(batch.ordering_keys) != len(batch.payloads):
+        if batch.ordering_keys and len(batch.ordering_keys) != count_of(batch):
             return Failure(
                 reason=Reason.BAD_REQUEST,
                 message=(
-                    f"ordering_keys: {len(batch.ordering_keys)} keys for {len(batch.payloads)} payloads; "
+                    f"ordering_keys: {len(batch.ordering_keys)} keys for {count_of(batch)} payloads; "
                     "they must be as many, or none"
                 ),
                 metadata={"field": "ordering_keys"},
@@ -129,7 +138,7 @@ class CallReader:
         )
 
     def _keyed(
-        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> list[KeyedBatch]:
         """The calls of a batch of many keys, in parts, where the scheduler may take them together; empty otherwise."""
         by_key = self._options_by_key(batch)
@@ -146,7 +155,7 @@ class CallReader:
             KeyedBatch(
                 options,
                 ids[at : at + MAX_STEP],
-                cast("list[Payload]", payloads[at : at + MAX_STEP]),
+                cast("Sequence[Payload]", payloads[at : at + MAX_STEP]),
                 keys[at : at + MAX_STEP],
                 partitions[at : at + MAX_STEP],
                 cast("Callable[[str], RouterCallOptions]", by_key.of),  # what all have is sound, and so are the keys
@@ -158,13 +167,14 @@ class CallReader:
         return convert.OptionsByKey(batch.options) if batch.HasField("options") else self._defaults_by_key
 
     def _by_key(
-        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> Iterator[tuple[list[Batch], int]]:
         """The calls of a batch with a column of keys: neighbours of one key together, in parts of so many groups.
 
         Those with unsound options fail.
         """
         calls: list[Batch] = []
+        payloads = list(payloads)
         options_of = self._options_by_key(batch).of
         at = groups = 0
         for key, neighbours in groupby(batch.ordering_keys):
@@ -178,19 +188,19 @@ class CallReader:
         yield calls, groups
 
     def _alike(
-        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> list[Batch]:
         """The calls of a batch that share all their options. They fail where these are unsound."""
         options = convert.options_from_wire(batch.options) if batch.HasField("options") else self._default_options
         return self._sound(options, ids, payloads)
 
     def _sound(
-        self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]
+        self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> list[Batch]:
         if not isinstance(options, Failure) and options.stop_generation:
             options = self._stop_mistake(options) or options
         if isinstance(options, Failure):
-            self._deliver(DeliverFailure(self._caller, ids, options, sum(map(len, payloads))))
+            self._deliver(DeliverFailure(self._caller, ids, options, nbytes_of(payloads)))
             return []
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())

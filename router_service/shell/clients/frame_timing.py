@@ -20,15 +20,15 @@ class FrameTiming:
         self._caller = caller
         self._pacer = pacer
 
-    def most_calls(self, outcomes: Sequence[tuple[Delivery, int]], most: int) -> int:
+    def most_calls(self, outcomes: Sequence[tuple[Delivery, int, int]], most: int) -> int:
         """How many calls the next frame may end, at most `most`; 0 where those that have ended better wait for others.
 
         Values never wait. The frame leaves where it may bring something.
         """
-        ended = sum([len(each.ids) for each, _ in outcomes if not isinstance(each, DeliverValues)])
+        ended = sum([len(each.ids) for each, _, _ in outcomes if not isinstance(each, DeliverValues)])
         unanswered = self._caller.calls - ended
-        if not any(isinstance(each, DeliverValues) for each, _ in outcomes):
-            (newest, _), left, are_quick = outcomes[-1], unanswered, False
+        if not any(isinstance(each, DeliverValues) for each, _, _ in outcomes):
+            (newest, _, _), left, are_quick = outcomes[-1], unanswered, False
             if isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method):
                 left, are_quick = self._caller.count_quick(newest.replica.is_quick, ended * COUNTED_FRAMES), True
             if self._pacer.holds(ended, left, are_quick=are_quick):

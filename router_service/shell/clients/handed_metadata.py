@@ -1,5 +1,7 @@
 """What of the gRPC metadata of unary rpcs handlers get to see: nothing but what an allow-list names.
 
+The trace context is taken where the list names it, or the router makes spans.
+
 Invariants: what a call says of itself in its options goes before what its rpc says; both together are bounded as the
 options are. Reserved names are on no list. A trace context that is none is passed over, as W3C Trace Context asks for.
 Owner: the servicers.
@@ -24,8 +26,8 @@ class HandedMetadata:
 
     __slots__ = ("_keys",)
 
-    def __init__(self, keys: Collection[str] = ()) -> None:
-        self._keys = frozenset(keys)
+    def __init__(self, keys: Collection[str] = (), *, with_traces: bool = False) -> None:
+        self._keys = frozenset(keys) | (_TRACE if with_traces else frozenset())
 
     def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
         """Adds what the rpc says to the options of its call; returns its trace context, if it has one."""

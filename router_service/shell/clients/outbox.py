@@ -13,6 +13,7 @@ Owner: the client's stream.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import replace
 from math import inf
 
@@ -25,18 +26,21 @@ from router_service.core.unread_results import Unread
 from router_service.shell.clients.dropped_results import DroppedResults
 from router_service.shell.clients.frame_timing import FrameTiming
 from router_service.shell.clients.outcome_sizes import bytes_of, held_by
-from router_service.shell.clients.result_batches import add_chunked, add_values, name_executor
+from router_service.shell.clients.result_batches import FrameResults, add_chunked, add_values
 from router_service.shell.clients.single_deliveries import results_singly, singly, values_singly
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.id_ranges import ids_to_wire
+from slotmesh.outcome_ids import errors_to_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, ChunkTurns, Lines, joined
+from slotmesh.wire.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.wire.payload_block import PayloadBlock, largest_of
 
 Response = router_service_pb2.StreamCallsResponse
 
@@ -56,21 +60,15 @@ class ResultOutbox:
         dispatcher: Dispatcher,
         pacer: Pacer,
         unread: Unread,
-        *,
-        takes_chunks: bool = False,
-        takes_items: bool = False,
-        names_executors: bool = False,
+        features: Collection[str] = (),
     ) -> None:
-        """`unread` is what all streams hold.
-
-        `takes_chunks`: the client takes large results in chunks. `takes_items`: it acknowledges values.
-        `names_executors`: it is told which replica has executed what.
-        """
-        self._names_executors = names_executors
-        self.taking = Taking(dispatcher, caller.streams, by_caller=takes_items)
+        """`unread` is what all streams hold. `features`: the client's."""
+        self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
+        self._names_executors = EXECUTORS in features
+        self._takes_chunks = CHUNKS in features
+        self.taking = Taking(dispatcher, caller.streams, by_caller=TAKE_ITEMS in features)
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
-        self._takes_chunks = takes_chunks
         self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns()
         """Results and values on their way in chunks, each of one call."""
         self._large_bytes = 0
@@ -88,8 +86,9 @@ class ResultOutbox:
         self._timing = FrameTiming(caller, pacer)
         self._caller = caller
         self._dispatcher = dispatcher
-        self._outcomes: deque[tuple[Delivery, int]] = deque()
-        """What the next frames bring: outcomes, and values of calls that go on; and what each takes here, in bytes."""
+        self._outcomes: deque[tuple[Delivery, int, int]] = deque()
+        """What the next frames bring: outcomes, and values of calls that go on; what each takes here, and what the
+        client is to read before it may send more, in bytes."""
         self._dropped = DroppedResults(caller, endpoint, dispatcher, MAX_FRAME_BYTES)
         self._frame_no = 0
         self.unacknowledged = UnacknowledgedRuns(dispatcher)
@@ -134,10 +133,9 @@ class ResultOutbox:
         if not (in_session or is_stuck):
             return
         outcomes, self._outcomes = self._outcomes, deque()
-        for outcome, held in outcomes:
-            size = bytes_of(outcome)
+        for outcome, held, size in outcomes:
             if not isinstance(outcome, DeliverResults) or outcome.options.streaming or size <= MIN_DROPPED_BYTES:
-                self._outcomes.append((outcome, held))
+                self._outcomes.append((outcome, held, size))
                 continue
             self._unread_bytes -= size
             self._queue(-held)
@@ -161,7 +159,7 @@ class ResultOutbox:
                     self.add(each)
             return
         size = bytes_of(outcome)
-        if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and max(map(len, outcome.payloads)) > CHUNK_BYTES:
+        if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and largest_of(outcome.payloads) > CHUNK_BYTES:
             for part in results_singly(outcome) if len(outcome.ids) > 1 else (outcome,):
                 if (size := bytes_of(part)) > CHUNK_BYTES:
                     self._add_large(part, size)
@@ -200,10 +198,10 @@ class ResultOutbox:
         frame = response.results
         frame.frame_no = self._frame_no = self._frame_no + 1
         calls = size = request_bytes = leaving = value_bytes = 0
-        batch: call_pb2.ResultBatch | None = None
+        results = FrameResults(frame, names_executors=self._names_executors)
         values: call_pb2.ResultBatch | None = None
         keeps, streams = self._caller.session is not None, self._caller.streams
-        chunked, unacknowledged, names = self._chunked, self.unacknowledged.runs, self._names_executors
+        chunked, unacknowledged, as_range = self._chunked, self.unacknowledged.runs, self._reads_ranges
         most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
         while self._outcomes and calls < most and size + value_bytes < most_bytes:
             outcome, held, nbytes = self._take_next(most_bytes)
@@ -222,19 +220,14 @@ class ResultOutbox:
                 kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
                 unacknowledged.append((self._frame_no, kept))
             if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
-                add_chunked(frame, outcome, chunked.pop(outcome), names_executors=names)
-                batch = None
+                results.add_chunked(outcome, chunked.pop(outcome))
             elif isinstance(outcome, DeliverResults):
-                if batch is None or batch.content_type != outcome.content_type:
-                    batch = frame.batches.add(content_type=outcome.content_type)
-                if names:
-                    name_executor(batch, outcome)
-                batch.call_ids.extend(outcome.ids)
-                batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
+                results.add(outcome)
             elif isinstance(outcome, DeliverDone):
                 frame.done.extend(ids_to_wire(outcome.ids))
             else:
-                frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
+                frame.errors.append(errors_to_wire(outcome.ids, to_wire(outcome.failure), as_range=as_range))
+        results.close(as_range=as_range, as_block=self._reads_blocks)
         self._unread_bytes -= size
         self._leaves(leaving)
         self._caller.released(calls, request_bytes)
@@ -242,20 +235,23 @@ class ResultOutbox:
 
     def _take_next(self, most_bytes: int) -> tuple[Delivery, int, int]:
         """What comes next, and its bytes here and in a frame; of many results those that fit, but one in any case."""
-        outcome, held = self._outcomes.popleft()
+        outcome, held, nbytes = self._outcomes.popleft()
         self._queue(-held)
-        nbytes = bytes_of(outcome)
         if nbytes <= most_bytes or not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1:
             return outcome, held, nbytes
+        if type(outcome.payloads) is PayloadBlock:
+            outcome.payloads = outcome.payloads.cut()
         count, size = 1, len(outcome.payloads[0])
         while (size := size + len(outcome.payloads[count])) <= most_bytes:
             count += 1
         ids, payloads, first = outcome.ids, outcome.payloads, outcome.first
         rest = replace(outcome, ids=ids[count:], payloads=payloads[count:], first=first + count)
-        self._outcomes.appendleft((rest, held_by(rest)))
-        self._queue(held_by(rest))
         first_ones = replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
-        return first_ones, held_by(first_ones), bytes_of(first_ones)
+        size = bytes_of(first_ones)
+        left = held_by(rest, nbytes - size)
+        self._outcomes.appendleft((rest, left, nbytes - size))
+        self._queue(left)
+        return first_ones, held_by(first_ones, size), size
 
     def _add_values(self, values: DeliverValues) -> None:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
@@ -293,8 +289,8 @@ class ResultOutbox:
 
     def _append(self, outcome: Delivery, size: int) -> None:
         """`size`: what the client is to read before it may send more."""
-        held = held_by(outcome)
-        self._outcomes.append((outcome, held))
+        held = held_by(outcome, size)
+        self._outcomes.append((outcome, held, size))
         self._unread_bytes += size
         self._queue(held)
 

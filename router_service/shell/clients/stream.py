@@ -16,7 +16,7 @@ from typing import Any
 from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, KeyedBatch
-from router_service.core.commands import Delivery
+from router_service.core.commands import DeliverFailure, DeliverValues, Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.events import AllCallsResent, CallsResent, RosterAcknowledged
@@ -26,6 +26,7 @@ from router_service.shell.clients.call_reader import MAX_STEP, CallReader
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.batch_payloads import count_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.pacer import Pacer
@@ -33,7 +34,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, EXECUTORS, TAKE_ITEMS
+from slotmesh.wire.features import CHUNKS
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
@@ -73,19 +74,18 @@ class ClientStream:
             dispatcher,
             self._pacer,
             unread,
-            takes_chunks=CHUNKS in features,
-            takes_items=TAKE_ITEMS in features,
-            names_executors=EXECUTORS in features,
+            features,
         )
         self._uploads = ClientUploads(self.caller, dispatcher)
         self._calls = CallReader(
+            endpoint,
             self.caller,
             default_options,
             self._results,
             self._uploads,
             dispatcher,
             reject=self._reject,
-            deliver=self.deliver,
+            deliver=self._deliver_at_edge,
             max_payload_bytes=max_payload_bytes,
         )
         self._control: deque[Response] = deque()
@@ -191,6 +191,14 @@ class ClientStream:
         self._results.add(delivery)
         self.pump.wake()
 
+    def _deliver_at_edge(self, delivery: Delivery) -> None:
+        """Outcomes of calls that the dispatcher never hears of."""
+        if isinstance(delivery, DeliverFailure) and (failures := self._dispatcher.failures) is not None:
+            failures.delivered(delivery, self._endpoint)
+        if (spans := self._dispatcher.traces) is not None and not isinstance(delivery, DeliverValues):
+            spans.delivered(delivery, self._dispatcher.clock.now())
+        self.deliver(delivery)
+
     def next_frame(self) -> Response | None:
         """Everything that is ready, up to the bounds of a frame. The frame before this was written."""
         self._results.written()
@@ -254,11 +262,20 @@ class ClientStream:
         # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.
         ids = batch.call_ids if len(batch.call_ids) <= self.caller.window.calls else ()
         self._rejected_ids += len(ids)
+        if (failures := self._dispatcher.failures) is not None:
+            session = self.caller.session
+            failure = failures.noted(
+                failure,
+                count_of(batch),
+                self._endpoint,
+                session="" if session is None else session.session_id,
+                call_id=batch.first_call_id,
+            )
         self.say(
             Response(
                 rejected=router_service_pb2.RejectedBatch(
                     first_call_id=batch.first_call_id,
-                    count=len(batch.payloads),
+                    count=count_of(batch),
                     failure=to_wire(failure),
                     call_ids=ids,
                 )

@@ -8,8 +8,9 @@ Owner: the router's servicer; `slot_calls` shares the flows and the bound.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final, TypeAlias
 
 from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller
@@ -29,6 +30,12 @@ Answer = DeliverResults | DeliverDone | Failure
 """How a call ends."""
 
 
+TimeLeft: TypeAlias = Callable[[], float | None]
+"""Seconds to the deadline of an rpc; None where it has none."""
+OVERDUE_WITHIN_S: Final = 0.02
+"""A client ends its rpc at its own deadline, and the router hears of it a little before that of its own."""
+
+
 class UnaryCalls:
     """Submits single calls and awaits their outcomes."""
 
@@ -46,13 +53,19 @@ class UnaryCalls:
         await self._is_idle.wait()
 
     async def call(
-        self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes, trace: TraceContext | None = None
+        self,
+        peer: str,
+        endpoint: str,
+        options: RouterCallOptions,
+        payload: bytes,
+        trace: TraceContext | None = None,
+        time_left: TimeLeft = lambda: None,
     ) -> Answer:
-        """The outcome of one call; `peer` tells connections apart."""
+        """The outcome of one call; `peer` tells connections apart, `time_left` is that of the rpc."""
         if failure := self.full():
             return failure
         pending = PendingAnswer()
-        with self.under_way(peer, pending) as caller:
+        with self.under_way(peer, pending, time_left=time_left) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await pending.outcome
 
@@ -64,12 +77,13 @@ class UnaryCalls:
         payload: bytes,
         write: WriteValue,
         trace: TraceContext | None = None,
+        time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
         if failure := self.full():
             return failure
         streaming = StreamedCall(self._dispatcher, write)
-        with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
+        with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES, time_left=time_left) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
 
@@ -95,13 +109,22 @@ class UnaryCalls:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
         traces = None if trace is None else {_IDS[0]: trace}
+        if (spans := self._dispatcher.traces) is not None:
+            traces = spans.arrived(caller, endpoint, options.method, _IDS, traces, self._dispatcher.clock.now())
         self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])], traces))
 
     @contextmanager
-    def under_way(self, peer: str, sink: CallerSink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
+    def under_way(
+        self,
+        peer: str,
+        sink: CallerSink,
+        *,
+        max_value_bytes: int = MAX_PAYLOAD_BYTES,
+        time_left: TimeLeft = lambda: None,
+    ) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
 
-        `max_value_bytes`: a larger result, or value, fails the call.
+        `max_value_bytes`: a larger result, or value, fails the call. `time_left` is that of the rpc.
         """
         sharing = self._peers.get(peer)
         if sharing is None:
@@ -120,7 +143,8 @@ class UnaryCalls:
                 del self._peers[peer]
             if not self._pending:
                 self._is_idle.set()
-            self._dispatcher.detach(caller)
+            left_s = time_left() if caller.has_open_calls else None
+            self._dispatcher.detach(caller, is_overdue=left_s is not None and left_s <= OVERDUE_WITHIN_S)
 
 
 class _Peer:

@@ -11,7 +11,7 @@ Owner: the `ReplicaLink`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 
 from router_service import convert
@@ -27,6 +27,7 @@ from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.chunks import ChunkTurns
+from slotmesh.wire.features import BLOCKS
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
 from slotmesh.wire.ranges import Range
 
@@ -43,6 +44,8 @@ class LinkFrames:
         self._clock = clock
         self._wake = wake
         self._is_up = False
+        self._reads_blocks = False
+        """The replica takes payloads in blocks."""
         self._pacer = Pacer(wake, clock.now)
         self._cancels: deque[CancelRun] = deque()
         self._questions: deque[SessionConnection] = deque()
@@ -60,9 +63,10 @@ class LinkFrames:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def link_up(self) -> None:
-        """Operations on slots may leave."""
+    def link_up(self, features: Collection[str]) -> None:
+        """Operations on slots may leave. `features`: the replica's."""
         self._is_up = True
+        self._reads_blocks = BLOCKS in features
 
     def hurry(self) -> None:
         """What there is leaves at once: it is the last chance."""
@@ -70,7 +74,7 @@ class LinkFrames:
 
     def drop(self) -> None:
         """The link is gone, and its run ids mean nothing any more."""
-        self._is_up = False
+        self._is_up = self._reads_blocks = False
         self._pacer.stop()
         self._pacer = Pacer(self._wake, self._clock.now)
         self._echo = 0
@@ -204,7 +208,7 @@ class LinkFrames:
         request = Request()
         now = self._clock.now()
         for batch in batches:
-            for run_id, payload in convert.add_batch(request.runs, batch, now):
+            for run_id, payload in convert.add_batch(request.runs, batch, now, as_block=self._reads_blocks):
                 self._chunks.add(run_id, payload)
         return request
 

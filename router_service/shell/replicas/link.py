@@ -9,13 +9,14 @@ Owner: the app, through the dispatcher; it has one task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service import convert
+from router_service.core.calls import Failures
 from router_service.core.commands import CancelRun
 from router_service.core.replicas.ejection import LONGEST_S
 from router_service.core.replicas.events import (
@@ -39,6 +40,7 @@ from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.replicas.result_chunks import ArrivingResults
 from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import run_stream
@@ -51,6 +53,7 @@ from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
 from slotmesh.wire.chunks import BadChunk
 from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
+from slotmesh.wire.limits import MAX_METHODS
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -164,10 +167,11 @@ class ReplicaLink:
     async def _converse(self, call: ExecuteCall) -> str:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
-        self._pump = StreamPump(call.write, self._frames.next_frame, self._dispatcher.woken)
+        write = writer_of(call)
+        self._pump = StreamPump(write, self._frames.next_frame, self._dispatcher.woken)
         self._arrivals = ArrivingResults()
         try:
-            await call.write(self._opening())
+            await write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
             why = "the replica ended the stream"
             if self._leaving and not self._closing:
@@ -210,9 +214,9 @@ class ReplicaLink:
                     post(CapacityReported(replica, capacity))
                 else:
                     self._up = True
-                    self._frames.link_up()
+                    self._frames.link_up(response.features)
                     _log.info("replica linked", **self._who())
-                    post(LinkOpened(replica, capacity, self._stream_id))
+                    post(LinkOpened(replica, capacity, self._stream_id, response.methods[:MAX_METHODS]))
                     self._report.on_change()
             case "refused":
                 refused = response.refused
@@ -243,30 +247,32 @@ class ReplicaLink:
 
     def _complete(self, frame: call_pb2.ResultFrame) -> None:
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
-        brings_values = False
-        for batch in frame.batches:
-            brings_values |= batch.partial
-            if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
-                raise _ProtocolViolation(
-                    f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
-                    f"{len(batch.chunked_sizes)} sizes"
-                )
+        if mistake := convert.results_mistake(frame.batches):
+            raise _ProtocolViolation(mistake)
+        brings_values = any(batch.partial for batch in frame.batches)
         capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
         results = convert.results_of(frame, self._arrivals.payloads)
         # Most frames bring nothing else.
-        failures = convert.failures_of(frame) if frame.errors else ()
+        failures = self._failures_of(frame) if frame.errors else ()
         values = convert.values_of(frame, self._arrivals.payloads) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
 
+    def _failures_of(self, frame: call_pb2.ResultFrame) -> Sequence[Failures]:
+        self._count((each for errors in frame.errors for each in errors.calls), "have failed")
+        return convert.failures_of(frame)
+
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
-        """The run ids in ranges that a few bytes could make endless."""
+        self._count(ranges, what)
+        return ids_from_wire(ranges)
+
+    def _count(self, ranges: Iterable[call_pb2.IdRange], what: str) -> None:
+        """The run ids in all ranges of a frame, which a few bytes could make endless."""
         count = sum(max(0, each.last - each.first + 1) for each in ranges)
         if count > (holds := self._replica.owed):
             raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
-        return ids_from_wire(ranges)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 

@@ -17,6 +17,11 @@ class OpenLinks:
     def __init__(self) -> None:
         self.by_replica: dict[SliceHolder, ReplicaReceiver] = {}
 
+    def retry(self, replica: SliceHolder, delay_s: float) -> None:
+        """The link should connect again, after `delay_s` seconds."""
+        if (link := self.by_replica.get(replica)) is not None:
+            link.retry_in(delay_s)
+
     def close(self, replica: SliceHolder) -> None:
         """The replica is no longer of use."""
         if link := self.by_replica.pop(replica, None):

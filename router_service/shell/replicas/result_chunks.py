@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from slotmesh.batch_payloads import payloads_of
+from slotmesh.outcome_ids import ids_of_results
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.chunks import BadChunk, PartsAssembly, Payload, joined
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
@@ -41,13 +43,14 @@ class ArrivingResults:
             BadChunk: the batch names a payload that is not complete.
         """
         if not batch.chunked_sizes:
-            return list(batch.payloads)
+            return payloads_of(batch)
         payloads: list[Payload] = list(batch.payloads)
+        run_ids = ids_of_results(batch)
         for at, size in enumerate(batch.chunked_sizes):
             if size:
-                assembly = self._under_way.pop(batch.call_ids[at], None)
+                assembly = self._under_way.pop(run_ids[at], None)
                 if assembly is None or assembly.received != size:
-                    raise BadChunk("chunked_sizes", f"{size} bytes of run {batch.call_ids[at]} have not come")
+                    raise BadChunk("chunked_sizes", f"{size} bytes of run {run_ids[at]} have not come")
                 payload = assembly.payload()
                 payloads[at] = payload if size > CHUNK_BYTES else joined(payload)
         return payloads

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +12,10 @@ import typer
 
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
+from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.snapshot import Applied
+from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, wait_until_ready
+from slotmesh.cli.view.applied import conflicts, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
 
@@ -21,13 +25,26 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete the backends and endpoints that the file lacks.")
     ] = False,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would change, and change nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Where the file and somebody else have changed a field, the file wins.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything changes.")
+    ] = False,
+    wait: WaitForReady = None,
+    timeout: Patience = DEFAULT_PATIENCE,
+    output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Make the mesh what a file says.
 
-    Creates and updates backends and endpoints; applying the same file again changes nothing. What the file lacks stays
-    as it is, unless `--prune` is given. All mistakes of a file are told at once, and then nothing is changed. Replicas
-    are not waited for: `slotmesh status` says how they do.
+    Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
+    now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
+    changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All mistakes of a file are
+    told at once, and then nothing is changed. On a terminal it waits until the mesh is ready; where that is not in
+    time, it says what is lacking, with exit status 3.
 
     A file looks like this:
 
@@ -36,19 +53,65 @@ def apply(
         endpoints:
           digits: {traffic: {digits-v1: 1.0}}
     """
-    complete(_apply(file, prune, address))
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    waits = is_terminal if wait is None else wait
+    terms = ApplyTerms(
+        prune=prune,
+        dry_run=dry_run,
+        force=force,
+        asks=is_terminal and not yes,
+        patience=timeout if waits else None,
+        output=output,
+    )
+    complete(_apply(file, terms, address))
 
 
-async def _apply(file: Path, prune: bool, address: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyTerms:
+    """How a file is applied."""
+
+    prune: bool
+    dry_run: bool
+    force: bool
+    asks: bool
+    """Before anything changes."""
+    patience: timedelta | None
+    """How long the mesh may take to get ready; None: it is not waited for."""
+    output: OutputForm
+
+
+async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
     mesh = _read(file)
-    if prune and not mesh.backends and not mesh.endpoints:
+    if terms.prune and not mesh.backends and not mesh.endpoints:
         raise CommandFailed(
             f"{file}: names no backend and no endpoint, so --prune would delete the whole mesh; nothing was applied."
-            " To do that, delete the endpoints and backends by their names (ControllerService)",
+            " To do that, name the endpoints and backends: `slotmesh delete $(slotmesh get -o name)`",
             WRONG_INPUT,
         )
     async with Operator.at(address) as operator:
-        _show(await operator.apply(mesh, prune=prune))
+        planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
+        for line in (*difference(planned), *conflicts(planned)):
+            typer.echo(line, err=True)
+        if planned.conflicts:
+            raise CommandFailed(
+                f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"
+                " `slotmesh get` prints a file with what is there"
+            )
+        if terms.dry_run:
+            printable_change(planned).write(terms.output)
+            return
+        is_change = bool(planned.created or planned.updated or planned.deleted)
+        if is_change and terms.asks:
+            typer.confirm("apply this?", abort=True, err=True)
+        # What was shown is what is done: somebody who was faster is a REVISION_CONFLICT.
+        applied = await operator.apply_file(
+            mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
+        )
+        printable_change(applied).write(terms.output)
+        if terms.patience is not None:
+            backends = {it.name for it in mesh.backends}
+            await wait_until_ready(operator, backends, applied.revision, terms.patience, done="applied")
+            return
     if mesh.backends:
         typer.echo(f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True)
 
@@ -60,10 +123,3 @@ def _read(file: Path) -> Mesh:
         count = len(invalid.mistakes)
         lines = [f"{file}: {count} {'mistake' if count == 1 else 'mistakes'}, nothing was applied"]
         raise CommandFailed("\n  ".join(lines + str(invalid).splitlines()), WRONG_INPUT) from invalid
-
-
-def _show(applied: Applied) -> None:
-    for what in ("created", "updated", "unchanged", "deleted"):
-        for name in getattr(applied, what):
-            typer.echo(f"{what:<9} {name}")
-    typer.echo(f"revision  {applied.revision}")

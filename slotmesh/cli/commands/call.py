@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Final, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
 from slotmesh.call_options.model import OptionChanges
 from slotmesh.cli.arguments import NONE, BadJson, read_arguments
+from slotmesh.cli.calling import UnaryCaller, call_again_and_again
 from slotmesh.cli.connection import Peer
-from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
+from slotmesh.cli.latencies import CallTally
+from slotmesh.cli.outcome import FAILED, WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.parameters import ROUTER, RouterAddress, read_call_duration
+from slotmesh.cli.subjects import ENDPOINT, name_of
 from slotmesh.client.calls.argument_checks import BadOption, check_ordering_key
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.codec import JSON
-from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
-
-_SLACK_S: Final = 1.0
-"""How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
-
 
 Slo = Annotated[
     timedelta | None,
@@ -33,57 +31,100 @@ Slo = Annotated[
     ),
 ]
 
+GivenArguments = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JSON",
+        help="A list of positional arguments or an object of named ones; `-` reads it from stdin; none by default.",
+        show_default=False,
+    ),
+]
+CallTimeout = Annotated[
+    timedelta | None,
+    typer.Option(parser=read_call_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
+]
+GivenMetadata = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Handed to the handler. Repeat it for more.", show_default=False),
+]
+Times = Annotated[
+    int,
+    typer.Option(
+        "--repeat", min=1, max=1_000_000, help="Make the call so often, one after another; a summary ends it."
+    ),
+]
+MayRepeat = Annotated[
+    bool,
+    typer.Option("--idempotent", help="The call may run more than once: it is run again where its outcome is unknown."),
+]
+OrderedBy = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False),
+]
+
 
 def call(
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.")],
+    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
     ],
-    arguments: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JSON",
-            help="A list of positional arguments or an object of named ones; `-` reads it from stdin; none by default.",
-            show_default=False,
-        ),
-    ] = None,
+    arguments: GivenArguments = None,
     *,
-    timeout: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=read_call_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."
-        ),
-    ] = None,
+    timeout: CallTimeout = None,
     slo: Slo = None,
     shard_key: Annotated[
         str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
     ] = "",
-    ordering_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False),
-    ] = None,
-    idempotent: Annotated[
-        bool,
-        typer.Option(
-            "--idempotent", help="The call may run more than once: it is run again where its outcome is unknown."
-        ),
+    ordering_key: OrderedBy = None,
+    idempotent: MayRepeat = False,
+    metadata: GivenMetadata = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print each value of a method that yields as it comes, a line each.")
     ] = False,
+    repeat: Times = 1,
     address: RouterAddress = ROUTER,
 ) -> None:
     """Make one call, and print its result as JSON.
 
-    The result goes to stdout as it came. A failure goes to stderr as `STATUS/REASON: message`, with exit status 1.
+    The result goes to stdout as it came. A failure goes to stderr as `STATUS/REASON: message`, with exit status 1. With
+    `--repeat`, calls go on behind a failure; how many there were and how long they took goes to stderr at the end.
 
     Like this:
 
         slotmesh call digits classify '[[0, 12, 16, 3]]'
         slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s --shard-key ada
         echo '[1, 2]' | slotmesh call calculator add -
+        slotmesh call writer tokens '["once upon"]' --stream
+        slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata tenant=ada
     """
     view = partial(
-        _view, ordering_key, timeout=timeout, slo=slo, content_type=JSON, shard_key=shard_key, idempotent=idempotent
+        _view,
+        ordering_key,
+        timeout=timeout,
+        slo=slo,
+        content_type=JSON,
+        shard_key=shard_key,
+        idempotent=idempotent,
+        metadata=read_metadata(metadata or ()),
     )
-    typer.echo(complete(_call(endpoint, method, view, arguments, address)))
+    try:
+        tally = complete(_call(endpoint, method, view, arguments, address, stream, repeat))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if tally.failed:
+        raise typer.Exit(FAILED)
+
+
+def read_metadata(entries: Iterable[str]) -> dict[str, str]:
+    """From `KEY=VALUE`, each key once."""
+    metadata: dict[str, str] = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or key in metadata:
+            problem = f"{key} is given twice" if equals else f"takes KEY=VALUE, as tenant=ada, is {entry!r}"
+            raise typer.BadParameter(problem, param_hint="--metadata")
+        metadata[key] = value
+    return metadata
 
 
 def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOptions:
@@ -97,18 +138,20 @@ def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOpt
 
 
 async def _call(
-    endpoint: str, method: str, view: Callable[[], ViewOptions], arguments: str | None, address: str
-) -> bytes:
+    endpoint: str,
+    method: str,
+    view: Callable[[], ViewOptions],
+    arguments: str | None,
+    address: str,
+    streams: bool,
+    times: int,
+) -> CallTally:
     options = view()
     payload = _read(arguments)
-    deadline_s = None if options.timeout_s is None else options.timeout_s + _SLACK_S
     peer = Peer("router", address)
     async with peer.connect() as channel:
-        stub = router_service_pb2_grpc.RouterServiceStub(channel)
-        request = router_service_pb2.CallRequest(endpoint=endpoint, options=options.to_wire(method), payload=payload)
-        with peer.telling():
-            response = await stub.Call(request, timeout=deadline_s)
-    return response.payload
+        caller = UnaryCaller(peer, channel, endpoint, method, options, payload)
+        return await call_again_and_again(caller, times, streams=streams)
 
 
 def _read(arguments: str | None) -> bytes:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from slotmesh.cli.local.mesh import LocalMesh, run_until_stopped
-from slotmesh.cli.local.order import Order
+from slotmesh.cli.local.order import Order, mesh_of_handler
+from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.user_config import BadConfig, read_config
 from slotmesh.config import LogLevel
-from slotmesh.spec.model import JsonValue
+from slotmesh.spec.model import InvalidSpec, JsonValue, Mesh
 from slotmesh.spec.rules import mesh_mistakes
+
+_FILE_ENDS: Final = (".yaml", ".yml")
 
 UserConfig = Annotated[
     list[str] | None,
@@ -28,13 +33,45 @@ UserConfig = Annotated[
 ]
 
 
+StatePath = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="A file that keeps the mesh's state, on a local disk: traffic and other changes are in force again when it"
+        " is started again. `memory`: they end with it.",
+    ),
+]
+
+
+HandlerOrFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:NAME|FILE",
+        help="A handler, or a mesh as YAML, as for `slotmesh apply`. The working directory is importable.",
+        show_default=False,
+    ),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, max=1_000, help="Processes that run the handler; a file says it itself.", show_default="1"),
+]
+StartTimeout = Annotated[
+    timedelta,
+    typer.Option(
+        parser=read_duration, metavar="DURATION", show_default="2m", help="How long the mesh may take to get ready."
+    ),
+]
+Reload = Annotated[
+    bool,
+    typer.Option("--reload", help="Replace replicas whose module has changed, and apply a FILE that has changed."),
+]
+
+
 def run(
-    handler: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="The handler. The working directory is importable.")
-    ],
+    what: HandlerOrFile,
     config: UserConfig = None,
     *,
-    replicas: Annotated[int, typer.Option(min=1, max=1_000, help="Processes that run the handler.")] = 1,
+    replicas: Replicas = None,
     routers: Annotated[int, typer.Option(min=1, max=100, help="Processes that take calls.")] = 1,
     router_port: Annotated[
         int,
@@ -43,12 +80,9 @@ def run(
     controller_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port of the controller. 0: any free one.")
     ] = 7070,
-    start_timeout: Annotated[
-        timedelta,
-        typer.Option(
-            parser=read_duration, metavar="DURATION", show_default="2m", help="How long the mesh may take to get ready."
-        ),
-    ] = timedelta(minutes=2),
+    state: StatePath = "memory",
+    start_timeout: StartTimeout = timedelta(minutes=2),
+    reload: Reload = False,
     log_level: Annotated[
         LogLevel, typer.Option(help="The least severe messages that the processes log, to stderr.")
     ] = "warning",
@@ -56,43 +90,71 @@ def run(
     """Start a mesh on this machine, and keep it up until Ctrl-C.
 
     Controller, routers and replicas are processes of their own; they inherit environment and working directory.
-    Endpoint and backend are named NAME. Once every router reaches every replica, one line goes to stdout, and nothing
-    else ever does:
+    Endpoint and backend of a MODULE:NAME are named NAME; a FILE has backends and endpoints as `slotmesh apply` takes
+    them. Once every router reaches every replica, one line goes to stdout, and nothing else ever does:
 
         ready router=HOST:PORT[,HOST:PORT...] controller=HOST:PORT
 
     Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes
-    everything down in order, with exit status 0; calls that run get up to 10 s. When a router or the controller dies,
-    or the handler cannot start, everything is taken down with exit status 1. No process is left behind, not even when
-    this command is killed.
+    everything down in order, with exit status 0; calls that run get up to 10 s, of a FILE what it says. When a router
+    or the controller dies, or a handler cannot start, everything is taken down with exit status 1. No process is left
+    behind, not even when this command is killed.
+
+    With `--reload`, for development, each handler's module file is watched, and so is FILE: when a module has changed
+    and can still be imported, the replicas of its backends drain and are replaced. Modules that it imports are not
+    watched.
 
     Like this:
 
         slotmesh run examples.digits.app:Digits --replicas 4
-        slotmesh run app:Model --config name=svc --config sizes='[1, 2]'
+        slotmesh run app:Model --config name=svc --config sizes='[1, 2]' --state mesh.state
+        slotmesh run mesh.yaml --reload
     """
+    file = Path(what) if what.endswith(_FILE_ENDS) else None
     order = Order(
-        handler=handler,
-        user_config=_read_config(config or []),
-        replicas=replicas,
+        mesh=_of_handler(what, config or [], replicas or 1) if file is None else _of_file(file, config, replicas),
+        file=file,
+        reloads=reload,
         routers=routers,
         router_port=router_port,
         controller_port=controller_port,
+        state=state,
         start_timeout=start_timeout,
         log_level=log_level,
     )
     _check(order)
+    if reload:
+        # Compiled modules are told apart by size and second: a quick change would be missed.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     complete(run_until_stopped(order, _tell, _announce))
 
 
-def _check(order: Order) -> None:
-    if ":" not in order.handler:
-        told = f"must be MODULE:NAME, is {order.handler!r} (a mesh.yaml is for `slotmesh apply`)"
+def _of_handler(handler: str, config: list[str], replicas: int) -> Mesh:
+    user_config = _read_config(config)
+    if ":" not in handler:
+        told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
-    if mistakes := mesh_mistakes(order.mesh):
+    mesh = mesh_of_handler(handler, user_config, replicas)
+    if mistakes := mesh_mistakes(mesh):
         of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
         told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
         raise typer.BadParameter(told, param_hint="--config" if of_config else "MODULE:NAME")
+    return mesh
+
+
+def _of_file(file: Path, config: list[str] | None, replicas: int | None) -> Mesh:
+    for option, setting, given in (("--config", "user_config", config), ("--replicas", "num_replicas", replicas)):
+        if given is not None:
+            told = f"is for MODULE:NAME: write `{setting}` of the backend into {file}"
+            raise typer.BadParameter(told, param_hint=option)
+    try:
+        return load_runnable(file)
+    except InvalidSpec as invalid:
+        lines = [f"{file}: nothing was started", *str(invalid).splitlines()]
+        raise typer.BadParameter("\n  ".join(lines), param_hint="FILE") from None
+
+
+def _check(order: Order) -> None:
     if order.router_port == order.controller_port != 0:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
 
@@ -113,5 +175,6 @@ def _announce(mesh: LocalMesh) -> None:
     sys.stdout.write(f"ready router={routers} controller={controller}\n")
     sys.stdout.flush()
     first = mesh.router_addresses[0]
-    _tell(f"ready; call it:  slotmesh call {mesh.name} METHOD '[ARGUMENTS]' --address {first}")
+    endpoint = mesh.endpoint_name or "ENDPOINT"
+    _tell(f"ready; call it:  slotmesh call {endpoint} METHOD '[ARGUMENTS]' --address {first}")
     _tell(f"look at it:  slotmesh status --address {controller}; Ctrl-C stops it")

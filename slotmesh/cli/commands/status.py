@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
+from slotmesh.cli.outcome import FAILED, CommandFailed, complete
+from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.snapshot import Snapshot
-from slotmesh.cli.view.report import as_json, print_tables
+from slotmesh.cli.snapshot import ControllerStatus, Snapshot
+from slotmesh.cli.top.figures import NO_FIGURES, MeshFigures, figures_of
+from slotmesh.cli.view.report import as_json, names_in, print_tables, standby_json, standby_text
+from slotmesh.errors import NotLeader
 
 
 def status(
-    as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    as_document: AsJson = False,
+    output: Output = OutputForm.TABLE,
     tracebacks: Annotated[
         bool, typer.Option("--tracebacks", help="Print the whole errors of replicas below the tables.")
     ] = False,
@@ -25,16 +28,41 @@ def status(
     """Show endpoints, backends, replicas and routers.
 
     Replicas that failed are listed with their error. Below the tables is where it comes from, once for all replicas of
-    a backend that have the same; `--tracebacks` prints all of each, as the JSON document always does. A router whose
-    table is not `current` has yet to hear of the newest change.
+    a backend that have the same; `--tracebacks` prints all of each, as JSON and YAML always do. A router whose
+    table is not `current` has yet to hear of the newest change. Calls a second are of the last 2 to 3 seconds; where
+    they are not known there is nothing. `slotmesh top` shows more of that. A controller that stands by for another one
+    says which one leads, and knows nothing else: exit status 1.
     """
-    snapshot = complete(_ask(address))
-    if as_document:
-        typer.echo(json.dumps(as_json(address, snapshot), indent=2))
-    else:
-        print_tables(address, snapshot, sys.stdout, tracebacks=tracebacks)
+    form = form_of(output, as_document)
+    said, load = complete(_ask(address))
+    if isinstance(said, ControllerStatus):
+        Printable(
+            table=lambda out: print(standby_text(said), file=out), document=partial(standby_json, said), names=tuple
+        ).write(form)
+        raise typer.Exit(FAILED)
+    address = said.controller.address if said.controller is not None else address
+    Printable(
+        table=partial(print_tables, address, said, tracebacks=tracebacks, load=load),
+        document=partial(as_json, address, said, load),
+        names=partial(names_in, said),
+    ).write(form)
 
 
-async def _ask(address: str) -> Snapshot:
+async def _ask(address: str) -> tuple[Snapshot | ControllerStatus, MeshFigures]:
+    """What there is, or that the controller stands by."""
     async with Operator.at(address) as operator:
-        return await operator.snapshot()
+        try:
+            return await operator.snapshot(), await _load(operator)
+        except NotLeader:
+            standing = await operator.standing()
+            if standing.leads:  # since a moment ago
+                return await operator.snapshot(), await _load(operator)
+            return standing, NO_FIGURES
+
+
+async def _load(operator: Operator) -> MeshFigures:
+    """Controllers of older versions do not say how loaded the mesh is: then nothing is known of that."""
+    try:
+        return figures_of(await operator.sample())
+    except CommandFailed:
+        return NO_FIGURES

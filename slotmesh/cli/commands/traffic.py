@@ -3,28 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from datetime import timedelta
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
+from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.shares import said_policy
-from slotmesh.cli.snapshot import Snapshot
+from slotmesh.cli.shifting import (
+    BackShift,
+    ShiftEvery,
+    ShiftGuards,
+    ShiftMinCalls,
+    ShiftOptions,
+    ShiftStep,
+    ShiftTo,
+    StopShift,
+    change_shift,
+    follow_shift,
+)
+from slotmesh.cli.snapshot import ShiftStatus, Snapshot
+from slotmesh.cli.subjects import ENDPOINT, name_of
 from slotmesh.cli.view.traffic_report import as_json, print_traffic
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.units import format_duration
+
+ShownTraffic: TypeAlias = tuple[int, Snapshot, ShiftStatus | None]
+"""A revision of the configuration, the mesh, and the newest shift of the endpoint."""
 
 POLL_S: Final = 0.05
 """How soon it is seen that a router has the change."""
 
 
+Shadows = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="BACKEND=SHARE",
+        help="A backend that gets a copy of that share of the calls; replaces all shadows. Repeat it for more.",
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    bool | None,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Return when the change is in force at every router, or at once; of a shift, when it has got there "
+        "(default: on a terminal).",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=read_duration,
+        metavar="DURATION",
+        show_default="10s; of a shift, until it ends",
+        help="How long --wait may take.",
+    ),
+]
+PATIENCE: Final = timedelta(seconds=10)
+
+
 def traffic(
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.")],
+    endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
     weights: Annotated[
         list[str] | None,
         typer.Argument(
@@ -32,23 +78,19 @@ def traffic(
         ),
     ] = None,
     *,
-    shadow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BACKEND=SHARE",
-            help="A backend that gets a copy of that share of the calls; replaces all shadows. Repeat it for more.",
-            show_default=False,
-        ),
-    ] = None,
+    shadow: Shadows = None,
     no_shadows: Annotated[bool, typer.Option("--no-shadows", help="Take all shadows away.")] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Return when the change is in force at every router, or at once.")
-    ] = True,
-    timeout: Annotated[
-        timedelta,
-        typer.Option(parser=read_duration, metavar="DURATION", show_default="10s", help="How long --wait may take."),
-    ] = timedelta(seconds=10),
-    as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+    shift: ShiftTo = None,
+    step: ShiftStep = None,
+    every: ShiftEvery = None,
+    guard: ShiftGuards = None,
+    min_calls: ShiftMinCalls = None,
+    shift_stop: StopShift = False,
+    shift_back: BackShift = False,
+    wait: Wait = None,
+    timeout: Timeout = None,
+    as_document: AsJson = False,
+    output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Show or change how the calls of an endpoint are divided.
@@ -57,37 +99,73 @@ def traffic(
     calls. They sum to 1, or nothing is changed. Shadows stay as they are unless `--shadow` or `--no-shadows` says
     otherwise. Each router changes over between two calls; none is lost.
 
+    With --shift the controller gets there step by step, and goes back by itself when a guard trips (exit status 3 with
+    --wait).
+
     Like this:
 
         slotmesh traffic digits
         slotmesh traffic digits v1=0.9 v2=0.1
         slotmesh traffic digits v1=1 --shadow v2=0.2
+        slotmesh traffic digits --shift v2=1.0 --step 0.1 --every 30s --guard error_rate=0.01 --guard p99=200ms
     """
-    shadows = shadow or []
+    form, shadows = form_of(output, as_document), shadow or []
+    said = ShiftOptions(shift or [], step, every, guard or [], min_calls, shift_stop, shift_back)
     changes = bool(weights or shadows or no_shadows)
-    if changes:
-        revision, snapshot = complete(
-            _change(endpoint, weights or [], shadows, no_shadows, timeout if wait else None, address)
-        )
+    if said.are_given:
+        follows = bool(shift) and (sys.stdout.isatty() and form is OutputForm.TABLE if wait is None else wait)
+        found = complete(_shift(endpoint, said, changes, follows, timeout, address))
+    elif changes:
+        patience = (timeout or PATIENCE) if wait is not False else None
+        found = complete(_change(endpoint, weights or [], shadows, no_shadows, patience, said, address))
     else:
-        snapshot = complete(_look(endpoint, address))
-        revision = snapshot.members.revision
-    if as_document:
-        typer.echo(json.dumps(as_json(endpoint, revision, snapshot), indent=2))
-    else:
-        print_traffic(endpoint, revision, snapshot, sys.stdout)
+        found = complete(_look(endpoint, said, address))
+    revision, snapshot, shifted = found
+    Printable(
+        table=partial(print_traffic, endpoint, revision, snapshot, shifted),
+        document=partial(as_json, endpoint, revision, snapshot, shifted),
+        names=lambda: [f"{ENDPOINT}/{endpoint}"],
+    ).write(form)
 
 
-async def _look(endpoint: str, address: str) -> Snapshot:
+async def _look(endpoint: str, said: ShiftOptions, address: str) -> ShownTraffic:
+    said.check(endpoint, changes_policy=False)
     async with Operator.at(address) as operator:
         await operator.endpoint(endpoint)
-        return await operator.snapshot()
+        snapshot = await operator.snapshot()
+        return snapshot.members.revision, snapshot, await operator.shift(endpoint)
+
+
+async def _shift(
+    endpoint: str,
+    said: ShiftOptions,
+    changes_policy: bool,
+    follows: bool,
+    patience: timedelta | None,
+    address: str,
+) -> ShownTraffic:
+    """The revision of the change, the mesh after it, and the shift."""
+    said.check(endpoint, changes_policy=changes_policy)
+    async with Operator.at(address) as operator:
+        await operator.endpoint(endpoint)
+        revision = await change_shift(operator, endpoint, said)
+        if follows:
+            await follow_shift(operator, endpoint, patience)
+        snapshot = await operator.snapshot()
+        return (snapshot.members.revision if follows else revision), snapshot, await operator.shift(endpoint)
 
 
 async def _change(
-    endpoint: str, weights: list[str], shadows: list[str], no_shadows: bool, patience: timedelta | None, address: str
-) -> tuple[int, Snapshot]:
+    endpoint: str,
+    weights: list[str],
+    shadows: list[str],
+    no_shadows: bool,
+    patience: timedelta | None,
+    options: ShiftOptions,
+    address: str,
+) -> ShownTraffic:
     """The revision of the change, and the mesh after it. `patience`: how long to wait for routers, None: not at all."""
+    options.check(endpoint, changes_policy=True)
     async with Operator.at(address) as operator:
         current = (await operator.endpoint(endpoint)).traffic
         try:
@@ -98,7 +176,7 @@ async def _change(
         revision = await operator.set_traffic(endpoint, said.policy, clear_shadows=said.clear_shadows)
         if patience is not None:
             await _wait_for_routers(operator, endpoint, revision, patience)
-        return revision, await operator.snapshot()
+        return revision, await operator.snapshot(), await operator.shift(endpoint)
 
 
 async def _wait_for_routers(operator: Operator, endpoint: str, revision: int, patience: timedelta) -> None:

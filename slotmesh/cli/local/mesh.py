@@ -1,7 +1,8 @@
 """The processes of a local mesh, from the first to the last.
 
-Order of start: the handler is described; controller; routers; then the controller gets the configuration, and launches
-replicas. Order of stop: routers, which let calls end that run; then the controller, which drains its replicas first.
+Order of start: the handlers are described; controller; routers; then the controller gets the configuration, and
+launches replicas. Order of stop: routers, which let calls end that run; then the controller, which drains its replicas
+first.
 Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
@@ -17,6 +18,7 @@ from slotmesh.cli.local.description import check_handler
 from slotmesh.cli.local.order import GRACEFUL_TIMEOUT_S, Order
 from slotmesh.cli.local.ports import HOST, port_mistakes
 from slotmesh.cli.local.readiness import first_failure, lacks, says_why
+from slotmesh.cli.local.reloading import Reloader
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.runtime.parent import ParentPipe
@@ -28,8 +30,8 @@ POLL_S: Final = 0.05
 LAST_WORDS_S: Final = 1.0
 """A process that ended is often seen before what it reported last."""
 ROUTER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 5.0
-CONTROLLER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 15.0
-"""Its replicas drain, those that do not are killed, then it ends."""
+CONTROLLER_SLACK_S: Final = 15.0
+"""Its replicas drain, those that do not in their graceful timeout are killed, then it ends within this time."""
 
 Tell = Callable[[str], object]
 
@@ -46,11 +48,13 @@ class LocalMesh:
         self._watches: list[asyncio.Task[None]] = []
         self._loss = ""
         self._lost = asyncio.Event()
+        # Before a module is imported: what changes from now on is seen.
+        self._reloader = Reloader(order.mesh, order.file, parent, tell) if order.reloads else None
 
     @property
-    def name(self) -> str:
-        """Of the endpoint."""
-        return self._order.name
+    def endpoint_name(self) -> str:
+        """Of the first endpoint; empty where there is none."""
+        return self._order.endpoint_name
 
     @property
     def controller_address(self) -> str:
@@ -70,19 +74,20 @@ class LocalMesh:
         still = "the handler is being imported"
         try:
             async with asyncio.timeout(order.start_timeout.total_seconds()):
-                self._tell(f"looking at {order.handler}")
-                await check_handler(order.handler, self._parent)
+                for handler in order.handlers:
+                    self._tell(f"looking at {handler}")
+                    await check_handler(handler, self._parent)
                 still = "the controller does not serve yet"
                 controller = await self._start_controller()
                 still = "the routers do not serve yet"
                 await self._start_routers(controller)
                 async with Operator.at(controller) as operator:
-                    await operator.apply(order.mesh)
+                    await operator.apply_file(order.mesh, force=True)
                     while True:
-                        members = await operator.members()
-                        if first_failure(order, members) is not None:
+                        snapshot = await operator.snapshot()
+                        if first_failure(order, snapshot.members) is not None:
                             raise await self._why_it_failed(operator)
-                        now_lacks = lacks(order, members)
+                        now_lacks = lacks(order, snapshot)
                         if not now_lacks:
                             return
                         if now_lacks != still:
@@ -98,17 +103,26 @@ class LocalMesh:
         await self._lost.wait()
         raise CommandFailed(self._loss)
 
+    async def follow_changes(self) -> None:
+        """Never returns: with `reloads`, replaces what has changed; else waits."""
+        if self._reloader is None:
+            await self.wait_for_loss()
+        else:
+            async with Operator.at(self.controller_address) as operator:
+                await self._reloader.follow(operator)
+
     async def stop(self) -> None:
         """Ends all processes, in order, and waits for them."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*(router.stop(ROUTER_GRACE_S) for router in self._routers))
         if self._controller is not None:
-            await self._controller.stop(CONTROLLER_GRACE_S)
+            await self._controller.stop(self._order.longest_grace_s + CONTROLLER_SLACK_S)
 
     async def _start_controller(self) -> str:
         order = self._order
-        flags = [f"--host={HOST}", f"--port={order.controller_port}", "--launcher=process"]
+        flags = [f"--host={HOST}", f"--port={order.controller_port}", "--launcher=process", f"--state={order.state}"]
+        flags.append("--if-in-use=refuse")
         child = await Child.start("controller", "controller_service", [*flags, *self._flags()], self._parent)
         self._controller = child
         address = await child.announced()
@@ -148,7 +162,8 @@ class LocalMesh:
             failed = first_failure(self._order, await operator.members())
             if failed is not None and (says_why(failed) or asyncio.get_running_loop().time() >= deadline):
                 why = failed.error.rstrip() or "it did not say why"
-                return CommandFailed(f"{why}\n{self._order.handler} cannot start: replica {failed.replica_id} failed")
+                handler = next(it.handler for it in self._order.mesh.backends if it.name == failed.backend)
+                return CommandFailed(f"{why}\n{handler} cannot start: replica {failed.replica_id} failed")
             await asyncio.sleep(POLL_S)
 
 
@@ -166,7 +181,7 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
         async def serve() -> None:
             await mesh.start()
             announce(mesh)
-            await mesh.wait_for_loss()
+            await mesh.follow_changes()
 
         try:
             await _first_of(stop.wait(), mesh.wait_for_loss(), serve())

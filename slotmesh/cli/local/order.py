@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
@@ -15,42 +16,56 @@ GRACEFUL_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A mesh with one endpoint."""
+    """A mesh on this machine."""
 
-    handler: str
-    """`MODULE:NAME`."""
-    user_config: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Arguments of the handler's constructor, by name."""
-    replicas: int
+    mesh: Mesh
+    """The configuration for the controller."""
+    file: Path | None = None
+    """Where the configuration comes from, if from a file."""
     routers: int
     router_port: int
     """Of the first router; 0: any free one."""
     controller_port: int
     """0: any free one."""
+    state: str
+    """The file of the controller's state, or `memory`."""
     start_timeout: timedelta
     log_level: str
+    reloads: bool = False
+    """Replicas whose module has changed are replaced, and a file that has changed is applied again."""
 
     @property
-    def name(self) -> str:
-        """Of the endpoint and of its backend."""
-        return self.handler.rpartition(":")[2]
+    def endpoint_name(self) -> str:
+        """Of the first endpoint; empty where there is none."""
+        return self.mesh.endpoints[0].name if self.mesh.endpoints else ""
+
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """`MODULE:NAME` of each backend, once each."""
+        return tuple(dict.fromkeys(backend.handler for backend in self.mesh.backends))
+
+    @property
+    def backend_names(self) -> frozenset[str]:
+        return frozenset(backend.name for backend in self.mesh.backends)
 
     @property
     def router_ids(self) -> tuple[str, ...]:
         return tuple(f"router-{number}" for number in range(1, self.routers + 1))
 
     @property
-    def mesh(self) -> Mesh:
-        """The configuration for the controller."""
-        return Mesh(
-            backends=(
-                Backend(
-                    name=self.name,
-                    handler=self.handler,
-                    num_replicas=self.replicas,
-                    user_config=self.user_config,
-                    graceful_timeout_s=GRACEFUL_TIMEOUT_S,
-                ),
-            ),
-            endpoints=(Endpoint(name=self.name, traffic=TrafficPolicy(weights={self.name: 1.0})),),
-        )
+    def longest_grace_s(self) -> float:
+        """How long calls may run on when the mesh is taken down."""
+        return max([GRACEFUL_TIMEOUT_S, *(backend.graceful_timeout_s for backend in self.mesh.backends)])
+
+
+def mesh_of_handler(handler: str, user_config: Mapping[str, JsonValue], replicas: int) -> Mesh:
+    """A backend and an endpoint that have the handler's name; `handler` is `MODULE:NAME`."""
+    name = handler.rpartition(":")[2]
+    backend = Backend(
+        name=name,
+        handler=handler,
+        num_replicas=replicas,
+        user_config=user_config,
+        graceful_timeout_s=GRACEFUL_TIMEOUT_S,
+    )
+    return Mesh(backends=(backend,), endpoints=(Endpoint(name=name, traffic=TrafficPolicy(weights={name: 1.0})),))

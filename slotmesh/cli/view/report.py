@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, Final, TextIO
 
@@ -10,16 +11,58 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slotmesh.cli.snapshot import FAILED, READY, Members, ReplicaStatus, Snapshot
-from slotmesh.cli.view.troubles import is_long, troubles_of
+from slotmesh.cli.snapshot import FAILED, READY, STARTING, ControllerStatus, Members, ReplicaStatus, Snapshot
+from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
+from slotmesh.cli.top.columns import shown_rate
+from slotmesh.cli.top.figures import NO_FIGURES, BackendFigures, EndpointFigures, MeshFigures, RouterFigures
+from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
+from slotmesh.cli.view.troubles import crash_loops_of, is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
+LINES_SHOWN: Final = 5
+"""Of what the last process of a crash loop has written."""
 _PIPED_WIDTH: Final = 200
 """Columns where the output is no terminal."""
+_LOAD: Final = ("calls/s", "queue")
 _STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING": "yellow", "STARTING": "cyan"}
 
 
-def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False) -> None:
+class _Loads:
+    """Calls a second and calls that wait, as JSON has them; nothing of what is not known."""
+
+    def __init__(self, load: MeshFigures) -> None:
+        self._endpoints = {it.name: it for it in load.endpoints}
+        self._backends = {it.name: it for it in load.backends}
+        self._routers = {it.router_id: it for it in load.routers}
+
+    def of_endpoint(self, name: str) -> dict[str, Any]:
+        return _load_json(self._endpoints.get(name))
+
+    def of_backend(self, name: str) -> dict[str, Any]:
+        return _load_json(self._backends.get(name))
+
+    def of_router(self, router_id: str) -> dict[str, Any]:
+        return _load_json(self._routers.get(router_id))
+
+
+def _load_json(row: EndpointFigures | BackendFigures | RouterFigures | None) -> dict[str, Any]:
+    rate = None if row is None or row.calls_per_s is None else round(row.calls_per_s, 3)
+    return {"calls_per_s": rate, "queued": None if row is None else row.queued}
+
+
+def _shown(load: dict[str, Any]) -> tuple[str, str]:
+    queued = load["queued"]
+    return shown_rate(load["calls_per_s"]), "" if queued is None else f"{queued:,}"
+
+
+def print_tables(
+    address: str,
+    snapshot: Snapshot,
+    out: TextIO,
+    *,
+    tracebacks: bool = False,
+    load: MeshFigures = NO_FIGURES,
+) -> None:
     """Writes the tables, then the long error texts of replicas. Colours only where `out` is a terminal.
 
     Of an error that is a traceback, the gist is written once for all replicas of a backend that have the same; with
@@ -27,13 +70,18 @@ def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: b
     """
     console = console_of(out)
     members = snapshot.members
-    console.print(f"controller {address}  revision {members.revision}")
-    console.print(_endpoints(snapshot.endpoints))
-    console.print(_backends(snapshot.backends, members))
-    console.print(_replicas(members))
-    console.print(_routers(members))
+    console.print(f"controller {address}{_standing(snapshot.controller)}  revision {members.revision}")
+    console.print(_endpoints(snapshot.endpoints, load))
+    console.print(_backends(snapshot, load))
+    console.print(replica_table(members.replicas, {backend.name for backend in snapshot.backends}))
+    console.print(_routers(members, load))
     if not tracebacks:
         _print_troubles(console, members)
+    for name in sorted(_shadows(snapshot)):
+        if told := dropped_copies(name, members):
+            console.print(Text(f"\n{told}", style="yellow"))
+    for line in rollout_lines(snapshot.rollouts):
+        console.print(Text(f"\n{line}", style="yellow"))
     for replica in members.replicas:
         if tracebacks and is_long(replica.error):
             console.print(Text(f"\n{replica.replica_id}, {replica.state}:", style="red"))
@@ -41,6 +89,24 @@ def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: b
         if "\n" in replica.warning.strip():
             console.print(Text(f"\n{replica.replica_id}:", style="yellow"))
             console.print(Text(replica.warning.rstrip()))
+    _print_crash_loops(console, members, sys.maxsize if tracebacks else LINES_SHOWN)
+
+
+def standby_text(status: ControllerStatus) -> str:
+    """A controller that does not lead, in a line."""
+    leader = f"{status.leader_address} leads" if status.leader_address else "where the leader is, it does not know"
+    return f"controller {status.address}  standby: {leader}"
+
+
+def standby_json(status: ControllerStatus) -> dict[str, Any]:
+    return {"controller": status.address, "leads": False, "leader": status.leader_address}
+
+
+def _standing(status: ControllerStatus | None) -> str:
+    if status is None or not status.term:
+        return ""
+    standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
+    return f"  leader, term {status.term}{standbys}"
 
 
 def _print_troubles(console: Console, members: Members) -> None:
@@ -54,11 +120,24 @@ def _print_troubles(console: Console, members: Members) -> None:
         console.print("\nThe whole tracebacks: slotmesh status --tracebacks")
 
 
-def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
+def _print_crash_loops(console: Console, members: Members, most_lines: int) -> None:
+    for loop in crash_loops_of(members.replicas):
+        words = f"{loop.backend} is crash looping: {loop.restarts} restarts, and the last process {loop.last_exit}"
+        console.print(Text(f"\n{words}", style="red"))
+        for line in loop.last_lines[-most_lines:]:
+            console.print(Text(f"  {line}"))
+        if loop.last_lines:
+            console.print(f"All that it wrote: slotmesh logs {loop.backend}")
+
+
+def as_json(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) -> dict[str, Any]:
     """The same, as values of JSON. Times are ISO 8601 in UTC."""
-    members = snapshot.members
+    members, loads = snapshot.members, _Loads(load)
     return {
         "controller": address,
+        "leads": True,
+        "term": snapshot.controller.term if snapshot.controller is not None else 0,
+        "standbys": list(snapshot.controller.standby_addresses) if snapshot.controller is not None else [],
         "generation": members.generation,
         "revision": members.revision,
         "endpoints": [
@@ -66,6 +145,7 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "name": endpoint.name,
                 "traffic": dict(endpoint.traffic.weights) if endpoint.traffic else None,
                 "shadows": dict(endpoint.traffic.shadows) if endpoint.traffic else {},
+                **loads.of_endpoint(endpoint.name),
             }
             for endpoint in snapshot.endpoints
         ],
@@ -74,28 +154,17 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "name": backend.name,
                 "handler": backend.handler,
                 "ready_replicas": len(members.ready(backend.name)),
+                "attached_replicas": len(members.attached(backend.name)),
                 "num_replicas": backend.num_replicas,
+                "wanted_replicas": snapshot.wanted(backend),
+                **loads.of_backend(backend.name),
+                "shadow_copies": members.shadow(backend.name).copies,
+                "shadow_drops": members.shadow(backend.name).dropped,
             }
             for backend in snapshot.backends
         ],
-        "replicas": [
-            {
-                "replica_id": replica.replica_id,
-                "backend": replica.backend,
-                "state": replica.state,
-                "address": replica.address,
-                "pid": replica.pid,
-                "max_ongoing": replica.max_ongoing,
-                "error": replica.error,
-                "start_time": _iso(replica.start_time),
-                "metrics_address": replica.metrics_address,
-                "warning": replica.warning,
-                "restart_count": replica.restart_count,
-                "last_exit": replica.last_exit,
-                "version": replica.version,
-            }
-            for replica in members.replicas
-        ],
+        "rollouts": [rollout_as_json(rollout) for rollout in snapshot.rollouts],
+        "replicas": [replica_json(replica) for replica in members.replicas],
         "routers": [
             {
                 "router_id": router.router_id,
@@ -107,9 +176,41 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "start_time": _iso(router.start_time),
                 "metrics_address": router.metrics_address,
                 "version": router.version,
+                **loads.of_router(router.router_id),
             }
             for router in members.routers
         ],
+    }
+
+
+def names_in(snapshot: Snapshot) -> list[str]:
+    """Of all that there is, as `backend/NAME`."""
+    members = snapshot.members
+    return [
+        *(f"{ENDPOINT}/{it.name}" for it in snapshot.endpoints),
+        *(f"{BACKEND}/{it.name}" for it in snapshot.backends),
+        *(f"{REPLICA}/{it.replica_id}" for it in members.replicas),
+        *(f"{ROUTER}/{it.router_id}" for it in members.routers),
+    ]
+
+
+def replica_json(replica: ReplicaStatus) -> dict[str, Any]:
+    """A replica as values of JSON."""
+    return {
+        "replica_id": replica.replica_id,
+        "backend": replica.backend,
+        "state": replica.state,
+        "address": replica.address,
+        "pid": replica.pid,
+        "max_ongoing": replica.max_ongoing,
+        "error": replica.error,
+        "start_time": _iso(replica.start_time),
+        "metrics_address": replica.metrics_address,
+        "warning": replica.warning,
+        "restart_count": replica.restart_count,
+        "last_exit": replica.last_exit,
+        "last_output": replica.last_output.splitlines(),
+        "version": replica.version,
     }
 
 
@@ -126,35 +227,18 @@ def new_table(title: str, *columns: str) -> Table:
     return table
 
 
-def readiness(backend: Backend, members: Members) -> Text:
+def readiness(backend: Backend, snapshot: Snapshot) -> Text:
     """How many replicas of a backend take calls, of how many that should."""
-    ready = len(members.ready(backend.name))
-    wanted = "any" if backend.num_replicas is None else backend.num_replicas
-    enough = ready >= (1 if backend.num_replicas is None else backend.num_replicas)
-    return Text(f"{ready}/{wanted}", style="green" if enough else "yellow")
+    ready, wanted = len(snapshot.members.ready(backend.name)), snapshot.wanted(backend)
+    enough = ready >= (1 if wanted is None else wanted)
+    return Text(f"{ready}/{'any' if wanted is None else wanted}", style="green" if enough else "yellow")
 
 
-def _endpoints(endpoints: Iterable[Endpoint]) -> Table:
-    table = new_table("Endpoints", "endpoint", "traffic", "shadows")
-    for endpoint in endpoints:
-        if endpoint.traffic is None:
-            table.add_row(endpoint.name, "none: calls wait", "")
-        else:
-            table.add_row(endpoint.name, _shares(endpoint.traffic.weights), _shares(endpoint.traffic.shadows))
-    return table
-
-
-def _backends(backends: Iterable[Backend], members: Members) -> Table:
-    table = new_table("Backends", "backend", "handler", "ready")
-    for backend in backends:
-        table.add_row(backend.name, backend.handler, readiness(backend, members))
-    return table
-
-
-def _replicas(members: Members) -> Table:
+def replica_table(replicas: Iterable[ReplicaStatus], backends: Collection[str]) -> Table:
+    """A row a replica. `backends` are the names of those that there are."""
     columns = ("replica", "backend", "state", "address", "pid", "slots", "since", "version", "restarts")
     table = new_table("Replicas", *columns, "error or warning")
-    for replica in members.replicas:
+    for replica in replicas:
         table.add_row(
             replica.replica_id,
             replica.backend,
@@ -165,13 +249,51 @@ def _replicas(members: Members) -> Table:
             _clock(replica.start_time),
             replica.version,
             _restarts(replica),
-            _trouble(replica),
+            _trouble(replica, backends),
         )
     return table
 
 
-def _routers(members: Members) -> Table:
-    table = new_table("Routers", "router", "address", "table", "links", "since", "version")
+def dropped_copies(backend: str, members: Members) -> str:
+    """That a shadow did not get all copies of calls, for a person. Empty where it did."""
+    shadow = members.shadow(backend)
+    if not shadow.dropped:
+        return ""
+    share = 100 * shadow.dropped / shadow.copies
+    return (
+        f"shadow {backend}: {shadow.dropped:,} of {shadow.copies:,} copies of calls ({share:.3g} %) were dropped, "
+        "since none of its slots was free; give it more replicas, or a smaller share"
+    )
+
+
+def _shadows(snapshot: Snapshot) -> set[str]:
+    return {name for endpoint in snapshot.endpoints if endpoint.traffic for name in endpoint.traffic.shadows}
+
+
+def _endpoints(endpoints: Iterable[Endpoint], load: MeshFigures) -> Table:
+    table, loads = new_table("Endpoints", "endpoint", "traffic", "shadows", *_LOAD), _Loads(load)
+    for endpoint in endpoints:
+        shown = _shown(loads.of_endpoint(endpoint.name))
+        if endpoint.traffic is None:
+            table.add_row(endpoint.name, "none: calls wait", "", *shown)
+        else:
+            weights, shadows = endpoint.traffic.weights, endpoint.traffic.shadows
+            table.add_row(endpoint.name, _shares(weights), _shares(shadows), *shown)
+    return table
+
+
+def _backends(snapshot: Snapshot, load: MeshFigures) -> Table:
+    table, loads = new_table("Backends", "backend", "handler", "ready", "attached", *_LOAD), _Loads(load)
+    for backend in snapshot.backends:
+        attached = str(len(snapshot.members.attached(backend.name)))
+        shown = _shown(loads.of_backend(backend.name))
+        table.add_row(backend.name, backend.handler, readiness(backend, snapshot), attached, *shown)
+    return table
+
+
+def _routers(members: Members, load: MeshFigures) -> Table:
+    columns = ("router", "address", "table", "links", "since", "version", *_LOAD)
+    table, loads = new_table("Routers", *columns), _Loads(load)
     ready = members.ready()
     for router in members.routers:
         current = members.is_current(router)
@@ -183,6 +305,7 @@ def _routers(members: Members) -> Table:
             Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow"),
             _clock(router.start_time),
             router.version,
+            *_shown(loads.of_router(router.router_id)),
         )
     return table
 
@@ -198,10 +321,12 @@ def _restarts(replica: ReplicaStatus) -> str:
     return f"{replica.restart_count}: {replica.last_exit}" if replica.last_exit else str(replica.restart_count)
 
 
-def _trouble(replica: ReplicaStatus) -> Text:
+def _trouble(replica: ReplicaStatus, backends: Collection[str]) -> Text:
     """What is wrong, in a line; else the warning."""
     if error := _last_line(replica):
         return Text(error, style="red")
+    if replica.backend not in backends and replica.state in {STARTING, READY}:
+        return Text(f"no backend {replica.backend}: nobody calls it until that is applied", style="yellow")
     return Text(_first_line(replica), style="yellow")
 
 

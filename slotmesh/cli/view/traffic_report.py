@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from slotmesh.cli.snapshot import Snapshot
-from slotmesh.cli.view.report import console_of, new_table, readiness
+from slotmesh.cli.snapshot import ShiftStatus, Snapshot
+from slotmesh.cli.view.report import console_of, dropped_copies, new_table, readiness
+from slotmesh.cli.view.shifts import shift_as_json, shift_lines
 from slotmesh.spec.model import TrafficPolicy
 
 _NONE = TrafficPolicy(weights={})
 
 
-def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, out: TextIO) -> None:
+def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus | None, out: TextIO) -> None:
     """Writes the policy, a row a backend, and where it is in force. Colours only where `out` is a terminal."""
     console = console_of(out)
     console.print(f"endpoint {endpoint}  revision {revision}, {_in_force(revision, snapshot)}")
@@ -26,24 +27,33 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, out: TextIO)
             name,
             _share(traffic.weights.get(name)),
             _share(traffic.shadows.get(name)),
-            readiness(backends[name], snapshot.members) if name in backends else "",
+            readiness(backends[name], snapshot) if name in backends else "",
         )
     console.print(table)
+    for name in sorted(traffic.shadows):
+        if told := dropped_copies(name, snapshot.members):
+            console.print(told)
+    for line in shift_lines(shift) if shift is not None else ():
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def as_json(endpoint: str, revision: int, snapshot: Snapshot) -> dict[str, Any]:
+def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus | None) -> dict[str, Any]:
     """The same, as values of JSON. `revision` is in force at the routers that are `current`."""
     traffic = snapshot.traffic_of(endpoint)
+    shadows = sorted(traffic.shadows) if traffic else []
     behind = snapshot.members.behind(revision)
     return {
         "endpoint": endpoint,
         "revision": revision,
         "traffic": dict(traffic.weights) if traffic else None,
         "shadows": dict(traffic.shadows) if traffic else {},
+        "shadow_copies": {name: snapshot.members.shadow(name).copies for name in shadows},
+        "shadow_drops": {name: snapshot.members.shadow(name).dropped for name in shadows},
         "routers": [
             {"router_id": router.router_id, "address": router.address, "current": router not in behind}
             for router in snapshot.members.routers
         ],
+        "shift": None if shift is None else shift_as_json(shift),
     }
 
 

@@ -1,4 +1,4 @@
-"""The errors of replicas, in short: once for all replicas of a backend that have the same. Pure."""
+"""The errors of replicas, in short: once for all replicas of a backend that have the same; and crash loops. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from slotmesh.cli.snapshot import ReplicaStatus
+from slotmesh.cli.snapshot import FAILED, STARTING, ReplicaStatus
 
 _FRAME: Final = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ")
@@ -24,6 +24,41 @@ class Trouble:
     place: str
     """Where in the user's own files, as `/srv/app.py:12, in __init__`; empty where it is not known."""
     replicas: int
+
+
+LOOPING_AFTER: Final = 3
+"""Restarts after which a replica that is not ready is one of a crash loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """A backend whose replicas end before they are ready, again and again."""
+
+    backend: str
+    restarts: int
+    last_exit: str
+    last_lines: tuple[str, ...]
+    """What its newest process that ended has written last; none where replicas of it have said what is wrong."""
+
+
+def crash_loops_of(replicas: Iterable[ReplicaStatus]) -> list[CrashLoop]:
+    """One for each backend where there is any: that of its most restarted replica."""
+    replicas = [*replicas]
+    told = {replica.backend for replica in replicas if is_long(replica.error)}
+    worst: dict[str, ReplicaStatus] = {}
+    for replica in replicas:
+        is_looping = replica.restart_count >= LOOPING_AFTER and replica.state in {FAILED, STARTING}
+        if is_looping and replica.restart_count >= worst.get(replica.backend, replica).restart_count:
+            worst[replica.backend] = replica
+    return [
+        CrashLoop(
+            backend,
+            it.restart_count,
+            it.last_exit or "ended",
+            () if backend in told else tuple(it.last_output.splitlines()),
+        )
+        for backend, it in worst.items()
+    ]
 
 
 def troubles_of(replicas: Iterable[ReplicaStatus]) -> list[Trouble]:

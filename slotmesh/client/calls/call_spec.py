@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from slotmesh.client.calls.inherited import inherited_trace
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.traced_payload import traced_encode, traced_payloads
+from slotmesh.client.calls.traced_payload import TraceOf, current_trace, traced_encode, traced_payloads
 from slotmesh.codec import (
     OCTET_STREAM,
     PROTOBUF,
@@ -44,6 +45,7 @@ class CallSpec:
         "queue",
         "stop_generation",
         "streaming",
+        "trace_of",
         "traced",
         "wanted",
         "wire",
@@ -68,9 +70,11 @@ class CallSpec:
         """Which calls of the lane fail after a failure; 0 for those that go on."""
         self.wire = options.to_wire(method, self.stop_generation)
         """Shared by all batches; never changed."""
-        self.traced = options.traced
+        self.traced = options.traced or options.inherits
         """Whether payloads may say in which span their calls were made."""
-        self.group = None if queue.groups is None else queue.groups.of(self.wire, (wanted, options.traced))
+        self.trace_of: TraceOf = inherited_trace if options.inherits else current_trace
+        """The parent of calls that are made where it is called."""
+        self.group = None if queue.groups is None else queue.groups.of(self.wire, (wanted, self.traced))
         """Of a lane's calls: the lanes with which they share batches."""
         self.encode: Callable[[tuple[Any, ...], Mapping[str, Any]], bytes] = self._encode
         """Raises EncodeError, a TypeError."""
@@ -89,7 +93,7 @@ class CallSpec:
             self.decode = self._decoder(decoder)
             self.decode_each = self._decoder(decoder_of_each)
         if self.traced:
-            self.encode = traced_encode(self.encode)
+            self.encode = traced_encode(self.encode, self.trace_of)
 
     def streamed(self) -> CallSpec:
         """The same, for calls whose values are taken one by one. In line with the others.
@@ -113,7 +117,7 @@ class CallSpec:
         if self.content_type == PROTOBUF and self.wanted is Any and self.options.reply:
             self._refuse((), {})
         payloads = encode_arguments_of_each(self.content_type, columns)
-        return traced_payloads(payloads) if self.traced else payloads
+        return traced_payloads(payloads, self.trace_of) if self.traced else payloads
 
     def undecodable(self, error: DecodeError) -> DecodeError:
         """The error of a result that is not what was asked for."""

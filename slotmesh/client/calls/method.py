@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
 
 import grpc
 
 from slotmesh.call_options.model import OptionChanges
+from slotmesh.client.calls.call_spans import in_span, spanned
 from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.inherited import time_left_s
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.traced_payload import trace_metadata
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
@@ -25,6 +27,9 @@ from slotmesh.codec import DecodeError, EncodeError
 from slotmesh.errors import Executed
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
+
+_MAX_TIMEOUTS: Final = 256
+"""Of a view's method, for calls in calls: more than there are rounded times from a millisecond to some seconds."""
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -63,7 +68,7 @@ class Method(Generic[ResultT]):
 
         Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
         before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
-        list instead.
+        list instead. What is raised says which items failed (`failed_items`).
 
         Raises:
             TypeError: the content type cannot carry an item. No call was made.
@@ -153,7 +158,7 @@ class Method(Generic[ResultT]):
         options = spec.options.changed(**changes)
         # Calls of a lane stay in line. Others do not: what is urgent must not wait behind what is not.
         queue = spec.queue if options.ordering_key else CallQueue()
-        return Method(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
+        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
 
     def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
@@ -164,7 +169,11 @@ class Method(Generic[ResultT]):
             TypeError: the view's content type never becomes this type.
         """
         spec = self._spec
-        return Method(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+
+    def in_call(self) -> Method[ResultT]:
+        """The method for calls that are made here and now: with what they take over from the call that is executed."""
+        return self
 
     # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
 
@@ -199,3 +208,72 @@ class Method(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
+
+
+class TracedMethod(Method[ResultT]):
+    """The method of a view with the option `traced`."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        make = super().__call__
+        return spanned(self._spec, lambda: make(*args, **kwargs))
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        make = super().map
+        return spanned(self._spec, lambda: make(*columns, return_exceptions=return_exceptions))
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        with in_span(self._spec):
+            return await super().unary(*args, **kwargs)
+
+
+class InheritingMethod(Method[ResultT]):
+    """The method of a view with the option `inherits`."""
+
+    __slots__ = ("_by_timeout",)
+
+    def __init__(self, stream: CallStream, spec: CallSpec) -> None:
+        super().__init__(stream, spec)
+        self._by_timeout: dict[float | None, Method[ResultT]] = {}
+        """The same method, for calls that have so many seconds. Times left are rounded, so they are few."""
+
+    def in_call(self) -> Method[ResultT]:
+        spec, timeout_s = self._spec, time_left_s()
+        stated_s = spec.options.timeout_s
+        if timeout_s is None or (stated_s is not None and stated_s < timeout_s):
+            timeout_s = stated_s
+        method = self._by_timeout.get(timeout_s)
+        if method is None:
+            if len(self._by_timeout) >= _MAX_TIMEOUTS:
+                self._by_timeout.clear()
+            options = replace(spec.options, timeout_s=timeout_s)
+            derived = CallSpec(spec.endpoint, spec.method, options, spec.queue, spec.wanted)
+            method = self._by_timeout[timeout_s] = TracedMethod(self._stream, derived)
+        return method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        return self.in_call()(*args, **kwargs)
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        return self.in_call().map(*columns, return_exceptions=return_exceptions)
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        return await self.in_call().unary(*args, **kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        return self.in_call().stream(*args, **kwargs)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        return self.in_call().unary_stream(*args, **kwargs)
+
+    def renew(self) -> None:
+        super().renew()
+        self._by_timeout.clear()
+
+
+def method_of(stream: CallStream, spec: CallSpec) -> Method[Any]:
+    """The method whose calls are made by this spec."""
+    if spec.options.inherits:
+        return InheritingMethod(stream, spec)
+    return TracedMethod(stream, spec) if spec.options.traced else Method(stream, spec)

@@ -41,6 +41,8 @@ class ViewOptions(StatedOptions):
     """What calls of a lane do after one of them has failed."""
     traced: bool = False
     """Calls say in which OpenTelemetry span they were made."""
+    inherits: bool = False
+    """Calls that are made in a call have no more time than that has left, and say in which trace they were made."""
     reply: bool = field(init=False)
     """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 
@@ -49,6 +51,7 @@ class ViewOptions(StatedOptions):
             if value is not default:
                 _CHECKS[option.kind](option.argument, value)
         check_flag("traced", self.traced)
+        check_flag("inherits", self.inherits)
         if self.slo_at is not None and self.slo_s is not None:
             raise BadOption("slo", "and slo_at are both given; give one of them")
         if self.after_failure not in ("continue", "stop"):

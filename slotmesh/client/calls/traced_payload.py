@@ -2,7 +2,7 @@
 
 Purpose: few calls have a trace context. It goes with the payload, from where the call is made to where its batch is
 written, however often it is sent: so nothing else has a place for it, and calls without one pay nothing.
-Owner: the `CallSpec` of a view that is `traced`.
+Owner: the `CallSpec` of a view that is `traced`, or that `inherits`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from slotmesh.v1 import router_service_pb2
 from slotmesh.wire.trace_context import TraceContext, columns_of, is_tracestate
 
 Encode = Callable[[tuple[Any, ...], Mapping[str, Any]], bytes]
+TraceOf = Callable[[], TraceContext | None]
+"""The trace of where it is called."""
 
 
 class TracedPayload(bytes):
@@ -24,19 +26,19 @@ class TracedPayload(bytes):
     trace: TraceContext
 
 
-def traced_encode(encode: Encode) -> Encode:
-    """Encodes arguments, and notes the span in which that is done."""
+def traced_encode(encode: Encode, trace_of: TraceOf) -> Encode:
+    """Encodes arguments, and notes the trace of where that is done."""
 
     def encoded(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        (payload,) = traced_payloads([encode(args, kwargs)])
+        (payload,) = traced_payloads([encode(args, kwargs)], trace_of)
         return payload
 
     return encoded
 
 
-def traced_payloads(payloads: list[bytes]) -> list[bytes]:
-    """The payloads of calls that are made now, with the span that is current; as they are where there is none."""
-    context = current_trace()
+def traced_payloads(payloads: list[bytes], trace_of: TraceOf) -> list[bytes]:
+    """The payloads of calls that are made now, with the trace that is known here; as they are where there is none."""
+    context = trace_of()
     if context is None:
         return payloads
     traced = list(map(TracedPayload, payloads))

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.prompt_writer import PromptWriter
 from slotmesh.status import from_rpc_error, from_wire, is_unknown_there
@@ -71,7 +72,7 @@ class DirectReplicaLink:
         self._channel = open_channel(address)
         stub: Any = direct_service_pb2_grpc.DirectServiceStub(self._channel)
         self._stream = stub.Attach()
-        self._writer: PromptWriter[Request] = PromptWriter(self._stream.write)
+        self._writer: PromptWriter[Request] = PromptWriter(writer_of(self._stream))
         self._last_call_id = 0
         self._last_number = 0
         self._slot_of: dict[int, int] = {}

@@ -3,8 +3,8 @@
 Purpose: waits for a slot in a task of its own, so that whoever is cancelled meanwhile loses nothing.
 Invariants: a slot that was granted is taken, or given back. Abandoning it withdraws it at the router; where the reply
 is here already, the slot goes back; so does one whose reply was under way just then, which the same request id brings
-once more. It goes on at another router where one was lost: nothing was executed, and at the same router the same
-request id brings the same slot.
+once more. A router that does not answer in time has granted none, or one that goes back. It goes on at another router
+where one was lost: nothing was executed, and at the same router the same request id brings the same slot.
 Owner: whoever reserves.
 """
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import grpc
 
@@ -22,10 +23,14 @@ from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.lease import RELEASE_S, SlotLease
 from slotmesh.client.slots.slot_rpcs import CLOSED, Stub
 from slotmesh.client.slots.terms import Terms
-from slotmesh.errors import Executed, Failure
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import slot_service_pb2
 
 ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
+
+_NO_ANSWER: Final = (
+    "the router has not answered in the time that the reservation may wait; a slot that it grants goes back"
+)
 
 
 class Reserving:
@@ -72,6 +77,9 @@ class Reserving:
         if isinstance(outcome, Failure):
             if self._is_abandoned and outcome.executed is Executed.UNKNOWN:
                 await self._recall()
+            elif outcome.reason is Reason.DEADLINE_RUNNING:
+                self._client.start(self._recall(), name=f"slotmesh-client-recall-{self._terms.endpoint}")
+                return replace(outcome, reason=Reason.NO_SLOT, executed=Executed.NO, message=_NO_ANSWER)
             return outcome
         lease = SlotLease(self._client, self._terms, outcome.slot)
         if self._is_abandoned:
@@ -89,7 +97,7 @@ class Reserving:
         return self._call
 
     async def _recall(self) -> None:
-        """The rpc was withdrawn, and perhaps granted before: without time to wait, its id brings that slot or none."""
+        """The rpc has ended here, and was perhaps granted: without time to wait, its id brings that slot or none."""
         request = self._terms.to_wire(self._request_id, 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):

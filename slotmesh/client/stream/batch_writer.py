@@ -13,10 +13,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from slotmesh.batch_payloads import write
 from slotmesh.client.calls.traced_payload import write_traces
 from slotmesh.client.stream.outgoing_chunks import OutgoingChunks
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
+from slotmesh.wire.features import BLOCKS, CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.wire.limits import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class BatchWriter:
         """`default_wire`: the options that the stream was opened with. `features`: what its router knows."""
         self._default_wire = default_wire
         self._columns = ORDERING_KEYS in features
+        self._blocks = BLOCKS in features
         self.cuts = CHUNKS in features
         """Whether large payloads travel in chunks."""
         self.large_beside = LARGE_BESIDE in features
@@ -55,10 +57,8 @@ class BatchWriter:
             self._add(frame, part, ids, payloads, part.specs)
         elif part.specs is None:
             wire = part.spec.wire
-            if wire is self._default_wire:
-                frame.batches.add(first_call_id=first, payloads=payloads)
-            else:
-                frame.batches.add(first_call_id=first, payloads=payloads, options=wire)
+            options = None if wire is self._default_wire else wire
+            write(frame.batches.add(first_call_id=first, options=options), payloads, as_block=self._blocks)
         else:
             self._add(frame, part, range(first, first + part.count), payloads, part.specs)
 
@@ -123,7 +123,7 @@ class BatchWriter:
                     self.chunks.add(part, call_id)
             batch.payloads.extend(b"" if len(each) > CHUNK_BYTES else each for each in payloads)
         else:
-            batch.payloads.extend(payloads)
+            write(batch, payloads, as_block=self._blocks)
         if part.spec.traced:
             write_traces(batch, payloads)
         return batch

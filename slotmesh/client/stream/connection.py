@@ -36,6 +36,7 @@ from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_to_wire
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2
 from slotmesh.wire import features
@@ -202,7 +203,7 @@ class Connection:
             if with_session:
                 self._identify(opening)
             with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
-                await call.write(Request(open=opening))
+                await writer_of(call)(Request(open=opening))
             response = await call.read()
             if response is grpc.aio.EOF:
                 return _NO_ANSWER

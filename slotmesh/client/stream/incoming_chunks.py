@@ -7,7 +7,7 @@ Owner: the `RouterLink` of one connection; what had come on a broken one comes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from slotmesh.client.stream.pending_calls import PendingCalls
@@ -45,7 +45,7 @@ class IncomingChunks:
         except BadChunk:
             del self._assemblies[call_id]
 
-    def complete(self, call_ids: list[int], payloads: list[bytes], sizes: list[int]) -> list[int]:
+    def complete(self, call_ids: Sequence[int], payloads: list[bytes], sizes: list[int]) -> list[int]:
         """Puts the payloads that came in chunks at their places. Returns calls that wait for one that is not there."""
         lost: list[int] = []
         for at, (call_id, size) in enumerate(zip(call_ids, sizes, strict=True)):

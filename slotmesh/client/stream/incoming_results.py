@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from slotmesh.batch_payloads import list_of, mistake_of
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.outcomes import deliver, deliver_scattered, fail, finish
 from slotmesh.client.stream.incoming_chunks import PAYLOAD_LOST, IncomingChunks
@@ -18,8 +19,10 @@ from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.scattered_ids import are_scattered, ascending
 from slotmesh.client.values.incoming_values import ArrivingValues
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.outcome_ids import ids_of_results, ranges_of_failed
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.ranges import merged
 
 OnUnstarted = Callable[[CallSpec, bytes, Any, float], None]
 """Hears of calls that are to be made again elsewhere: what they are, their payload, who waits, and since when."""
@@ -49,10 +52,12 @@ class IncomingResults:
         pending = self._pending
         before = pending.calls
         for batch in frame.batches:
+            if mistake := mistake_of(batch):
+                raise ValueError(": ".join(mistake))
             if batch.partial:
                 self._accept_values(batch)
                 continue
-            ids, payloads, content_type = batch.call_ids[:], batch.payloads[:], batch.content_type
+            ids, payloads, content_type = ids_of_results(batch), list_of(batch), batch.content_type
             if len(ids) != len(payloads):
                 raise ValueError(f"a batch of {len(ids)} ids with {len(payloads)} payloads")
             if sizes := batch.chunked_sizes[:]:
@@ -68,7 +73,10 @@ class IncomingResults:
                 deliver(part, at, payloads[start : start + count], content_type)
                 part.settled(at, count)
         for errors in frame.errors:
-            self._fail(errors.call_ids[:], from_wire(errors.failure))
+            ids = errors.call_ids[:]
+            for first, last in merged(ranges_of_failed(errors)):
+                ids += pending.ids_within(first, last)
+            self._fail(ids, from_wire(errors.failure))
         for ended in frame.done:
             for part, at, _, count in pending.settle(pending.ids_within(ended.first, ended.last)):
                 finish(part, at, count)
@@ -87,7 +95,7 @@ class IncomingResults:
 
     def _accept_values(self, batch: call_pb2.ResultBatch) -> None:
         """Of calls that go on."""
-        ids, payloads = batch.call_ids[:], batch.payloads[:]
+        ids, payloads = ids_of_results(batch), list_of(batch)
         if len(ids) != len(payloads):
             raise ValueError(f"{len(ids)} ids with {len(payloads)} values")
         if sizes := batch.chunked_sizes[:]:

@@ -25,6 +25,7 @@ from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.client.values.incoming_values import ArrivingValues
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.v1 import router_service_pb2
@@ -64,7 +65,7 @@ class OutgoingFrames:
         self._large = 0, 0
         """Id and bytes of the newest call that left here with more bytes than the window, beside the others."""
         self._loop = asyncio.get_running_loop()
-        self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
+        self._pump: StreamPump[Request] = StreamPump(writer_of(call), self._next_frame)
         self._pacer = Pacer(self._pump.wake)
         self._recalls = RecallWatch(pending, self._pump.wake)
         self._resends = Resends(pending.parts())

@@ -10,7 +10,7 @@ Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.sent_parts import SentPart
@@ -58,7 +58,7 @@ class PendingCalls:
         self.calls += part.count
         self.nbytes += part.nbytes
 
-    def settle(self, ids: list[int]) -> Iterator[Settled]:
+    def settle(self, ids: Sequence[int]) -> Iterator[Settled]:
         """Finds the calls with these ids, which are unanswered no longer, in slices of neighbours.
 
         The walk of `Ledger.slices`, written out: a generator within a generator is 8 % of what single calls cost here.
@@ -80,7 +80,7 @@ class PendingCalls:
                 yield from self._settle_singly(part, at, start, count)
             start += count
 
-    def settle_scattered(self, ids: list[int]) -> Iterator[SettledPlaces]:
+    def settle_scattered(self, ids: Sequence[int]) -> Iterator[SettledPlaces]:
         """As `settle`, for ids that ascend, with many gaps: a list of places for each part, instead of slices."""
         start, total = 0, len(ids)
         while start < total:

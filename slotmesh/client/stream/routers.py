@@ -58,6 +58,15 @@ class Routers:
         self._slot_stubs: dict[str, slot_service_pb2_grpc.SlotServiceStub] = {}
         self._closing: dict[asyncio.Task[None], grpc.aio.Channel] = {}
 
+    def follow(self, addresses: Iterable[str]) -> None:
+        """These are the routers of the mesh, as who knows them says: in place of what was given before.
+
+        None changes nothing: they may be about to come back. May be called in any thread.
+        """
+        named = tuple(dict.fromkeys(address for address in addresses if _is_address(address)))
+        if named:
+            self.given = named
+
     def learn(self, addresses: Iterable[str]) -> None:
         """A router has named the others. Names that are no addresses are passed over."""
         named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if _is_address(address)))

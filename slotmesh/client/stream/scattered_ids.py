@@ -5,11 +5,12 @@ Slices are what results usually come in, and what is cheapest. Where most slices
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from operator import eq, sub
 
 
-def are_scattered(ids: list[int]) -> bool:
+def are_scattered(ids: Sequence[int]) -> bool:
     """Whether so few of these ids follow their neighbour that slices are no gain. One look where all follow."""
     count = len(ids)
     if count < 2 or (ids[-1] - ids[0] == count - 1 and ids[1] - ids[0] == 1 and ids[count // 2] - ids[0] == count // 2):
@@ -18,7 +19,7 @@ def are_scattered(ids: list[int]) -> bool:
     return following * 2 < count - 1
 
 
-def ascending(ids: list[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
+def ascending(ids: Sequence[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
     """Both in the order of the ids. Of an id that stands there twice, the first one stays first."""
     order = sorted(range(len(ids)), key=ids.__getitem__)
     return [ids[at] for at in order], [payloads[at] for at in order]

@@ -7,6 +7,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -19,7 +20,7 @@ from slotmesh.client.mesh import Mesh
 from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.direct import SyncDirectLanes
-from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.method import SyncMethod, sync_method_of
 from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll
 from slotmesh.slots.limits import DEFAULT_LEASE_S
 
@@ -42,7 +43,7 @@ class SyncMethodSpace:
             with self._thread.lock:
                 method = self._methods.get(name)
                 if method is None:
-                    method = self._methods[name] = SyncMethod(self._thread, self._space.method(name))
+                    method = self._methods[name] = sync_method_of(self._thread, self._space.method(name))
         return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +56,13 @@ class SyncMethodSpace:
         method = self.method(name)
         self.__dict__[name] = method  # from now on found without coming here
         return method
+
+    def __dir__(self) -> list[str]:
+        """Our own names, and the handler's methods. Where they are not known a router is asked, for a second."""
+        if not self._space._remote_methods:
+            with suppress(Exception):  # whoever presses Tab gets what is known
+                self._thread.outcome_of_more(self._space._learn_methods)
+        return sorted({*super().__dir__(), *self._space._remote_methods})
 
     def __repr__(self) -> str:
         return repr(self._space)

@@ -67,6 +67,19 @@ class SyncMesh:
             endpoint = self._endpoints.setdefault(name, made)
         return endpoint
 
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """The endpoints that there are, by name, each with the names of the methods that can be called.
+
+        Methods are those that replicas have told the router that is asked; empty where none is ready. From then on they
+        are among the attributes of the endpoints (`dir`), so that shells complete them.
+
+        Raises:
+            RuntimeError: the mesh is closed, or was used before this process was forked.
+            SlotmeshError: no router has answered.
+        """
+        self._thread.start()
+        return self._thread.outcome_of_more(self._mesh.endpoints)
+
     def reserve_all(self, *endpoints: str | SyncEndpoint, **arguments: Unpack[AllArguments]) -> SyncReservationOfAll:
         """Slots of several endpoints, all or none: `with mesh.reserve_all("prefill", "decode") as (p, d)`.
 

@@ -6,13 +6,15 @@ raised there, and a lane's calls are in the order in which they were handed over
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from slotmesh.call_options.model import OptionChanges
-from slotmesh.client.calls.method import Method
+from slotmesh.client.calls.method import InheritingMethod, Method
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.values import SyncValueStream
 
@@ -125,7 +127,7 @@ class SyncMethod(Generic[ResultT]):
             TypeError: there is no such option, or results of the new content type never become the type wanted.
         """
         with self._thread.lock:
-            return SyncMethod(self._thread, self._method.options(**changes))
+            return sync_method_of(self._thread, self._method.options(**changes))
 
     def returning(self, result_type: type[OtherT]) -> SyncMethod[OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
@@ -136,10 +138,55 @@ class SyncMethod(Generic[ResultT]):
             TypeError: the view's content type never becomes this type.
         """
         with self._thread.lock:
-            return SyncMethod(self._thread, self._method.returning(result_type))
+            return sync_method_of(self._thread, self._method.returning(result_type))
 
     def _begin_map(self, keeps_failures: bool, future: CallFuture[Any], payloads: list[bytes]) -> None:
         future.follow(self._method.submit_map(payloads, keeps_failures=keeps_failures))
 
     def __repr__(self) -> str:
         return repr(self._method)
+
+
+class SyncInheritingMethod(SyncMethod[ResultT]):
+    """The method of a view with the option `inherits`: what calls take over is known in the thread that makes them."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+        return self._in_call()(*args, **kwargs)
+
+    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+        return self._in_call().future(*args, **kwargs)
+
+    def map(
+        self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
+    ) -> list[ResultT]:
+        return self._in_call().map(*columns, return_exceptions=return_exceptions, timeout=timeout)
+
+    def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        result: ResultT = self._thread.outcome(
+            self._thread.start_task, (self._unary, (copy_context(), args, kwargs), {})
+        )
+        return result
+
+    def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+        stream = partial(copy_context().run, self._method.stream, *args, **kwargs)
+        return SyncValueStream(self._thread, self._thread.call(stream))
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+        stream = partial(copy_context().run, self._method.unary_stream, *args, **kwargs)
+        return SyncValueStream(self._thread, self._thread.call(stream))
+
+    def _in_call(self) -> SyncMethod[ResultT]:
+        with self._thread.lock:
+            return SyncMethod(self._thread, self._method.in_call())
+
+    async def _unary(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ResultT:
+        """In the client's thread, as if it were the one that makes the call."""
+        call = self._method.unary(*args, **kwargs)
+        return await asyncio.get_running_loop().create_task(call, context=context)
+
+
+def sync_method_of(thread: ClientThread, method: Method[Any]) -> SyncMethod[Any]:
+    """The method, for threads."""
+    return (SyncInheritingMethod if isinstance(method, InheritingMethod) else SyncMethod)(thread, method)

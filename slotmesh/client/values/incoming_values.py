@@ -8,7 +8,7 @@ Owner: the `RouterLink` of one connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slotmesh.client.calls.outcomes import other_content_type
 from slotmesh.client.calls.sent_parts import SentPart
@@ -32,7 +32,7 @@ class ArrivingValues:
         self.unacknowledged: dict[CallValues, None] = {}
         """To be read: `take_frame` may have something to give."""
 
-    def accept(self, ids: list[int], payloads: list[bytes], content_type: str) -> None:
+    def accept(self, ids: Sequence[int], payloads: list[bytes], content_type: str) -> None:
         """The next values of these calls; an id appears once for each value."""
         before, values = 0, None
         for call_id, payload in zip(ids, payloads, strict=True):

@@ -87,6 +87,28 @@ async def test_two_that_want_the_same_in_either_order(slots: FakeSlots, mesh: sl
     assert slots.table.most_held == {"a": 1, "b": 1}
 
 
+async def test_a_router_that_stands_still_for_a_try_is_asked_again(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
+    slots.table.permits.update(prefill=1, decode=1)
+    replies = slots.hold_reply("ReserveSlot")
+    entering = asyncio.create_task(mesh.reserve_all("prefill", "decode", timeout=60).__aenter__())
+    await slots.until(lambda: slots.cancelled.count("ReserveSlot") == 2)  # their rpcs ran out of time
+    replies.set()
+    for slot in await entering:
+        await slot.work(1)
+    await slots.until_free()
+    assert slots.table.most_held == {"prefill": 1, "decode": 1}
+
+
+async def test_a_router_that_does_not_answer_in_time_has_no_slot(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
+    replies = slots.hold_reply("ReserveSlot")
+    with pytest.raises(slotmesh.NoSlot, match="the router has not answered in the time"):
+        async with mesh.endpoint("prefill").reserve(timeout=0.05):
+            raise AssertionError
+    replies.set()
+    await slots.until_free()
+    assert slots.table.states() == ["released"]
+
+
 async def test_one_that_is_not_to_be_had_at_all(slots: FakeSlots, mesh: slotmesh.Mesh) -> None:
     slots.table.permits["prefill"] = 0
     slots.failures["ReserveSlot"] = Failure(reason=Reason.ENDPOINT_NOT_FOUND, message="no such endpoint")

@@ -11,6 +11,7 @@ import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed
 from tests.support.fakes.slot_service import FakeSlots
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -100,6 +101,8 @@ async def test_a_call_that_found_no_router_was_not_executed(slots: FakeSlots) ->
     async with slotmesh.connect(slots.address, connect_timeout=0.2) as mesh:
         async with mesh.endpoint("decode").reserve() as slot:
             await slots.stop()
+            # Until gRPC knows, a call goes out on the old connection, and nobody can tell what became of it.
+            await wait_until(lambda: not mesh._routers.is_connected(slots.address), what="the end of the connection")
             with pytest.raises(slotmesh.RouterLost) as caught:
                 await slot.generate(1)
         assert caught.value.executed is Executed.NO

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -177,6 +179,21 @@ class _Older(slot_service_pb2_grpc.SlotServiceServicer):
         raise NotImplementedError
 
 
+@asynccontextmanager
+async def _served(older: _Older, direct: Any = None) -> AsyncIterator[str]:
+    """An older replica that runs; its address."""
+    server = grpc.aio.server(options=server_options())
+    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
+    if direct is not None:
+        direct_service_pb2_grpc.add_DirectServiceServicer_to_server(direct, server)
+    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield older.address
+    finally:
+        await server.stop(0)
+
+
 class _Silent(direct_service_pb2_grpc.DirectServiceServicer):
     """Takes slots and calls, and says nothing more."""
 
@@ -202,35 +219,24 @@ class _Featureless(direct_service_pb2_grpc.DirectServiceServicer):
 
 @pytest.mark.parametrize("knows_the_service", [False, True])
 async def test_an_older_replica_is_refused_clearly(knows_the_service: bool) -> None:
-    older, server = _Older(), grpc.aio.server(options=server_options())
-    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
-    if knows_the_service:
-        direct_service_pb2_grpc.add_DirectServiceServicer_to_server(_Featureless(), server)
-    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    async with slotmesh.connect(older.address) as mesh:
-        lanes = mesh.endpoint("e").direct()
-        with pytest.raises(slotmesh.NotImplementedByPeer, match=r"replica old .* has no direct lanes") as caught:
-            await lanes.echo()
-        assert caught.value.executed is Executed.NO
-        # gRPC tells a stream that a peer does not know, or that it broke while it wrote: then it is tried once more.
-        await wait_until(lambda: older.released == older.reserved, what="what was reserved is given back")
-    await server.stop(0)
+    older = _Older()
+    async with _served(older, _Featureless() if knows_the_service else None) as address:
+        async with slotmesh.connect(address) as mesh:
+            lanes = mesh.endpoint("e").direct()
+            with pytest.raises(slotmesh.NotImplementedByPeer, match=r"replica old .* has no direct lanes") as caught:
+                await lanes.echo()
+            assert caught.value.executed is Executed.NO
+            await wait_until(lambda: older.released == older.reserved, what="what was reserved is given back")
 
 
 async def test_a_replica_that_says_nothing_for_a_whole_lease_is_lost() -> None:
-    older, silent, server = _Older(), _Silent(), grpc.aio.server(options=server_options())
-    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
-    direct_service_pb2_grpc.add_DirectServiceServicer_to_server(silent, server)
-    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    async with slotmesh.connect(older.address) as mesh:
+    older, silent = _Older(), _Silent()
+    async with _served(older, silent) as address, slotmesh.connect(address) as mesh:
         call = mesh.endpoint("e").direct(ttl=0.3).echo()
         with pytest.raises(slotmesh.ReplicaLost, match=r"answered no renewal for 0\.3 s") as caught:
             await call
         assert caught.value.executed is Executed.UNKNOWN
         assert (silent.calls, caught.value.replica_id) == (1, "old")
-    await server.stop(0)
 
 
 async def test_a_block_that_is_cancelled_while_it_is_left_gives_its_slots_back(

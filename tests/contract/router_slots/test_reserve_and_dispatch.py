@@ -45,7 +45,7 @@ class TestReserveAndDispatch:
         (reports,) = mesh.controller.reports_of.values()
         await wait_until(lambda: reports[-1].loads[0].slot_calls == 1, what="a report")
         load = reports[-1].loads[0]
-        assert (load.backend, load.ongoing) == ("b", 0)
+        assert (load.backend, load.ongoing) == ("b", 1)
         assert abs(load.sample_time.ToSeconds() - time.time()) < 600
         running.cancel()
 

@@ -1,4 +1,4 @@
-"""Health and reflection of every server of the mesh."""
+"""Health of every server of the mesh."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2
-from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from slotmesh.runtime import health
 from tests.contract.server.served_router import SERVICE, Setting, StatusCode, failure
@@ -78,43 +75,3 @@ async def test_list_has_all_services(setting: Setting) -> None:
     statuses = {service: each.status for service, each in (await rpc(b"", timeout=5)).statuses.items()}
     serving_now = health_pb2.HealthCheckResponse.SERVING
     assert statuses == {"": serving_now, SERVICE: serving_now, health.SERVICE: serving_now}
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_reflection_lists_and_describes(setting: Setting, version: str) -> None:
-    rpc = setting[2].stream_stream(
-        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-        reflection_pb2.ServerReflectionRequest.SerializeToString,
-        reflection_pb2.ServerReflectionResponse.FromString,
-    )
-    asked = rpc(timeout=5)
-
-    async def ask(**question: Any) -> Any:
-        await asked.write(reflection_pb2.ServerReflectionRequest(**question))
-        return await asked.read()
-
-    listed = {each.name for each in (await ask(list_services="")).list_services_response.service}
-    assert listed == {
-        SERVICE,
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1.ServerReflection",
-        "grpc.reflection.v1alpha.ServerReflection",
-    }
-
-    def methods(answer: Any, service: str) -> set[str]:
-        for raw in answer.file_descriptor_response.file_descriptor_proto:
-            for each in descriptor_pb2.FileDescriptorProto.FromString(raw).service:
-                if each.name == service:
-                    return {method.name for method in each.method}
-        return set()
-
-    assert "StreamCalls" in methods(await ask(file_containing_symbol=SERVICE), "RouterService")
-    assert methods(await ask(file_containing_symbol="grpc.health.v1.Health"), "Health") == {"Check", "Watch", "List"}
-    # Details of errors can be shown.
-    info = await ask(file_containing_symbol=error_details_pb2.ErrorInfo.DESCRIPTOR.full_name)
-    assert info.file_descriptor_response.file_descriptor_proto
-    unknown = await ask(file_containing_symbol="no.such.Symbol")
-    assert unknown.error_response.error_code == StatusCode.NOT_FOUND.value[0]
-    await asked.done_writing()
-    assert await asked.read() is grpc.aio.EOF

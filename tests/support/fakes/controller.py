@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
+from slotmesh.errors import Failure
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.server import GrpcServer
+from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -69,55 +71,95 @@ def table(
     )
 
 
+Frames: TypeAlias = asyncio.Queue[membership_service_pb2.AttachRouterResponse]
+
+
 class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
     """Pushes each table to every router that is attached, and the newest one to those that attach later."""
 
     def __init__(self) -> None:
         self.address = ""
+        self.term = 0
+        """Under which it says what it says; 0: as controllers of older versions, which do not say."""
+        self.controllers: list[str] = []
+        """Where it says that controllers are."""
+        self.refusal: Failure | None = None
+        """What it refuses routers with."""
         self.hellos: list[membership_service_pb2.RouterHello] = []
         self.reports: list[membership_service_pb2.RouterReport] = []
         """Of all routers."""
+        self.requests: list[membership_service_pb2.TableRequest] = []
+        """Of whole tables, in place of deltas."""
         self.reports_of: dict[str, list[membership_service_pb2.RouterReport]] = {}
         """By router id."""
-        self._newest: membership_service_pb2.RoutingTable | None = None
-        self._attached: set[asyncio.Queue[membership_service_pb2.RoutingTable]] = set()
+        self._newest: membership_service_pb2.AttachRouterResponse | None = None
+        self._attached: set[Frames] = set()
+        self._writing: set[asyncio.Future[None]] = set()
 
     def push(self, wire: membership_service_pb2.RoutingTable) -> None:
         """The routers get this table next."""
-        self._newest = wire
-        for tables in self._attached:
-            tables.put_nowait(wire)
+        self._newest = membership_service_pb2.AttachRouterResponse(table=wire)
+        for frames in self._attached:
+            frames.put_nowait(self._newest)
+
+    def push_delta(self, wire: membership_service_pb2.RoutingTableDelta) -> None:
+        """The routers that are attached get this delta next."""
+        for frames in self._attached:
+            frames.put_nowait(membership_service_pb2.AttachRouterResponse(delta=wire))
+
+    def forget(self) -> None:
+        """The streams of all routers end, and those that attach again get nothing before the next push."""
+        self._newest = None
+        self.cut()
+
+    def cut(self) -> None:
+        """Ends the streams of all routers that are attached."""
+        for writing in self._writing:
+            writing.cancel()
 
     async def AttachRouter(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:
-        tables: asyncio.Queue[membership_service_pb2.RoutingTable] = asyncio.Queue()
+        if self.refusal is not None:
+            raise to_exception(self.refusal)
+        frames: Frames = asyncio.Queue()
         if self._newest is not None:
-            tables.put_nowait(self._newest)
-        self._attached.add(tables)
-        writing = asyncio.ensure_future(_write(context, tables))
-        reports: list[membership_service_pb2.RouterReport] = []
+            frames.put_nowait(self._newest)
+        self._attached.add(frames)
+        writing = asyncio.ensure_future(self._write(context, frames))
+        self._writing.add(writing)
+        reading = asyncio.ensure_future(self._read(context))
         try:
-            while (request := await read_request(context)) is not None:
-                if request.WhichOneof("frame") == "hello":
-                    self.hellos.append(request.hello)
-                    self.reports_of[request.hello.router_id] = reports
-                else:
-                    self.reports.append(request.report)
-                    reports.append(request.report)
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._attached.discard(tables)
-            writing.cancel()
+            self._attached.discard(frames)
+            self._writing.discard(writing)
+            for each in (reading, writing):
+                each.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+
+    async def _read(self, context: Context) -> None:
+        reports: list[membership_service_pb2.RouterReport] = []
+        while (request := await read_request(context)) is not None:
+            if request.WhichOneof("frame") == "hello":
+                self.hellos.append(request.hello)
+                self.reports_of[request.hello.router_id] = reports
+            elif request.WhichOneof("frame") == "table_request":
+                self.requests.append(request.table_request)
+            else:
+                self.reports.append(request.report)
+                reports.append(request.report)
+
+    async def _write(self, context: Context, frames: Frames) -> None:
+        while True:
+            said = membership_service_pb2.AttachRouterResponse(term=self.term, controller_addresses=self.controllers)
+            said.MergeFrom(await frames.get())
+            await context.write(said)
 
     async def AttachReplica(  # type: ignore[override]  # it aborts
         self, request_iterator: object, context: Context
     ) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only routers attach here")
-
-
-async def _write(context: Context, tables: asyncio.Queue[membership_service_pb2.RoutingTable]) -> None:
-    while True:
-        await context.write(membership_service_pb2.AttachRouterResponse(table=await tables.get()))
 
 
 @asynccontextmanager

@@ -6,23 +6,36 @@ Held to the same contract tests as the real ones: tests/contract/test_controller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from controller_service.shell.launchers.protocol import Exit, LaunchFailed, LaunchOrder, OnExit
+from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit
 
 
 class FakeLauncher:
     """Implements `Launcher`. Replicas end as soon as they are asked to, unless they are `stubborn`."""
 
-    def __init__(self, on_exit: OnExit, *, on_start: Callable[[LaunchOrder], None] | None = None) -> None:
-        self.running: dict[str, LaunchOrder] = {}
-        self.started: list[LaunchOrder] = []
+    def __init__(
+        self,
+        on_exit: OnExit,
+        *,
+        on_start: Callable[[Instance], None] | None = None,
+        found: Sequence[Instance] = (),
+        mint_id: Callable[[str], str] | None = None,
+    ) -> None:
+        """`found` were started by an earlier life of the controller, and run."""
+        self._mint_id = mint_id
+        self.running: dict[str, Instance] = {it.replica_id: it for it in found}
+        self.started: list[Instance] = []
         self.stopped: list[str] = []
         """Ids, in the order in which they were asked to end."""
+        self.killed: list[str] = []
         self.stubborn: set[str] = set()
         """Ids of replicas that end only when they are killed."""
+        self.unkillable: set[str] = set()
+        """Ids of replicas whose process is not reaped even then, until a test says so."""
         self.refusal = ""
         """Why nothing can be started; empty where it can."""
+        self.is_left = False
         self._on_exit = on_exit
         self._on_start = on_start
         self._killing: dict[str, asyncio.TimerHandle] = {}
@@ -32,14 +45,18 @@ class FakeLauncher:
     def launches(self) -> bool:
         return True
 
-    async def start(self, order: LaunchOrder) -> int:
-        if self.refusal:
-            raise LaunchFailed(self.refusal)
-        self.running[order.replica_id] = order
-        self.started.append(order)
-        if self._on_start is not None:
-            asyncio.get_running_loop().call_soon(self._on_start, order)
-        return 10_000 + len(self.started)
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        present = [it for it in self.running.values() if it.order == order and it.replica_id not in self._killing]
+        for _ in range(count - len(present)):
+            if self.refusal:
+                raise LaunchFailed(self.refusal)
+            number = len(self.started) + 1
+            replica_id = self._mint_id(order.backend) if self._mint_id else f"{order.backend}-{number}"
+            instance = Instance(replica_id=replica_id, order=order, pid=10_000 + number)
+            self.running[instance.replica_id] = instance
+            self.started.append(instance)
+            if self._on_start is not None:
+                asyncio.get_running_loop().call_soon(self._on_start, instance)
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         if replica_id not in self.running or replica_id in self._killing:
@@ -51,6 +68,22 @@ class FakeLauncher:
             grace_s if replica_id in self.stubborn else 0.0, self.exit, replica_id, how
         )
 
+    def kill(self, replica_id: str) -> None:
+        if replica_id not in self.running:
+            return
+        self.killed.append(replica_id)
+        if timer := self._killing.pop(replica_id, None):
+            timer.cancel()
+        loop = asyncio.get_running_loop()
+        delay_s = 3600.0 if replica_id in self.unkillable else 0.0
+        self._killing[replica_id] = loop.call_later(delay_s, self.exit, replica_id)
+
+    def observe(self) -> Sequence[Instance]:
+        return [*self.running.values()]
+
+    async def leave(self) -> None:
+        self.is_left = True
+
     async def close(self) -> None:
         for replica_id in [*self.running]:
             self.stop(replica_id, grace_s=0.1)
@@ -58,11 +91,18 @@ class FakeLauncher:
             self._emptied.clear()
             await self._emptied.wait()
 
-    def exit(self, replica_id: str, how: str = "was killed by SIGKILL") -> None:
+    def exit(self, replica_id: str, how: str = "was killed by SIGKILL", last_output: str = "") -> None:
         """The replica's process ends, now."""
         if self.running.pop(replica_id, None) is None:
             return
         if timer := self._killing.pop(replica_id, None):
             timer.cancel()
-        self._on_exit(Exit(replica_id=replica_id, how=how, failed=how != "exited with status 0"))
+        exit_ = Exit(
+            replica_id=replica_id,
+            how=how,
+            failed=how != "exited with status 0",
+            was_killed="SIGKILL" in how,
+            last_output=last_output,
+        )
+        self._on_exit(exit_)
         self._emptied.set()

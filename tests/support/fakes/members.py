@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import grpc
 
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.v1 import membership_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
@@ -42,8 +43,15 @@ class _Member(ABC):
         """Opens the stream and says hello."""
         self.is_ended, self.ended = False, None
         self._call = self._open()
-        await self._call.write(self._hello())
+        self._write = writer_of(self._call)
+        await self._write(self._hello())
         self._reading = asyncio.create_task(self._read())
+
+    async def move(self, channel: grpc.aio.Channel) -> None:
+        """Attaches to another controller."""
+        await self.cut()
+        self.stub = MembershipServiceStub(channel)
+        await self.attach()
 
     async def cut(self) -> None:
         """The connection breaks, without a word."""
@@ -59,7 +67,7 @@ class _Member(ABC):
     async def send(self, frame: Any) -> None:
         """One frame after another: what a test says, and what the member answers by itself."""
         async with self._writing:
-            await self._call.write(frame)
+            await self._write(frame)
 
     @abstractmethod
     def _open(self) -> Any: ...
@@ -101,6 +109,8 @@ class FakeReplica(_Member):
         self.generation = ""
         self.newest_epoch = 0
         self.process = ""
+        self.terms: set[int] = set()
+        """Under which it was told anything."""
 
     async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
         """Says how it does; `state` is the name of a ReplicaState without its prefix."""
@@ -164,6 +174,7 @@ class FakeReplica(_Member):
         )
 
     async def _received(self, frame: pb.AttachReplicaResponse) -> None:
+        self.terms.add(frame.term)
         match frame.WhichOneof("frame"):
             case "configuration":
                 self.configurations.append(frame.configuration)
@@ -185,8 +196,17 @@ class FakeRouter(_Member):
         self.router_id = router_id
         self.address = address
         self.tables: list[pb.RoutingTable] = []
+        self.known_features: list[str] = []
+        self.deltas: list[pb.RoutingTableDelta] = []
+        """Sent where `known_features` names them. They do not change `table`."""
         self.brings: pb.RoutingTable | None = None
         """The table in force that it tells of when it attaches."""
+        self.incarnation = secrets.token_hex(16)
+        """Of its process; empty: of an older version."""
+        self.terms: set[int] = set()
+        """Under which it was told anything."""
+        self.controllers: list[str] = []
+        """Where controllers are, as it was told last."""
 
     @property
     def table(self) -> pb.RoutingTable:
@@ -211,9 +231,11 @@ class FakeRouter(_Member):
         )
         await self.send(pb.AttachRouterRequest(report=report))
 
-    async def wait_for(self, condition: Callable[[pb.RoutingTable], object], what: str) -> pb.RoutingTable:
+    async def wait_for(
+        self, condition: Callable[[pb.RoutingTable], object], what: str, *, timeout: float = 5.0
+    ) -> pb.RoutingTable:
         """The newest table, once it meets the condition."""
-        await wait_until(lambda: bool(self.tables) and condition(self.table), what=what)
+        await wait_until(lambda: bool(self.tables) and condition(self.table), what=what, timeout=timeout)
         return self.table
 
     def _open(self) -> Any:
@@ -221,12 +243,26 @@ class FakeRouter(_Member):
 
     def _hello(self) -> pb.AttachRouterRequest:
         return pb.AttachRouterRequest(
-            hello=pb.RouterHello(router_id=self.router_id, address=self.address, version="0.1.0", table=self.brings)
+            hello=pb.RouterHello(
+                router_id=self.router_id,
+                address=self.address,
+                version="0.1.0",
+                table=self.brings,
+                incarnation=self.incarnation,
+                known_features=self.known_features,
+            )
         )
 
     async def _received(self, frame: pb.AttachRouterResponse) -> None:
-        assert frame.WhichOneof("frame") == "table"
-        self.tables.append(frame.table)
+        self.terms.add(frame.term)
+        if frame.controller_addresses:
+            self.controllers = [*frame.controller_addresses]
+            assert frame.WhichOneof("frame") is None
+        elif frame.WhichOneof("frame") == "delta":
+            self.deltas.append(frame.delta)
+        else:
+            assert frame.WhichOneof("frame") == "table"
+            self.tables.append(frame.table)
 
 
 def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:

@@ -60,6 +60,8 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         """Changes what the health check says."""
         self.contexts: list[Context] = []
         self.slots = ScriptedSlots()
+        self.features: list[str] = []
+        """What it names to routers that connect."""
         self.greets = True
         """It says what it can take when a router has connected; else it keeps silent."""
         self._broken = asyncio.Event()
@@ -94,7 +96,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             return
         self.slots.opened(opening.open.replica_id, opening.open.incarnation, self.address)
         if self.greets:
-            await self._write(context, Response(capacity=self.capacity))
+            await self._write(context, Response(capacity=self.capacity, features=self.features))
         while (request := await read_request(context)) is not None:
             self.frames.append(request)
             for batch in request.runs.batches:

@@ -212,6 +212,11 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     async def CallJson(self, request: object, context: Context) -> router_service_pb2.CallJsonResponse:
         await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
 
+    async def DescribeEndpoints(
+        self, request: object, context: Context
+    ) -> router_service_pb2.DescribeEndpointsResponse:
+        await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
+
     async def CallStreaming(
         self, request: router_service_pb2.CallStreamingRequest, context: Context
     ) -> AsyncIterator[router_service_pb2.CallStreamingResponse]:

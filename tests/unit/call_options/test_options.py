@@ -145,8 +145,8 @@ def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
 @pytest.mark.parametrize("argument", OptionChanges.__annotations__)
 def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
     known = {each.argument: each for each in OPTIONS.values()}
-    assert argument in {*known, "reply", "traced"}, (
-        "`reply` is the other way round: `no_reply`; `traced` is the client's"
+    assert argument in {*known, "reply", "traced", "inherits"}, (
+        "`reply` is the other way round: `no_reply`; `traced` and `inherits` are the client's"
     )
     assert f"`{argument}`" in (slotmesh.Endpoint.options.__doc__ or "")
     if argument in known:

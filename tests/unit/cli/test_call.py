@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import slotmesh
 from slotmesh.cli import app as cli
 from slotmesh.cli.commands import call as command
+from slotmesh.cli.latencies import CallTally
 from slotmesh.client.calls.argument_checks import check_ordering_key
 from slotmesh.client.calls.options import ViewOptions
 
@@ -22,6 +23,9 @@ MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
     ("--shard-key", "", {"shard_key": ""}),
     ("--shard-key", "k" * 1024, {"shard_key": "k" * 1024}),
     ("--shard-key", "k" * 1025, {"shard_key": "k" * 1025}),
+    ("--metadata", "tenant=ada=b", {"metadata": {"tenant": "ada=b"}}),
+    ("--metadata", "empty=", {"metadata": {"empty": ""}}),
+    ("--metadata", "grpc-x=1", {"metadata": {"grpc-x": "1"}}),
     ("--ordering-key", "", {"ordering_key": ""}),
     ("--ordering-key", "k", {"ordering_key": "k"}),
     ("--ordering-key", "k" * 1025, {"ordering_key": "k" * 1025}),
@@ -34,9 +38,9 @@ def test_what_the_shell_and_the_sdk_take_is_the_same(
 ) -> None:
     made: list[ViewOptions] = []
 
-    async def call(_endpoint: str, _method: str, view: Any, *_: object) -> bytes:
+    async def call(_endpoint: str, _method: str, view: Any, *_: object) -> CallTally:
         made.append(view())
-        return b""
+        return CallTally()
 
     monkeypatch.setattr(command, "_call", call)
     said = CliRunner().invoke(cli.app, ["call", "e", "m", flag, text])
@@ -63,3 +67,12 @@ def test_an_empty_ordering_key_is_refused_and_none_is_none() -> None:
     said = CliRunner().invoke(cli.app, ["call", "e", "m", "--ordering-key", ""])
     assert said.exit_code == 2
     assert "ordering_key must not be empty" in said.stderr
+
+
+@pytest.mark.parametrize(
+    "flags", [["--metadata", "tenant"], ["--metadata", "a=1", "--metadata", "a=2"], ["--repeat", "0"]]
+)
+def test_what_is_no_setting_is_refused_before_anything_is_sent(flags: list[str]) -> None:
+    said = CliRunner().invoke(cli.app, ["call", "e", "m", *flags])
+    assert said.exit_code == 2
+    assert flags[0] in said.stderr

@@ -7,16 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from slotmesh.cli.local.order import Order
+from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.readiness import first_failure, lacks
-from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus
+from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.spec.model import Backend, Mesh
 from slotmesh.spec.rules import mesh_mistakes
 
 ORDER = Order(
-    handler="package.module:Digits",
-    replicas=2,
+    mesh=mesh_of_handler("package.module:Digits", {}, 2),
     routers=2,
     router_port=0,
+    state="memory",
     controller_port=0,
     start_timeout=timedelta(minutes=1),
     log_level="warning",
@@ -32,18 +33,23 @@ FIRST, SECOND = (
 READY = Members(replicas=(A, B), routers=(FIRST, SECOND), generation="g", revision=7)
 
 
+def snapshot(members: Members, mesh: Mesh = ORDER.mesh) -> Snapshot:
+    """What a controller says that has this configuration."""
+    return Snapshot(backends=mesh.backends, endpoints=mesh.endpoints, members=members)
+
+
 def test_endpoint_and_backend_are_named_after_the_handler() -> None:
     mesh = ORDER.mesh
     assert [backend.name for backend in mesh.backends] == ["Digits"]
     assert [endpoint.name for endpoint in mesh.endpoints] == ["Digits"]
     assert mesh.backends[0].num_replicas == 2
     assert mesh.backends[0].user_config == {}
-    assert replace(ORDER, user_config={"k": [1]}).mesh.backends[0].user_config == {"k": [1]}
+    assert mesh_of_handler("m:H", {"k": [1]}, 1).backends[0].user_config == {"k": [1]}
     assert not mesh_mistakes(mesh)
 
 
 def test_ready_is_when_every_router_reaches_every_replica_by_the_newest_table() -> None:
-    assert lacks(ORDER, READY) == ""
+    assert lacks(ORDER, snapshot(READY)) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,12 +67,12 @@ def test_ready_is_when_every_router_reaches_every_replica_by_the_newest_table() 
     ],
 )
 def test_what_is_missing_is_told(members: Members, missing: str) -> None:
-    assert missing in lacks(ORDER, members)
+    assert missing in lacks(ORDER, snapshot(members))
 
 
 def test_a_replaced_replica_that_is_still_listed_does_not_hold_it_up() -> None:
     gone = ReplicaStatus(replica_id="c", backend="Digits", state="STOPPED")
-    assert lacks(ORDER, replace(READY, replicas=(A, B, gone))) == ""
+    assert lacks(ORDER, snapshot(replace(READY, replicas=(A, B, gone)))) == ""
 
 
 def test_a_failure_with_its_traceback_goes_before_one_without() -> None:
@@ -76,3 +82,16 @@ def test_a_failure_with_its_traceback_goes_before_one_without() -> None:
     assert first_failure(ORDER, replace(READY, replicas=(reaped, told))) is told
     assert first_failure(ORDER, replace(READY, replicas=(reaped,))) is reaped
     assert first_failure(ORDER, replace(READY, replicas=(replace(told, backend="other"),))) is None
+
+
+def test_each_backend_is_waited_for_as_the_controller_has_it() -> None:
+    two = Mesh(backends=(*ORDER.mesh.backends, Backend(name="v2", handler="m:Two", num_replicas=1)), endpoints=())
+    order = replace(ORDER, mesh=two)
+    assert lacks(order, snapshot(READY, two)) == "2 of 3 replicas ready"
+    third = replace(A, replica_id="c", backend="v2")
+    with_third = replace(READY, replicas=(A, B, third))
+    assert lacks(order, snapshot(with_third, two)) == "all replicas ready; 0 of 2 routers linked to them"
+    # Scaled to 1 meanwhile, and a backend that the order does not know.
+    scaled = Mesh(backends=(replace(two.backends[0], num_replicas=1), Backend(name="x", num_replicas=3)), endpoints=())
+    assert lacks(ORDER, snapshot(replace(READY, replicas=(A,)), scaled)) == ""
+    assert first_failure(order, replace(READY, replicas=(replace(third, state="FAILED"),))) is not None

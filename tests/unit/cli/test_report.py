@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.cli.view.report import as_json, print_tables
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.unit.cli.top.samples import mesh, router
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "[app].py", line 3, in load\nValueError: no [bold]model[/bold] :boom:'
@@ -38,6 +39,15 @@ SNAPSHOT = Snapshot(
                 version="0.1.0",
             ),
             ReplicaStatus(replica_id="v1-ghijkl", backend="v1", state="FAILED", error=TRACEBACK),
+            ReplicaStatus(replica_id="v3-mnopqr", backend="v3", state="STARTING"),
+            ReplicaStatus(
+                replica_id="v4-stuvwx",
+                backend="v4",
+                state="STARTING",
+                restart_count=4,
+                last_exit="exited with status 1",
+                last_output="\n".join("0123456789"),
+            ),
         ),
         routers=(
             RouterStatus(
@@ -74,10 +84,13 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     print_tables("127.0.0.1:7070", SNAPSHOT, out)
     text = out.getvalue()
     table = rows(text)
-    assert table["digits"] == ["v1 0.75, v2 0.25", "v2 0.1"]
-    assert table["waiting"] == ["none: calls wait", ""]
-    assert table["v1"] == ["app:Digits", "1/2"]
-    assert table["v2"] == ["app:Digits", "0/any"]
+    assert table["digits"] == ["v1 0.75, v2 0.25", "v2 0.1", "", ""]
+    assert table["waiting"] == ["none: calls wait", "", "", ""]
+    assert table["v1"] == ["app:Digits", "1/2", "1", "", ""]
+    assert table["v2"] == ["app:Digits", "0/any", "0", "", ""]
+    assert table["v3-mnopqr"][-1] == "no backend v3: nobody calls it until that is applied"
+    loop = "\nv4 is crash looping: 4 restarts, and the last process exited with status 1\n  5\n  6\n  7\n  8\n  9\n"
+    assert f"{loop}All that it wrote: slotmesh logs v4\n" in text
     assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
     assert table["v1-abcdef"][-3:-1] == ["0.1.0", "3: was killed by SIGKILL"]
     assert table["v1-ghijkl"][-3:-1] == ["", ""]
@@ -92,25 +105,52 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert "\x1b" not in text
 
 
+def test_load_is_shown_where_it_is_known() -> None:
+    out, load = io.StringIO(), mesh([router("router-2", (300, 10), (100, 0))])
+    print_tables("127.0.0.1:7070", SNAPSHOT, out, load=load)
+    table = rows(out.getvalue())
+    assert table["digits"][-2:] == ["100", "0"]
+    assert table["v1"][-2:] == ["100", "0"]
+    assert table["router-2"][-2:] == ["100", "0"]
+    assert table["router-1"][-2:] == ["", ""]
+    said = as_json("127.0.0.1:7070", SNAPSHOT, load)
+    assert [it["calls_per_s"] for it in said["endpoints"]] == [100.0, None]
+    assert [it["queued"] for it in said["routers"]] == [None, 0]
+
+
 def test_tracebacks_are_shown_as_a_whole_to_whoever_asks() -> None:
     out = io.StringIO()
     print_tables("127.0.0.1:7070", SNAPSHOT, out, tracebacks=True)
     assert f"\nv1-ghijkl, FAILED:\n{TRACEBACK}\n" in out.getvalue()
+    assert "exited with status 1\n  0\n  1\n" in out.getvalue()
     assert "--tracebacks" not in out.getvalue()
 
 
 def test_json_says_the_same() -> None:
     document = json.loads(json.dumps(as_json("127.0.0.1:7070", SNAPSHOT)))
     assert (document["controller"], document["generation"], document["revision"]) == ("127.0.0.1:7070", "g", 12)
-    assert document["endpoints"][0] == {"name": "digits", "traffic": {"v1": 0.75, "v2": 0.25}, "shadows": {"v2": 0.1}}
+    assert document["endpoints"][0] == {
+        "name": "digits",
+        "traffic": {"v1": 0.75, "v2": 0.25},
+        "shadows": {"v2": 0.1},
+        "calls_per_s": None,
+        "queued": None,
+    }
     assert document["endpoints"][1]["traffic"] is None
     assert document["backends"][0] == {
         "name": "v1",
         "handler": "app:Digits",
         "ready_replicas": 1,
+        "attached_replicas": 1,
         "num_replicas": 2,
+        "wanted_replicas": 2,
+        "calls_per_s": None,
+        "queued": None,
+        "shadow_copies": 0,
+        "shadow_drops": 0,
     }
-    ready, failed = document["replicas"]
+    ready, failed, _, looping = document["replicas"]
+    assert looping["last_output"] == list("0123456789")
     assert (ready["state"], ready["pid"], ready["start_time"]) == ("READY", 4711, "2026-01-02T03:04:05+00:00")
     assert (ready["warning"], failed["warning"]) == (WARNING, "")
     assert (ready["restart_count"], ready["last_exit"], ready["version"]) == (3, "was killed by SIGKILL", "0.1.0")

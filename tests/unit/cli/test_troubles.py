@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.cli.snapshot import ReplicaStatus
-from slotmesh.cli.view.troubles import Trouble, troubles_of
+from slotmesh.cli.view.troubles import CrashLoop, Trouble, crash_loops_of, troubles_of
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app.py", line 3, in __init__
@@ -49,3 +49,22 @@ def test_the_same_of_one_backend_is_told_once() -> None:
 )
 def test_what_and_where(error: str, what: str, place: str) -> None:
     assert troubles_of([failed("v1", error)]) == [Trouble("v1", what, place, 1)]
+
+
+def test_a_backend_crash_loops_while_its_restarted_replicas_do_not_get_ready() -> None:
+    def replica(backend: str, state: str, restarts: int) -> ReplicaStatus:
+        output = "\n".join(str(number) for number in range(9))
+        return ReplicaStatus(
+            replica_id="r",
+            backend=backend,
+            state=state,
+            restart_count=restarts,
+            last_exit="exited with status 1",
+            last_output=output,
+        )
+
+    assert crash_loops_of([replica("a", "READY", 9), replica("b", "STARTING", 2), replica("b", "FAILED", 1)]) == []
+    looping = [replica("a", "FAILED", 3), replica("a", "STARTING", 5), replica("a", "FAILED", 4)]
+    assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", tuple("012345678"))]
+    looping.append(failed("a", TRACEBACK))
+    assert crash_loops_of(looping) == [CrashLoop("a", 5, "exited with status 1", ())], "the traceback says it"

@@ -12,7 +12,7 @@ from slotmesh.client.calls.outcomes import deliver, fail, finish
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
-from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost
+from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost, SlotmeshError
 
 LOST = Failure(reason=Reason.REPLICA_LOST, message="gone", executed=Executed.UNKNOWN, metadata={"replica_id": "r1"})
 
@@ -171,3 +171,18 @@ async def test_results_that_nobody_asked_for_are_not_looked_at() -> None:
     spec = CallSpec("digits", "add", ViewOptions(no_reply=True), CallQueue())
     deliver(SentPart(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
     assert await waiting[0] is None
+
+
+def test_a_map_that_fails_says_which_items_in_order_whatever_came_first() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        gather = Gather(7, loop.create_future(), keeps_failures=False)
+        gather.fail(5, [SlotmeshError("UNKNOWN/X: later"), SlotmeshError("UNKNOWN/X: last")])
+        gather.put(0, ["a", "b"])
+        gather.fail(2, [DecodeError("no number")])
+        gather.put(3, ["c", "d"])
+        error = gather.future.exception()
+        assert isinstance(error, DecodeError)
+        assert error.__notes__ == ["3 of 7 items of the map failed: 2, 5, 6 (counted from 0)"]
+    finally:
+        loop.close()

@@ -64,7 +64,7 @@ FACES: Final = [
     Faces(
         Method,
         SyncMethod,
-        inner=frozenset({"encode", "encode_each", "renew", "submit", "submit_map"}),
+        inner=frozenset({"encode", "encode_each", "in_call", "renew", "submit", "submit_map"}),
         added=frozenset({"future"}),
         waits=frozenset({"map"}),
         worded=frozenset({"__call__", "map", "stream", "unary"}),

@@ -11,7 +11,8 @@ from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.core.routing import build_routes
+from controller_service.core.roster_listing import all_members
+from controller_service.core.route_builder import build_routes
 from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
@@ -58,7 +59,7 @@ def take(state: Desired, observed: Observed, brought: BroughtTable) -> tuple[Des
 
 
 def listed(state: Desired, observed: Observed) -> set[Incarnation]:
-    return {member.owner for member in build_routes(state, observed).members()}
+    return {member.owner for member in all_members(build_routes(state, observed))}
 
 
 def attached(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controller_service.core import transitions
+from controller_service.core import launches, transitions
 from controller_service.core.adoption import adopt, has_rivals, replaced
 from controller_service.core.desired import ChangeSet
 from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation
-from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster
+from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.transitions import Hello
 from tests.unit.controller.brought_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
 
 
@@ -32,6 +34,30 @@ def test_replicas_that_are_not_known_are_listed_and_suspect() -> None:
     assert replica is not None
     assert (replica.shown_state, replica.takes_calls, replica.address) == (ReplicaState.SUSPECT, True, "h:9")
     assert state.roster.covers == (CoveredTables(generation="f", revision=9),)
+
+
+@pytest.mark.parametrize("comes_first", ["table", "attachment"])
+def test_a_process_that_was_found_running_is_the_replica_that_a_table_names(comes_first: str) -> None:
+    found = launches.found_running(Observed(), "a", "v1", template="t", pid=7, process="p", now=NOW).observed
+    member = ListedIncarnation(owner=life("a"), backend="v1", address="h:9", max_ongoing=3, process="p")
+    brought = table([], {3: (life("a"), 7)})
+    brought = replace(brought, roster=replace(brought.roster, members=(member,)))
+    hello = Hello(
+        replica_id="a", incarnation="1", backend="v1", process="p", has_served=True, generation="f", newest_epoch=7
+    )
+    if comes_first == "table":
+        state, observed, _ = take(TOLD, found, brought)
+        replica = observed.replica("a")
+        assert replica is not None
+        assert (replica.owner, replica.takes_calls, replica.launched) == (life("a"), True, True)
+        observed = transitions.attached(observed, hello, now=NOW).observed
+    else:
+        state, observed, _ = take(TOLD, transitions.attached(found, hello, now=NOW).observed, brought)
+    replica = observed.replica("a")
+    assert replica is not None
+    assert (replica.launched, replica.pid, replica.must_fence_through) == (True, 7, 7)
+    assert not observed.elders
+    assert owner_of(state, 3) == (life("a"), 7)
 
 
 def test_a_table_that_is_covered_changes_nothing() -> None:

@@ -9,6 +9,20 @@ from slotmesh.config import SettingsError
 
 
 def test_a_lease_that_one_late_report_ends_is_refused_by_its_name() -> None:
-    with pytest.raises(SettingsError, match=r"^--lease: expected a duration >= 2s and <= 1h .* got '1s'"):
+    with pytest.raises(SettingsError, match=r"^--lease: 1s is shorter than two reports of members.*; 2s or more$"):
         ControllerSettings.parse(["--lease=1s"], {}, prog="controller")
     assert ControllerSettings.parse(["--lease=2s"], {}, prog="controller").lease.total_seconds() == 2.0
+
+
+def test_a_replica_is_suspect_before_it_is_dead() -> None:
+    with pytest.raises(SettingsError, match=r"--dead-after \(5s\) is shorter than --lease \(6s\)"):
+        ControllerSettings.parse(["--lease=6s", "--dead-after=5s"], {}, prog="controller")
+    settings = ControllerSettings.parse(["--lease=6s", "--dead-after=6s"], {}, prog="controller")
+    assert settings.dead_after == settings.lease
+
+
+def test_replicas_outlive_their_controller_for_five_minutes_unless_told_otherwise() -> None:
+    settings = ControllerSettings.parse([], {}, prog="controller")
+    assert (settings.orphan_timeout.total_seconds(), settings.on_stop) == (300.0, "drain")
+    with pytest.raises(SettingsError, match="--orphan-timeout"):
+        ControllerSettings.parse(["--orphan-timeout=0s"], {}, prog="controller")

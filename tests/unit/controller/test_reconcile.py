@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller_service.convert.tables import ownership_to_bytes, table_to_wire
-from controller_service.core import handovers, transitions
+from controller_service.core import handovers, launches, transitions
 from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.endings import LINGER_S
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Incarnation
 from controller_service.core.reconcile import (
@@ -17,7 +17,6 @@ from controller_service.core.reconcile import (
     COMPLETE_WITHIN_S,
     FENCED_WITHIN_S,
     FORGET_AFTER_S,
-    LINGER_S,
     PATIENCE_S,
     SETTLED_AFTER_S,
     STARTED_WITHIN_S,
@@ -27,12 +26,14 @@ from controller_service.core.reconcile import (
     ForgetReplica,
     reconcile_backend,
     reconcile_endpoint,
-    template_of,
 )
-from controller_service.core.routing import AnnouncedTable, build_routes
+from controller_service.core.route_builder import build_routes
+from controller_service.core.routing import AnnouncedTable
+from controller_service.core.templates import template_of
 from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
+from tests.support.announced import as_announced
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 
@@ -72,11 +73,11 @@ def test_the_first_assignment_waits_for_the_others_but_not_for_ever() -> None:
 def test_the_first_assignment_waits_longer_for_a_replica_that_is_starting() -> None:
     state = desired(Backend(name="v1", num_replicas=2))
     observed = with_ready(Observed(), "a", now=10.0)
-    starting = transitions.launched(observed, "b", "v1", template="", pid=1, now=10.0).observed
+    starting = launches.launched(observed, "b", "v1", template="", pid=1, now=10.0).observed
     late = 10.0 + COMPLETE_WITHIN_S
     assert assign(state, starting, late) == EndpointOutcome(retry_after_s=STARTED_WITHIN_S - COMPLETE_WITHIN_S)
     assert assign(state, starting, 10.0 + STARTED_WITHIN_S).ownership is not None
-    failed = transitions.exited(starting, "b", "exited with status 1", failed=True, now=late).observed
+    failed = launches.exited(starting, "b", "exited with status 1", failed=True, now=late).observed
     assert assign(state, failed, late).ownership is not None
 
 
@@ -171,7 +172,7 @@ def test_when_all_owners_are_dead_partitions_have_none() -> None:
 def test_a_process_that_said_it_ended_may_linger_but_not_for_ever() -> None:
     backend = Backend(name="v1", handler="a:B", num_replicas=0)
     state = desired(backend)
-    observed = transitions.launched(Observed(), "a", "v1", template=template_of(backend), pid=1, now=0.0).observed
+    observed = launches.launched(Observed(), "a", "v1", template=template_of(backend), pid=1, now=0.0).observed
     hello = Hello(replica_id="a", incarnation="1" * 32, backend="v1")
     observed = transitions.attached(observed, hello, now=0.0).observed
     report = ObservedReport(state=ReplicaState.FAILED, error="no")
@@ -221,7 +222,7 @@ def _costs(replicas: int) -> dict[str, float]:
 
     def build() -> object:
         table = AnnouncedTable(generation="g", revision=1, routes=build_routes(state, observed))
-        return table_to_wire(table, ownership_to_bytes)
+        return as_announced(table)
 
     return {
         "table": _seconds(build),

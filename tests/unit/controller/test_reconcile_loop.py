@@ -16,7 +16,8 @@ from controller_service.core.transitions import Hello, ObservedReport
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
-from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.launching import Launching
+from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.table_board import TableBoard
@@ -58,14 +59,14 @@ class World:
         self.state = MeshState(MonotonicClock(), self.queue, EventFeed("f"))
         self.store = TroubledStore()
         self.board = TableBoard()
+        links = ReplicaLinks(self.state, self.store, lease_s=60.0)
         self.loop = ReconcileLoop(
             store=self.store,
             state=self.state,
             queue=self.queue,
             board=self.board,
-            links=ReplicaLinks(self.state, self.store, lease_s=60.0),
-            launcher=launcher,
-            mint_id=lambda backend: f"{backend}-x",
+            links=links,
+            launching=Launching(self.state, links, launcher, lambda backend: f"{backend}-x"),
         )
 
     def make_ready(self, replica_id: str) -> None:
@@ -125,18 +126,36 @@ async def test_a_store_that_fails_is_logged_and_tried_again_and_nothing_unwritte
 
 
 @pytest.mark.asyncio
+async def test_a_store_that_goes_on_failing_is_tried_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as world:
+        delays: list[float] = []
+        add_after = world.queue.add_after
+
+        def noted(key: Key, delay_s: float) -> None:
+            if key.concern is Concern.ENDPOINT:
+                delays.append(delay_s)
+            add_after(key, delay_s)
+
+        monkeypatch.setattr(world.queue, "add_after", noted)
+        world.store.troubles = [OSError("disk full") for _ in range(4)]
+        world.make_ready("a")
+        await wait_until(lambda: world.is_assigned, timeout=30, what="the assignment")
+        assert [it for it in delays if it in {0.1, 0.2, 0.4, 0.8}] == [0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.asyncio
 async def test_a_defect_in_one_backend_does_not_hold_up_another(caplog: pytest.LogCaptureFixture) -> None:
     class Defective(FakeLauncher):
-        async def start(self, order: LaunchOrder) -> int:
+        async def start(self, order: LaunchOrder, count: int) -> None:
             if order.backend == "bad":
                 raise ZeroDivisionError
-            return await super().start(order)
+            await super().start(order, count)
 
     launcher = Defective(lambda _exit: None)
     async with running(launcher) as world:
         both = (Backend(name="bad", handler="a:B"), Backend(name="good", handler="a:B"))
         await world.store.commit(ChangeSet(put_backends=both), expected_revision=world.store.read().revision)
-        await wait_until(lambda: any(it.backend == "good" for it in launcher.started), what="the other backend")
+        await wait_until(lambda: any(it.order.backend == "good" for it in launcher.started), what="the other backend")
     assert any("ZeroDivisionError" in str(record.exc_info) for record in caplog.records)
 
 

@@ -24,7 +24,8 @@ def replica(backend: str, replica_id: str, error: str = "") -> ObservedReplica:
 
 
 def page(replicas: list[ObservedReplica], **asked: object) -> pb.ListReplicasResponse:
-    return page_of_replicas(pb.ListReplicasRequest(**asked), replicas, lambda seconds: seconds)  # type: ignore[arg-type]
+    request = pb.ListReplicasRequest(**asked)  # type: ignore[arg-type]
+    return page_of_replicas(request, replicas, lambda seconds: seconds, lambda _: None)
 
 
 def pages(replicas: list[ObservedReplica], **asked: object) -> list[pb.ListReplicasResponse]:

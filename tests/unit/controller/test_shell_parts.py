@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller_service.shell.lease_watch import LeaseWatch
+from controller_service.shell.lease_watch import STOOD_STILL_S, LeaseWatch
 from controller_service.shell.work_queue import WorkQueue
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
@@ -72,4 +72,18 @@ async def test_the_lease_watch_names_the_silent_and_only_them() -> None:
     clock.advance(0.06)
     await wait_until(lambda: len(silent) == 3, what="silence again")
     assert sorted(silent) == ["quiet", "quiet", "talker"]
+    watch.close()
+
+
+@pytest.mark.asyncio
+async def test_who_stood_still_suspects_nobody_for_what_it_could_not_hear() -> None:
+    silent: list[str] = []
+    clock = FakeClock()
+    watch = LeaseWatch(clock, lease_s=0.05, on_silent=silent.append)
+    watch.heard("a")
+    clock.advance(STOOD_STILL_S + 0.06)
+    await wait_until(lambda: watch.is_heard("a"), what="another lease")
+    assert not silent
+    clock.advance(0.05)
+    await wait_until(lambda: silent == ["a"], what="silence")
     watch.close()

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.spec.document import MAX_SPEC_BYTES, load_mesh, parse_mesh
-from slotmesh.spec.model import Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
+from slotmesh.spec.foreign_names import FOREIGN
+from slotmesh.spec.model import SETTINGS, Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
 from slotmesh.spec.wire import mesh_from_wire, mesh_to_wire
 
@@ -106,6 +107,37 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
         "endpoints.words.traffic.v1": "must be a valid number, is '1'",
         "more": "there are `backends` and `endpoints` only",
     }
+
+
+def test_unknown_keys_are_told_with_what_was_probably_meant() -> None:
+    assert mistakes("""
+        deployments: {}
+        endpoint: {}
+        backends:
+          a: {handler: "apps/text.py:Sentiment", replicas: 2, max_ongoin: 3, max_replicas: 4,
+              autoscale: {mni: 1, max_replicas: 3}, max_ongoing_requests: 5}
+        endpoints:
+          a: {weights: {a: 1.0}, shadow: {a: 0.1}, colour: red}
+    """) == {
+        "backends.a.autoscale.max_replicas": "there is no such setting; here it is `max`",
+        "backends.a.autoscale.mni": "there is no such setting; did you mean min?",
+        "backends.a.handler": "must be MODULE:NAME, is 'apps/text.py:Sentiment'; did you mean apps.text:Sentiment?",
+        "backends.a.max_ongoin": "there is no such setting; did you mean max_ongoing?",
+        "backends.a.max_ongoing_requests": "there is no such setting; here it is `max_ongoing`",
+        "backends.a.max_replicas": "there is no such setting; here it is `autoscale: {max: …}`",
+        "backends.a.replicas": "there is no such setting; here it is `num_replicas`",
+        "deployments": "there are `backends` and `endpoints` only; here it is `backends`",
+        "endpoint": "there are `backends` and `endpoints` only; did you mean endpoints?",
+        "endpoints.a.colour": "there is no such setting",
+        "endpoints.a.shadow": "there is no such setting; did you mean shadows?",
+        "endpoints.a.weights": "there is no such setting; here it is `traffic`",
+    }
+
+
+def test_names_of_other_frameworks_lead_to_names_that_there_are() -> None:
+    known = {*SETTINGS, *SETTINGS["autoscale"].settings, "backends", "endpoints", "traffic", "shadows"}
+    for places in FOREIGN.values():
+        assert {place.partition(":")[0] for place in places} <= known
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import transitions
+from controller_service.core import launches, transitions
 from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partitions import Incarnation
 from controller_service.core.replacements import EXITS_KEPT
@@ -31,7 +31,7 @@ def the_replica(observed: Observed, replica_id: str = "a") -> ObservedReplica:
 
 
 def launched(observed: Observed | None = None, *, now: float = 0.0) -> Observed:
-    return transitions.launched(observed or Observed(), "a", "v1", template="t", pid=9, now=now).observed
+    return launches.launched(observed or Observed(), "a", "v1", template="t", pid=9, now=now).observed
 
 
 def test_a_report_without_news_changes_nothing_at_all() -> None:
@@ -94,7 +94,7 @@ def test_a_warning_is_shown_for_as_long_as_it_is_reported() -> None:
 
 
 def test_last_words_are_read_after_the_end_was_seen() -> None:
-    observed = transitions.exited(launched(), "a", "exited with status 1", failed=True, now=1.0).observed
+    observed = launches.exited(launched(), "a", "exited with status 1", failed=True, now=1.0).observed
     assert (the_replica(observed).state, the_replica(observed).error) == (ReplicaState.FAILED, "exited with status 1")
     observed = reported(attached(A, observed), ObservedReport(state=ReplicaState.FAILED, error="Traceback"))
     assert (the_replica(observed).error, the_replica(observed).gone) == ("Traceback", True)
@@ -108,22 +108,22 @@ def test_intervals_grow_from_half_a_second_to_thirty_and_fall_after_a_long_life(
     observed, now, intervals = Observed(), 100.0, []
     for _ in range(9):
         observed = launched(observed, now=now)
-        observed = transitions.exited(observed, "a", "died", failed=True, now=now).observed
+        observed = launches.exited(observed, "a", "died", failed=True, now=now).observed
         intervals.append(starts_after(observed) - now)
         now = starts_after(observed)
     assert intervals == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
 
     observed = reported(attached(A, launched(observed, now=now)), READY, now=now)
-    observed = transitions.exited(observed, "a", "died", failed=True, now=now + 10.0).observed
+    observed = launches.exited(observed, "a", "died", failed=True, now=now + 10.0).observed
     assert observed.restarts["v1"] == Restarts(not_before=now + 10.0)
 
 
 def test_deaths_of_one_wave_count_once() -> None:
     observed = Observed()
     for number in range(4):
-        observed = transitions.launched(observed, f"r{number}", "v1", template="t", pid=1, now=0.0).observed
+        observed = launches.launched(observed, f"r{number}", "v1", template="t", pid=1, now=0.0).observed
     for number in range(4):
-        observed = transitions.exited(observed, f"r{number}", "died", failed=True, now=1.0 + number).observed
+        observed = launches.exited(observed, f"r{number}", "died", failed=True, now=1.0 + number).observed
     assert observed.restarts["v1"].streak == 1
     assert starts_after(observed) == 1.5
 
@@ -133,30 +133,30 @@ def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_end
     observed = reported(observed, ObservedReport(state=ReplicaState.FAILED, error="no"), now=1.0)
     counted = observed.restarts["v1"]
     assert (counted.streak, counted.not_before) == (1, 1.5)
-    observed = transitions.exited(observed, "a", "exited with status 1", failed=True, now=1.4).observed
+    observed = launches.exited(observed, "a", "exited with status 1", failed=True, now=1.4).observed
     assert observed.restarts["v1"] == counted
 
     # A life is as long as it said, not as long as its process took to end.
     observed = reported(attached(A, launched(now=0.0)), READY, now=0.0)
     observed = reported(observed, ObservedReport(state=ReplicaState.STOPPED), now=9.9)
-    observed = transitions.exited(observed, "a", "exited with status 0", failed=False, now=10.1).observed
+    observed = launches.exited(observed, "a", "exited with status 0", failed=False, now=10.1).observed
     assert observed.restarts["v1"].streak == 1
 
 
 def test_what_was_asked_to_end_does_not_count() -> None:
     observed = transitions.told_to_drain(launched(), "a", "why").observed
-    observed = transitions.exited(observed, "a", "was killed by SIGTERM", failed=True, now=1.0).observed
+    observed = launches.exited(observed, "a", "was killed by SIGTERM", failed=True, now=1.0).observed
     assert not observed.restarts
     assert the_replica(observed).state is ReplicaState.STOPPED
     assert not the_replica(observed).error
 
 
 def start(observed: Observed, replica_id: str, template: str = "t") -> Observed:
-    return transitions.launched(observed, replica_id, "v1", template=template, pid=9, now=0.0).observed
+    return launches.launched(observed, replica_id, "v1", template=template, pid=9, now=0.0).observed
 
 
 def end(observed: Observed, replica_id: str, how: str) -> Observed:
-    return transitions.exited(observed, replica_id, how, failed=True, now=1.0).observed
+    return launches.exited(observed, replica_id, how, failed=True, now=1.0).observed
 
 
 def history(observed: Observed, replica_id: str) -> tuple[int, str]:
@@ -169,7 +169,7 @@ def test_who_is_started_in_place_of_another_counts_on_and_knows_how_that_one_end
     assert history(observed, "a") == (0, "was killed by SIGKILL")
     observed = start(observed.without_replica("a"), "b")
     assert history(observed, "b") == (1, "was killed by SIGKILL")
-    observed = transitions.launch_failed(observed, "c", "v1", "no such file", now=2.0, template="t").observed
+    observed = launches.launch_failed(observed, "c", "v1", "no such file", now=2.0, template="t").observed
     assert history(observed, "c") == (0, "no such file"), "nobody's place was free"
     observed = start(end(observed, "b", "exited with status 1"), "d")
     assert history(observed, "d") == (1, "no such file"), "the oldest first"

@@ -7,24 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import transitions
+from controller_service.core import launches, transitions
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.endings import UNHEALTHY
 from controller_service.core.notices import EventKind
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.reconcile import (
-    UNHEALTHY,
     BackendOutcome,
     DrainReplica,
     ForgetReplica,
-    StartReplica,
-    fixed_of,
+    StartReplicas,
     reconcile_backend,
-    template_of,
 )
-from controller_service.core.transitions import FIRST_INTERVAL_S, QUICK_DEATH_S, Hello, ObservedReport
+from controller_service.core.restarts import FIRST_INTERVAL_S, QUICK_DEATH_S
+from controller_service.core.rollouts.progress import NO_STEP
+from controller_service.core.templates import fixed_of, template_of
+from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend
 
-V1 = Backend(name="v1", handler="app:One", num_replicas=2, user_config={"k": 1})
+V1 = Backend(name="v1", handler="app:One", num_replicas=2, user_config={"k": 1}, max_surge=2, min_ready_s=0.0)
 READY = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=1)
 SICK = replace(READY, unhealthy=True, error="check_health said no")
 
@@ -45,7 +46,7 @@ def with_launched(
 ) -> Observed:
     for name in ids:
         template = template_of(backend)
-        observed = transitions.launched(
+        observed = launches.launched(
             observed, name, "v1", template=template, pid=1, now=now, fixed=fixed_of(backend)
         ).observed
         observed = transitions.attached(
@@ -68,23 +69,27 @@ def drained(outcome: BackendOutcome) -> dict[str, str]:
     return {it.replica_id: it.message for it in outcome.actions if isinstance(it, DrainReplica)}
 
 
-def starts(outcome: BackendOutcome) -> int:
-    return sum(isinstance(it, StartReplica) for it in outcome.actions)
+def starts(outcome: BackendOutcome, observed: Observed) -> int:
+    """How many more start than run already with the same template."""
+    wanted = [it for it in outcome.actions if isinstance(it, StartReplicas)]
+    running = [it.template for it in observed.replicas() if it.launched and not it.reaped]
+    return sum(it.count - running.count(template_of(it.backend)) for it in wanted)
 
 
 def test_another_one_is_ready_before_a_sick_one_goes() -> None:
     observed = say(launched("ab"), "a", SICK, now=100.0)
     outcome = look(desired(), observed)
-    assert (starts(outcome), drained(outcome)) == (1, {})
+    assert (starts(outcome, observed), drained(outcome)) == (1, {})
     record = observed.replica("a")
     assert record is not None
     assert record.takes_calls, "it does its best meanwhile"
-    starting = transitions.launched(
+    starting = launches.launched(
         observed, "c", "v1", template=template_of(V1), pid=1, now=100.0, fixed=fixed_of(V1)
     ).observed
     assert look(desired(), starting) == BackendOutcome()
-    outcome = look(desired(), with_launched(observed, "c", now=101.0), 101.0)
-    assert (starts(outcome), drained(outcome)) == (0, {"a": UNHEALTHY})
+    observed = with_launched(observed, "c", now=101.0)
+    outcome = look(desired(), observed, 101.0)
+    assert (starts(outcome, observed), drained(outcome)) == (0, {"a": UNHEALTHY})
 
 
 def test_one_that_was_sick_is_not_well_again() -> None:
@@ -107,7 +112,7 @@ def test_those_that_get_sick_young_are_replaced_later_and_later() -> None:
         now = 200.0 + 50.0 * number
         observed = say(with_launched(observed, name, now=now), name, SICK, now=now + QUICK_DEATH_S / 2)
         outcome = look(state, observed, now + QUICK_DEATH_S / 2)
-        assert starts(outcome) == 0
+        assert starts(outcome, observed) == 0
         waits.append(outcome.retry_after_s)
     assert waits == [FIRST_INTERVAL_S * 2**number for number in range(4)]
 
@@ -118,7 +123,7 @@ def test_its_end_is_the_same_death_as_its_sickness(says_so: bool) -> None:
     counted = observed.restarts["v1"]
     if says_so:
         observed = say(observed, "a", ObservedReport(state=ReplicaState.STOPPED, unhealthy=True), now=140.0)
-    observed = transitions.exited(observed, "a", "exited with status 1", failed=True, now=141.0).observed
+    observed = launches.exited(observed, "a", "exited with status 1", failed=True, now=141.0).observed
     assert observed.restarts["v1"] == counted
     assert [it for it in look(desired(), observed, 142.0).actions if isinstance(it, ForgetReplica)]
 
@@ -139,7 +144,7 @@ def test_what_is_wrong_is_shown_and_told() -> None:
 def test_replicas_that_take_a_new_configuration_while_they_live_stay() -> None:
     observed = launched("ab", report=replace(READY, reconfigures=True))
     changed = desired(replace(V1, user_config={"k": 2}))
-    assert look(changed, observed) == BackendOutcome()
+    assert replace(look(changed, observed), rollout=NO_STEP) == BackendOutcome()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +153,7 @@ def test_replicas_that_take_a_new_configuration_while_they_live_stay() -> None:
 def test_another_handler_replaces_them_all_the_same(change: dict[str, object]) -> None:
     observed = launched("ab", report=replace(READY, reconfigures=True))
     changed = replace(V1, **change)  # type: ignore[arg-type]
-    assert starts(look(desired(changed), observed)) == 2
+    assert starts(look(desired(changed), observed), observed) == 2
     observed = with_launched(observed, "cd", backend=changed)
     assert drained(look(desired(changed), observed)).keys() == {"a", "b"}
 
@@ -157,6 +162,6 @@ def test_replicas_that_do_not_are_replaced_new_ones_first() -> None:
     observed = launched("ab")
     changed = replace(V1, user_config={"k": 2})
     outcome = look(desired(changed), observed)
-    assert (starts(outcome), drained(outcome)) == (2, {})
+    assert (starts(outcome, observed), drained(outcome)) == (2, {})
     observed = with_launched(observed, "cd", backend=changed)
     assert drained(look(desired(changed), observed)).keys() == {"a", "b"}

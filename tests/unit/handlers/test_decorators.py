@@ -100,6 +100,37 @@ def test_sizes_may_be_floats_that_are_whole_numbers_and_getters_tell_what_is_in_
         (lambda: deployment(blocked_after_s=0.04), ValueError, "blocked_after_s must be 0.05 … 3,600.0 seconds, or 0"),
         (lambda: deployment(blocked_after_s=float("nan")), ValueError, "got nan"),
         (lambda: deployment(blocked_after_s=True), TypeError, "must be a number of seconds, got True"),
+        (
+            lambda: deployment(num_replicas=2),  # type: ignore[call-overload]
+            TypeError,
+            (
+                "@deployment has no num_replicas: say `num_replicas: 2` of the backend in mesh.yaml, or "
+                "`slotmesh run --replicas 2`"
+            ),
+        ),
+        (
+            lambda: deployment(autoscaling_config={"min_replicas": 1}),  # type: ignore[call-overload]
+            TypeError,
+            (
+                "@deployment has no autoscaling_config: say `autoscale: {min: …, max: …}` of the backend in mesh.yaml "
+                "(docs/autoscaling.md)"
+            ),
+        ),
+        (
+            lambda: deployment(max_ongoing_requests=5, ray_actor_options={"num_gpus": 1}),  # type: ignore[call-overload]
+            TypeError,
+            (
+                "@deployment has no max_ongoing_requests: it is called max_ongoing here; @deployment has no "
+                "ray_actor_options: a replica is a process with the environment of whoever starts it"
+            ),
+        ),
+        (lambda: deployment(max_ongoin=5), TypeError, "@deployment has no max_ongoin; did you mean max_ongoing?"),  # type: ignore[call-overload]
+        (lambda: deployment(colour="red"), TypeError, "@deployment has no colour; it has max_ongoing, prefetch, "),  # type: ignore[call-overload]
+        (
+            lambda: batch(max_latency_ms=20),  # type: ignore[call-overload]
+            TypeError,
+            "@batch has no max_latency_ms: it is called batch_wait_timeout_s here, in seconds",
+        ),
         (lambda: deployment(3), TypeError, "class or a function, got 3"),  # type: ignore[call-overload]
         (lambda: batch(max_batch_size=0), ValueError, "max_batch_size must be 1"),
         (lambda: batch(max_batch_size=2.5), TypeError, "got 2.5"),

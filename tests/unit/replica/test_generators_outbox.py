@@ -12,6 +12,7 @@ from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.features import CHUNKS
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from tests.support.fakes.clock import FakeClock
 
@@ -19,7 +20,7 @@ BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YE
 
 
 def outbox(*, cuts: bool = True) -> Outbox:
-    made = Outbox(lambda: PermitCapacity(8, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
+    made = Outbox(lambda: PermitCapacity(8, 0, 4096, False, 0), Issuer(FakeClock()), [CHUNKS] if cuts else ())
     assert made.next_frame() is not None, "capacity comes first"
     return made
 

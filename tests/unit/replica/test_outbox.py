@@ -12,6 +12,7 @@ from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.features import CHUNKS
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from tests.support.fakes.clock import FakeClock
 
@@ -166,7 +167,7 @@ class CuttingDesk(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
+        self.outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, 1), Issuer(FakeClock()), [CHUNKS])
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 

@@ -19,6 +19,7 @@ from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.features import HEARTBEATS
 from tests.contract.slot_handlers import Handler
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
@@ -42,7 +43,7 @@ async def reserved(host: Hosting, lease_s: float = 10.0) -> bytes:
 
 async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: float = inf) -> RouterPeer:
     """A call was dispatched over a link that is not fresh any more."""
-    link, _ = host.engine.open(echoes=True)
+    link, _ = host.engine.open([HEARTBEATS])
     link.outbox = RememberingOutbox()
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(FRESH_S)

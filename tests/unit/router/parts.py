@@ -47,7 +47,7 @@ def run(
 
 def backend(**settings: Any) -> RoutedBackend[RoutedReplica]:
     """A backend without replicas."""
-    return RoutedBackend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts(), chance())
+    return RoutedBackend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts({"e"}), chance(), [])
 
 
 def replica(

@@ -11,6 +11,7 @@ from router_service import convert
 from router_service.core.routing.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 from router_service.core.routing.table import RoutingTable
 from slotmesh.spec.model import Backend, BalancerName
+from slotmesh.spec.prospect import Prospect
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.support.fakes.controller import table
 
@@ -75,6 +76,22 @@ def test_settings_of_a_backend_are_taken_over() -> None:
     older = membership_service_pb2.BackendRoute(name="b", **said, max_wire_batch_size=9)
     wire = membership_service_pb2.RoutingTable(backends=[older])
     assert convert.table_from_wire(wire).backends["b"].settings == expected, "as controllers of older versions say it"
+
+
+@pytest.mark.parametrize(
+    ("wire", "prospect"),
+    [
+        (membership_service_pb2.PROSPECT_UNSPECIFIED, Prospect.UNKNOWN),
+        (membership_service_pb2.PROSPECT_COMING, Prospect.COMING),
+        (membership_service_pb2.PROSPECT_FAILING, Prospect.FAILING),
+        (membership_service_pb2.PROSPECT_NONE, Prospect.NONE),
+        (99, Prospect.UNKNOWN),
+    ],
+)
+def test_what_becomes_of_a_backend_is_taken_over(wire: int, prospect: Prospect) -> None:
+    route = membership_service_pb2.BackendRoute(name="b", prospect=wire)  # type: ignore[arg-type]  # of a newer one, too
+    routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
+    assert routing.backends["b"].prospect is prospect
 
 
 @pytest.mark.parametrize("is_older", [False, True], ids=["now", "older controllers"])

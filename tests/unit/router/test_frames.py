@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
+from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.frames import OutgoingBatch
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import partition_of
+from slotmesh.wire.trace_context import TraceContext
+from tests.support.keyed_batches import keyed_batch
 from tests.unit.router.world import World
-from tests.unit.router.world_callers import Fields, caller
+from tests.unit.router.world_callers import Fields, caller, options
 
 
 def lazy_world(slots: int = 1000, **table: Any) -> World:
@@ -240,8 +244,27 @@ def test_bytes_bound_a_frame_likewise() -> None:
     world = lazy_world()
     for call_id in (1_000_001, 1_000_002, 1_000_003):
         world.submit([call_id])
-    frame = world.scheduler.cut_frame(world.replicas["r"], 10**6, 8)
+    frame = world.scheduler.cut_frame(world.replicas["r"], 10**6, 10)
     assert sum(len(batch.payloads) for batch in frame) == 2
+
+
+@pytest.mark.parametrize("what", ["options", "keys", "traces"])
+def test_what_is_beside_payloads_counts_as_well(what: str) -> None:
+    """Two of three slices pass 1,000 bytes, of which payloads have next to none."""
+    world = lazy_world()
+    long = "x" * 600
+    batches: list[Batch | KeyedBatch] = []
+    for first in (1, 4, 7):
+        ids, payloads = range(first, first + 2), [b"", b""]
+        if what == "keys":
+            batches.append(keyed_batch(options(), ids, payloads, [f"{long}{first}", f"{long}{first}b"]))
+        else:
+            batches.append((RouterCallOptions(wire=long.encode() if what == "options" else b""), ids, payloads))
+    traces = {call_id: TraceContext(long) for call_id in range(1, 10)} if what == "traces" else None
+    world.step(CallsSubmitted(world.caller, "e", batches, traces))
+    most = 2_000 if what == "keys" else 1_000
+    frame = world.scheduler.cut_frame(world.replicas["r"], 10**6, most)
+    assert sum(len(batch.payloads) for batch in frame) == (2 if what == "traces" else 4)
 
 
 def test_nothing_is_no_frame() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slotmesh.wire.features import CHUNKS
 from slotmesh.wire.frame_costs import FULL_CALLS
 from slotmesh.wire.limits import CHUNK_BYTES
 from slotmesh.wire.pacing import STEADY
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 def busy_client() -> Client:
     """Hundreds of its calls are unanswered, and as many small frames have left as may follow one another."""
-    client = Client(takes_chunks=True)
+    client = Client(CHUNKS)
     client.caller.calls = 1000
     for call_id in range(1, STEADY.burst + 1):
         client.results((call_id, b"x"))

@@ -112,7 +112,7 @@ def test_the_load_of_others_is_counted() -> None:
     assert balancer.pick() is one
 
 
-@pytest.mark.parametrize("change", ["linked", "draining"])
+@pytest.mark.parametrize("change", ["linked", "draining", "is_passed_over"])
 def test_who_takes_nothing_is_not_picked_and_comes_back(change: str) -> None:
     one, two = replica("one"), replica("two")
     balancer = balancer_of(one, two)

@@ -59,11 +59,22 @@ def test_what_waits_is_routed_anew_as_soon_as_nobody_is_left_to_run_it(how: str)
 
 
 def test_a_policy_that_still_names_the_backend_keeps_its_calls_there() -> None:
-    world = World({"a": [], "b": ["b1"]}, weights={"a": 1.0})
-    world.submit([1])
+    world = World({"a": ["a1"], "b": ["b1"]}, weights={"a": 1.0}, slots=1)
+    world.submit([1, 2])
     world.weights = {"a": 0.01, "b": 0.99}
     world.push()
     assert world.queued == {"a": 1}
+    world.complete("a1")
+    assert world.at_replica("a1") == [2]
+
+
+def test_a_policy_that_still_names_a_backend_without_replicas_keeps_nothing_there() -> None:
+    world = World({"a": [], "b": ["b1"]}, weights={"a": 1.0})
+    world.submit([1])
+    assert world.queued == {"a": 1}
+    world.weights = {"a": 0.99, "b": 0.01}
+    world.push()
+    assert world.at_replica("b1") == [1]
 
 
 def test_calls_before_a_policy_wait_for_it() -> None:

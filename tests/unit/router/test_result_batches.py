@@ -9,6 +9,7 @@ import pytest
 
 from router_service.shell.clients.result_batches import name_executor
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.features import EXECUTORS
 from tests.unit.router.values_client import Client
 
 
@@ -19,10 +20,9 @@ def results_of(replica_id: str, backend: str = "b") -> Any:
 
 def test_neighbours_of_one_replica_share_an_entry() -> None:
     batch = call_pb2.ResultBatch()
-    for call_id, replica in enumerate(["r1", "r1", "r2", "r2", "r1"]):
-        name_executor(batch, results_of(replica))
-        batch.call_ids.append(call_id)
-    name_executor(batch, results_of("r1", "c"))
+    for at, replica in enumerate(["r1", "r1", "r2", "r2", "r1"]):
+        name_executor(batch, results_of(replica), at)
+    name_executor(batch, results_of("r1", "c"), 5)
     assert list(batch.executor_starts) == [0, 2, 4, 5]
     assert list(batch.replica_ids) == ["r1", "r2", "r1", "r1"]
     assert list(batch.backends) == ["b", "b", "b", "c"]
@@ -30,7 +30,7 @@ def test_neighbours_of_one_replica_share_an_entry() -> None:
 
 @pytest.mark.asyncio
 async def test_results_and_values_of_a_frame_say_it_once() -> None:
-    client = Client(names_executors=True)
+    client = Client(EXECUTORS)
     for call_id in range(1, 4):
         client.results((call_id, b"x"))
         client.values((10 + call_id, b"v"))

@@ -48,7 +48,7 @@ class Router:
         backend = BackendRoute(
             settings=Backend(name="b"), replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)]
         )
-        endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
+        endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={})
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
         self.dispatcher.post(TableReceived(table))
         self.dispatcher.first_table.came()

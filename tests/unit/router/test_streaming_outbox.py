@@ -5,6 +5,7 @@ from __future__ import annotations
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES
 from slotmesh.wire.chunks import PayloadParts
+from slotmesh.wire.features import CHUNKS
 from slotmesh.wire.limits import CHUNK_BYTES
 from tests.unit.router.values_client import RUN_ID_OF_CALL, Client
 from tests.unit.router.world_callers import options
@@ -60,7 +61,7 @@ class TestFrames:
 
 class TestLargeValues:
     def test_what_their_call_says_next_waits_and_others_pass(self) -> None:
-        client = Client(takes_chunks=True)
+        client = Client(CHUNKS)
         large = CHUNK_BYTES + 1
         client.values((1, b"first"), (1, bytes(large)), (1, b"next"), (2, b"other"))
         client.values((1, b"last"), (2, b"more"))
@@ -80,7 +81,7 @@ class TestLargeValues:
         assert not client.outbox
 
     def test_two_of_one_call_are_never_in_chunks_at_once(self) -> None:
-        client = Client(takes_chunks=True)
+        client = Client(CHUNKS)
         sizes = [CHUNK_BYTES + 1, 2 * CHUNK_BYTES, CHUNK_BYTES + 2]
         client.values(*[(1, bytes(size)) for size in sizes])
         # So much waits that a frame does not have it all.
@@ -91,7 +92,7 @@ class TestLargeValues:
         assert heard == [each for size in sizes for each in ("chunk", "chunk", size)] + ["failed"]
 
     def test_those_of_several_calls_take_turns(self) -> None:
-        client = Client(takes_chunks=True)
+        client = Client(CHUNKS)
         client.values((1, bytes(3 * CHUNK_BYTES)), (2, bytes(3 * CHUNK_BYTES)))
         chunks = [call_id for call_id, what in client.heard() if what == "chunk"]
         assert chunks == [1, 2, 1, 2, 1, 2]
@@ -103,7 +104,7 @@ class TestLargeValues:
         assert client.heard() == [(1, b"a"), (1, bytes(CHUNK_BYTES) + b"end"), (1, b"b")]
 
     def test_an_end_of_several_calls_waits_for_the_one_alone(self) -> None:
-        client = Client(takes_chunks=True)
+        client = Client(CHUNKS)
         client.caller.admit(range(1, 4), 30)
         client.values((2, bytes(CHUNK_BYTES + 1)))
         client.outbox.add(DeliverDone(client.caller, range(1, 4), 30))

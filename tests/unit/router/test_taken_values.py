@@ -6,6 +6,7 @@ import pytest
 
 from router_service.core.streaming.credits import ALONE, CREDITS, HALF
 from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
+from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
 from slotmesh.wire.limits import CHUNK_BYTES
 from tests.unit.router.values_client import Client
 
@@ -37,13 +38,13 @@ class TestTakenByTheRouter:
         assert client.link.taken == {1001: 2}
 
     def test_so_do_bytes_that_left_in_chunks(self) -> None:
-        client = Client(takes_chunks=True)
+        client = Client(CHUNKS)
         client.values((1, bytes(CHUNK_BYTES + 1)))
         client.frames()
         assert client.link.taken == {1001: 1}
 
     def test_who_can_say_no_more_has_all_taken_that_was_written(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.values(*[(1, b"x")] * 10)
         client.frames()
         assert not client.link.taken
@@ -79,20 +80,20 @@ class TestTakenByTheRouter:
 
 class TestTakenByTheClient:
     def test_ids_are_translated(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.values((1, b"a"), (2, b"x"), (1, b"b"))
         assert client.outbox.next_frame() is not None
         client.outbox.taking.take([2, 1], [1, 2])
         assert client.link.taken == {1001: 2, 1002: 1}
 
     def test_the_router_takes_nothing_by_itself(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.values(*[(1, b"x")] * 4 * TAKE_VALUES)
         client.frames()
         assert not client.link.taken
 
     def test_no_more_than_was_written_is_taken(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.values((1, b"a"), (1, b"b"))
         client.outbox.taking.take([1], [1])
         assert not client.link.taken, "nothing was"
@@ -102,7 +103,7 @@ class TestTakenByTheClient:
         assert client.link.taken == {1001: 2}
 
     def test_nothing_is_taken_of_a_call_that_has_ended(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.values((1, b"a"))
         client.failed(1)
         client.frames()
@@ -116,15 +117,15 @@ class TestCallersWithManyCalls:
     LEVEL = 7
     CREDIT = CREDITS[LEVEL]
 
-    def client(self, **features: bool) -> Client:
-        client = Client(**features)
+    def client(self, *features: str) -> Client:
+        client = Client(*features)
         client.caller.streams[1] = self.LEVEL
         return client
 
     @pytest.mark.parametrize("takes_items", [False, True])
     @pytest.mark.parametrize(("count", "size"), [(CREDIT.values // 2, 1), (1, CREDIT.bytes // 2)])
     def test_what_has_left_is_taken_soon(self, takes_items: bool, count: int, size: int) -> None:
-        client = self.client(takes_items=takes_items)
+        client = self.client(*([TAKE_ITEMS] if takes_items else []))
         client.values(*[(1, bytes(size))] * count)
         assert not client.link.taken, "it waits"
         client.frames()
@@ -132,7 +133,7 @@ class TestCallersWithManyCalls:
 
     @pytest.mark.parametrize("size", [1, 40_000, HALF.bytes])
     def test_a_client_that_takes_nothing_is_not_left_far_behind(self, size: int) -> None:
-        client = self.client(takes_items=True)
+        client = self.client(TAKE_ITEMS)
         for _ in range(3 * HALF.values):
             client.values((1, bytes(size)))
         client.frames()
@@ -144,7 +145,7 @@ class TestCallersWithManyCalls:
     @pytest.mark.parametrize("size", [1, 3000, 40_000, HALF.bytes, 2 * HALF.bytes])
     @pytest.mark.parametrize("level", [0, 1, 2, 7, len(CREDITS) - 1])
     def test_one_that_says_what_it_has_taken_when_that_is_half_gets_all(self, size: int, level: int) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.caller.streams[1] = level
         credit, given, told, untold = CREDITS[level], 0, 0, 0
         while told < 300 and told * size < 4 * ALONE.bytes:
@@ -161,7 +162,7 @@ class TestCallersWithManyCalls:
             assert (given, told) != before, "nothing moves"
 
     def test_who_can_say_no_more_has_all_taken_that_was_written(self) -> None:
-        client = self.client(takes_items=True)
+        client = self.client(TAKE_ITEMS)
         client.values(*[(1, b"x")] * 2 * HALF.values)
         client.frames()
         client.outbox.taking.take([1], [3])
@@ -173,7 +174,7 @@ class TestCallersWithManyCalls:
         assert client.link.taken == {1001: 2 * HALF.values + self.CREDIT.values // 2}
 
     def test_a_call_counts_until_its_outcome_has_left(self) -> None:
-        client = Client(takes_items=True)
+        client = Client(TAKE_ITEMS)
         client.caller.stream([1, 2, 3])
         client.values((1, b"x"))
         client.done(1)

@@ -78,7 +78,7 @@ class Stream:
 
     @property
     def queued(self) -> list[type]:
-        return [type(each) for each, _ in self.outbox._outcomes]
+        return [type(each) for each, _, _ in self.outbox._outcomes]
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class LinkOnPaper:
 class Client:
     """An outbox between a replica and a client."""
 
-    def __init__(self, **features: bool) -> None:
+    def __init__(self, *features: str) -> None:
         self.link = LinkOnPaper()
         clock = FakeClock()
         dispatcher = Dispatcher(RouterScheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
@@ -69,7 +69,7 @@ class Client:
         self.replica: RoutedReplica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
         self.outbox = ResultOutbox(
-            self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), Unread(clock.now), **features
+            self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), Unread(clock.now), features
         )
 
     def values(self, *values: tuple[int, Payload], content_type: str = "") -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallPayload
-from router_service.core.commands import DeliverFailure, RouterCommand
+from router_service.core.commands import DeliverFailure, RetryLink, RouterCommand
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, RouterTimePassed
 from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
     LanesStopped,
+    LinkFailed,
     LinkLost,
     LinkOpened,
     RunsCompleted,
@@ -41,6 +42,7 @@ from router_service.core.sessions.events import (
 from router_service.core.sessions.found_calls import FoundCalls
 from router_service.core.sessions.session import SessionConnection
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
 from tests.support.keyed_batches import keyed_batch
@@ -54,6 +56,9 @@ __all__ = ["DONE", "OK", "World"]
 class World:
     """One endpoint, `e`, unless told otherwise; what a test changes of the table is in force after `push`."""
 
+    load_reports = 0
+    """How often the controller would have been told what waits, out of turn."""
+
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
         self.scheduler = RouterScheduler(random.Random(seed).random)
@@ -62,6 +67,8 @@ class World:
         self.backends = {name: list(replicas) for name, replicas in backends.items()}
         self.settings: dict[str, Any] = {}
         """Of all backends, as BackendRoute has them."""
+        self.prospects: dict[str, Prospect] = {}
+        """What the controller says of backends without a ready replica; of the others nothing."""
         self.weights: dict[str, float] | None = {next(iter(backends)): 1.0}
         self.shadows: dict[str, float] = {}
         self.owner: tuple[str | None, int] = (None, 0)
@@ -70,6 +77,8 @@ class World:
         """The same of the partitions of some ordering keys."""
         self.endpoints = ["e"]
         """All of them with this policy and these owners."""
+        self.suspects: set[str] = set()
+        """Replicas that the controller does not hear of."""
         self.links_at_once = True
         """Replicas are linked as soon as the table names them."""
         self.lazy = False
@@ -115,7 +124,7 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        self.step(TableReceived(routing_table(self, self._revision)))
+        self.step(TableReceived(routing_table(self, self._revision).sharing(self.scheduler.table)))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:
@@ -203,6 +212,11 @@ class World:
         """The link to the replica breaks."""
         self.held[name].clear()
         self.step(LinkLost(self.replicas[name], "cut"))
+
+    def fail_link(self, name: str) -> None:
+        """The replica cannot be reached."""
+        commands = self.scheduler.step(LinkFailed(self.replicas[name]), self.now)
+        self.do([each for each in commands if not isinstance(each, RetryLink)])
 
     def complete(self, name: str, *calls: int) -> None:
         """The replica answers these calls; all that it has if none is named."""

@@ -17,6 +17,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    ReportLoad,
     RetryLink,
     RouterCommand,
     TakeValues,
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 DONE = "done"
 """How a call ends that wants no reply."""
 OK = "ok"
+
+
+def _take_values(world: World, command: DeliverValues) -> None:
+    assert command.ids, "nothing to deliver"
+    assert world.outcomes.keys().isdisjoint(command.ids), "values of a call that has ended"
+    for call_id, payload in zip(command.ids, command.payloads, strict=True):
+        world.values[call_id].append(payload)
 
 
 def carry_out(commands: list[RouterCommand], world: World) -> None:
@@ -46,14 +54,13 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
                 first = sent.first + lo
                 world.asked_stops += [(first, first + count - 1)] if asks else []
                 world.cancelled[sent.replica.replica_id] += range(first, first + count)
+            case ReportLoad():
+                world.load_reports += 1
             case AskReconcile(replica, session):
                 assert replica.linked
                 world.asked.append((replica.replica_id, session))
-            case DeliverValues(ids=ids, payloads=payloads):
-                assert ids, "nothing to deliver"
-                assert world.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
-                for call_id, payload in zip(ids, payloads, strict=True):
-                    world.values[call_id].append(payload)
+            case DeliverValues():
+                _take_values(world, command)
             case TakeValues(replica, run_id, count):
                 world.taken[replica.replica_id][run_id] += count
             case NameRoster(caller, version):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from router_service.core.routing.partition_owners import PartitionOwners
 from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
+from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from router_service.core.routing.rosters import ReplicaKey
     from tests.unit.router.world import World
 
@@ -41,7 +41,13 @@ def routing_table(world: World, revision: int) -> RoutingTable:
         backends={
             name: BackendRoute(
                 settings=Backend(name=name, **world.settings),
-                replicas=[ReplicaRoute(key=(each, "life"), address="", max_ongoing=world.slots) for each in names],
+                replicas=[
+                    ReplicaRoute(
+                        key=(each, "life"), address="", max_ongoing=world.slots, is_suspect=each in world.suspects
+                    )
+                    for each in names
+                ],
+                prospect=world.prospects.get(name, Prospect.UNKNOWN),
             )
             for name, names in world.backends.items()
         },
@@ -50,14 +56,12 @@ def routing_table(world: World, revision: int) -> RoutingTable:
 
 
 @lru_cache
-def _owners(
-    of_all: tuple[str | None, int], of_keys: tuple[tuple[str, tuple[str | None, int]], ...]
-) -> Sequence[tuple[ReplicaKey | None, int]]:
+def _owners(of_all: tuple[str | None, int], of_keys: tuple[tuple[str, tuple[str | None, int]], ...]) -> PartitionOwners:
     """Of all partitions; the same object as long as they are the same, as tables that follow each other have them."""
     owners = [_owner(*of_all)] * PARTITIONS
     for key, owner in of_keys:
         owners[partition_of(key)] = _owner(*owner)
-    return owners
+    return PartitionOwners.of(owners)
 
 
 def _owner(name: str | None, epoch: int) -> tuple[ReplicaKey | None, int]:

@@ -29,7 +29,7 @@ class Registered:
 class Usual:
     """Is not called."""
 
-    Call = CallJson = CallStreaming = None
+    Call = CallJson = CallStreaming = DescribeEndpoints = None
 
     async def StreamCalls(self, *_: object) -> None: ...
 

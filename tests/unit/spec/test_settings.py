@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import MISSING, fields, replace
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
+from controller_service.store.documents import BadDocument, backend_document, backend_of
+from slotmesh.spec.autoscale import Autoscale
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.model import ROUTED, SETTINGS, Backend
+from slotmesh.spec.model import ROUTED, SETTINGS, Backend, InvalidSpec
 from slotmesh.spec.rules import backend_mistakes
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
@@ -22,41 +25,74 @@ from slotmesh.v1 import membership_service_pb2, mesh_pb2
 F = FieldDescriptor
 WIRE_TYPES = {
     SettingKind.HANDLER: {F.TYPE_STRING},
+    SettingKind.TEXT: {F.TYPE_STRING},
     SettingKind.INTEGER: {F.TYPE_INT32, F.TYPE_INT64},
+    SettingKind.NUMBER: {F.TYPE_DOUBLE},
     SettingKind.SIZE: {F.TYPE_INT64},
     SettingKind.DURATION: {F.TYPE_MESSAGE},
     SettingKind.FLAG: {F.TYPE_BOOL},
     SettingKind.CHOICE: {F.TYPE_ENUM},
     SettingKind.JSON: {F.TYPE_MESSAGE},
+    SettingKind.SECTION: {F.TYPE_MESSAGE},
 }
 MESSAGES = {SettingKind.DURATION: "google.protobuf.Duration", SettingKind.JSON: "google.protobuf.Struct"}
+SECTIONS = {each.name: each for each in SETTINGS.values() if each.kind is SettingKind.SECTION}
+INNER = {
+    f"{name}.{key}": (section, each) for name, section in SECTIONS.items() for key, each in section.settings.items()
+}
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+each_section = pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+each_inner_setting = pytest.mark.parametrize(("section", "setting"), INNER.values(), ids=INNER)
 
 
 def samples(setting: Setting) -> list[tuple[Any, str]]:
     """Right values that are not the default, each with what a document says."""
+    if setting.section is not None:
+        inner = {name: samples(each)[0] for name, each in setting.settings.items()}
+        value = setting.section(**{setting.settings[name].attribute: it for name, (it, _) in inner.items()})
+        written = ", ".join(f"{name}: {it}" for name, (_, it) in inner.items())
+        return [(value, f"{{{written}}}"), (setting.section(), "{}")]
+    return plain_samples(setting)
+
+
+FIXED_SAMPLES: dict[SettingKind, list[tuple[Any, str]]] = {
+    SettingKind.HANDLER: [("a.b:C", "'a.b:C'")],
+    SettingKind.FLAG: [(True, "true"), (False, "false")],
+    SettingKind.JSON: [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")],
+}
+
+
+def plain_samples(setting: Setting) -> list[tuple[Any, str]]:
+    if setting.kind in FIXED_SAMPLES:
+        return FIXED_SAMPLES[setting.kind]
     low, high = (int(each) for each in setting.bounds or (0, 0))
     match setting.kind:
-        case SettingKind.HANDLER:
-            return [("a.b:C", "'a.b:C'")]
+        case SettingKind.TEXT:
+            return [("1.5", "'1.5'"), ("x" * high, "x" * high)]
         case SettingKind.INTEGER:
             return [(each, str(each)) for each in (max(low, 0), high) if each != setting.default]
+        case SettingKind.NUMBER:
+            return [(each, f"{each:.12g}") for each in setting.bounds or () if each != setting.default]
         case SettingKind.SIZE:
             return [(2**20, "1MiB"), (high, f"{high // 2**10}KiB")]
         case SettingKind.DURATION:
             return [(1.5, "1500ms"), (float(high), f"{high}s")]
-        case SettingKind.FLAG:
-            return [(True, "true"), (False, "false")]
-        case SettingKind.JSON:
-            return [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")]
         case SettingKind.CHOICE:
             others = [each for each in type(setting.default) if each is not setting.default]
             return [(each, each.name.lower()) for each in others]
+        case _:
+            raise AssertionError(f"no sample of {setting.kind}")
 
 
 def with_value(setting: Setting, value: Any) -> Backend:
     return replace(Backend(name="b"), **{setting.attribute: value})
+
+
+def within(section: Setting, setting: Setting, value: Any) -> Backend:
+    """A backend whose section has one setting besides its defaults."""
+    assert section.section is not None
+    return with_value(section, section.section(**{setting.attribute: value}))
 
 
 def test_every_field_but_the_name_is_a_setting_with_its_default() -> None:
@@ -75,15 +111,23 @@ def test_the_message_has_the_same_settings() -> None:
 
 @each_setting
 def test_the_message_has_the_type_of_the_setting(setting: Setting) -> None:
-    field = mesh_pb2.Backend.DESCRIPTOR.fields_by_name[setting.name]
+    check_type(mesh_pb2.Backend.DESCRIPTOR.fields_by_name[setting.name], setting)
+
+
+def check_type(field: FieldDescriptor, setting: Setting) -> None:
     assert field.type in WIRE_TYPES[setting.kind]
-    if field.message_type is not None:
+    if setting.kind is SettingKind.SECTION:
+        assert field.message_type is not None
+        assert set(field.message_type.fields_by_name) == set(setting.settings)
+        for name, each in setting.settings.items():
+            check_type(field.message_type.fields_by_name[name], each)
+    elif field.message_type is not None:
         assert field.message_type.full_name == MESSAGES[setting.kind]
     elif field.enum_type is not None:
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", field.enum_type.name).upper() + "_"
         numbers = {each.name.removeprefix(prefix): each.number for each in field.enum_type.values if each.number}
         assert numbers == {each.name: each.value for each in type(setting.default)}
-    elif setting.kind is not SettingKind.HANDLER:
+    elif setting.kind not in {SettingKind.HANDLER, SettingKind.TEXT}:
         assert field.has_presence, "0 and unset are two things: write `optional`"
 
 
@@ -120,6 +164,48 @@ def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
             (mistake,) = backend_mistakes(with_value(setting, value))
             assert mistake.path == f"backends.b.{setting.name}"
             assert mistake.message.startswith(f"must be {low:,}")
+
+
+@each_inner_setting
+def test_sections_carry_every_value_of_their_settings(section: Setting, setting: Setting) -> None:
+    for value, written in samples(setting):
+        backend = within(section, setting, value)
+        if not [*backend_mistakes(backend)]:
+            assert parse_mesh(f"backends: {{b: {{{section.name}: {{{setting.name}: {written}}}}}}}").backends == (
+                backend,
+            )
+        assert backend_from_wire(backend_to_wire(backend)) == (backend, [])
+        assert backend_of("b", json.loads(json.dumps(backend_document(backend)))) == backend
+
+
+@each_inner_setting
+def test_settings_of_sections_are_bounded(section: Setting, setting: Setting) -> None:
+    if setting.bounds is not None:
+        low, high = setting.bounds
+        for value in (low - 1, high + 1, float("nan")):
+            first, *_ = backend_mistakes(within(section, setting, value))
+            assert first.path == f"backends.b.{section.name}.{setting.name}"
+            assert first.message.startswith("must be ")
+
+
+@each_section
+def test_what_a_section_does_not_have_is_a_mistake_at_its_place(section: Setting) -> None:
+    with pytest.raises(InvalidSpec, match=rf"backends\.b\.{section.name}\.colour: there is no such setting"):
+        parse_mesh(f"backends: {{b: {{{section.name}: {{colour: 1}}}}}}")
+    with pytest.raises(InvalidSpec, match=rf"backends\.b\.{section.name}: must be"):
+        parse_mesh(f"backends: {{b: {{{section.name}: 3}}}}")
+    with pytest.raises(
+        BadDocument, match=f"backend b: {section.name}: this version of slotmesh knows no setting colour"
+    ):
+        backend_of("b", {section.name: {"colour": 1}})
+
+
+def test_either_somebody_says_the_number_of_replicas_or_it_is_chosen() -> None:
+    (mistake,) = backend_mistakes(Backend(name="b", num_replicas=3, autoscale=Autoscale()))
+    assert mistake.path == "backends.b.num_replicas"
+    assert "contradicts autoscale" in mistake.message
+    (mistake,) = backend_mistakes(Backend(name="b", autoscale=Autoscale(min=5, max=4)))
+    assert str(mistake) == "backends.b.autoscale.min: is larger than autoscale.max: 5 and 4"
 
 
 @each_setting

@@ -150,8 +150,8 @@ def test_names_are_used_once_and_follow_the_conventions() -> None:
     metrics = [each for each in vars(names).values() if isinstance(each, Metric)]
     assert len({each.name for each in metrics}) == len(metrics)
     for each in metrics:
-        assert each.name.startswith("slotmesh.")
+        assert each.name.startswith(("slotmesh.", "rpc.server.")), "ours, or one of the semantic conventions"
         assert each.name == each.name.lower()
         assert each.unit
         assert each.description.endswith(".")
-        assert all(attribute.startswith("slotmesh.") for attribute in each.attributes)
+        assert all(attribute.startswith(("slotmesh.", "rpc.")) for attribute in each.attributes)

@@ -1,0 +1,54 @@
+"""Mistakes of a request as INVALID_ARGUMENT, with BadRequest details that name each of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import grpc
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.status import MAX_TEXT_BYTES, abort
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ServicerT = TypeVar("ServicerT")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_LAST_LINE_BYTES: Final = 64
+"""Room for the line that says how many mistakes were left out."""
+
+
+def names_all_mistakes(
+    rpc: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
+) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
+    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each mistake."""
+
+    @functools.wraps(rpc)
+    async def telling(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
+        try:
+            return await rpc(self, request, context)
+        except InvalidSpec as invalid:
+            told = _those_that_fit(invalid.mistakes)
+            lines = [str(mistake) for mistake in told]
+            if unsaid := len(invalid.mistakes) - len(told):
+                lines.append(f"and {unsaid} more mistakes")
+            failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
+            await abort(context, failure, [(mistake.path, mistake.message) for mistake in told])
+
+    return telling
+
+
+def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """The first mistakes: a message is clipped at `MAX_TEXT_BYTES`, percent-encoded."""
+    told: list[Mistake] = []
+    left = MAX_TEXT_BYTES - _LAST_LINE_BYTES
+    for mistake in mistakes:
+        left -= len(quote(f"{mistake}\n", safe=" "))
+        if left < 0:
+            break
+        told.append(mistake)
+    return told

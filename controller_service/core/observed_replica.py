@@ -1,0 +1,131 @@
+"""One process that runs a handler, as far as the controller knows of it. Immutable; `transitions` changes it.
+
+Owner: `core.observed`, of which it is a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from controller_service.core.partitions import Incarnation
+
+RETIRED_KEPT: Final = 16
+"""Replaced incarnations remembered for each replica id."""
+
+
+class ReplicaState(Enum):
+    """Where a replica is in its life. The values are those of `slotmesh.v1.ReplicaState`."""
+
+    STARTING = 1
+    READY = 2
+    DRAINING = 3
+    STOPPED = 4
+    FAILED = 5
+    SUSPECT = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedReplica:
+    """One process that runs a backend's handler."""
+
+    replica_id: str
+    backend: str
+    state: ReplicaState
+    """The state of its last report, or that follows from its end. Never SUSPECT: `suspect_since` has that."""
+    started_at: float
+    """When it was launched or attached first, seconds (monotonic)."""
+    incarnation: str = ""
+    """Empty until it attached."""
+    address: str = ""
+    pid: int = 0
+    max_ongoing: int = 0
+    error: str = ""
+    """What is wrong with it."""
+    warning: str = ""
+    """What operators should know although it goes on."""
+    metrics_address: str = ""
+    launched: bool = False
+    """This controller started the process and will learn of its end."""
+    template: str = ""
+    """What the process was started with: one that differs from its backend's is outdated."""
+    fixed: str = ""
+    """The part of the template that it cannot take on without a restart."""
+    reconfigures: bool = False
+    """It takes a new `user_config` without a restart: only the fixed part makes it outdated."""
+    is_unhealthy: bool = False
+    """It has reported that its health checks fail. It takes calls for as long as no other replica does."""
+    ready_at: float | None = None
+    """When it was ready first."""
+    ended_at: float | None = None
+    """When it reported that it stopped or failed."""
+    suspect_since: float | None = None
+    """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
+    is_told_to_drain: bool = False
+    gone: bool = False
+    """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
+    reaped: bool = False
+    """Its process has ended. Known of launched ones only."""
+    retired: tuple[str, ...] = ()
+    """Incarnations that it replaced; bounded."""
+    process: str = ""
+    """Which process it is; empty where its machine does not say."""
+    served_under: str = ""
+    """The generation, an earlier one, that it served under before it attached here."""
+    brought_by: tuple[str, int] | None = None
+    """The generation and the roster's revision of the table that named it, for as long as it has not attached here."""
+    must_fence_through: int = 0
+    """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
+    fenced_through: int = 0
+    """It has reported that it starts nothing that was sent at this epoch or an older one."""
+    busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Partitions, by endpoint, of which something still ran there when it was fenced."""
+    version: str = ""
+    """Of slotmesh; empty until it attached."""
+    restarts: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
+    last_output: str = ""
+    """The last lines that that process has written; empty where they are not known."""
+    is_given_up: bool = False
+    """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
+
+    @property
+    def owner(self) -> Incarnation:
+        """The incarnation."""
+        return Incarnation(self.replica_id, self.incarnation)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Nothing starts there that an earlier generation gave it."""
+        return self.fenced_through >= self.must_fence_through
+
+    @property
+    def has_attached(self) -> bool:
+        """It has had its stream to this controller."""
+        return bool(self.incarnation) and self.brought_by is None
+
+    @property
+    def shown_state(self) -> ReplicaState:
+        """The state as operators see it."""
+        return ReplicaState.SUSPECT if self.suspect_since is not None and not self.gone else self.state
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing left to wait for."""
+        return self.gone and (self.reaped or not self.launched)
+
+    @property
+    def takes_calls(self) -> bool:
+        """It can own partitions and be picked."""
+        if self.gone or self.is_told_to_drain or self.is_given_up:
+            return False
+        return self.state is ReplicaState.READY
+
+    def having_replaced(self, *incarnations: str) -> ObservedReplica:
+        """With older incarnations that have ended."""
+        return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])

@@ -1,0 +1,161 @@
+"""The history of the configuration: which backends and endpoints each revision changed, when, and who asked for it.
+
+Invariants: immutable; a revision that changed no backend and no endpoint has no record; the newest records are kept, at
+most `MAX_RECORDS` of them and about `MAX_RECORDED_CHARS` of text, the newest one always. Records follow each other
+without a gap, so that the configuration as of any of them, and as of the revision before the oldest, can be told from
+the present one.
+Owner: the store, by `Desired`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, TrafficPolicy
+
+Resource: TypeAlias = "Backend | Endpoint"
+
+MAX_RECORDS: Final = 200
+"""Revisions that are kept."""
+MAX_RECORDED_CHARS: Final = 4 * 2**20
+"""Roughly the text of all resources in all records: a `user_config` may be large."""
+
+
+def subject_of(resource: Resource) -> str:
+    """As `backend/digits-v1`."""
+    return f"{'backend' if isinstance(resource, Backend) else 'endpoint'}/{resource.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOrigin:
+    """Where a change of the configuration came from."""
+
+    who: str = ""
+    """For a person: `slotmesh at 127.0.0.1:52114`; empty where nobody said."""
+    time_s: float = 0.0
+    """When, seconds since 1970; 0 where nobody said."""
+    note: str = ""
+    """Why, for a person: `rollback to revision 12`."""
+
+
+NO_TRAFFIC: Final = TrafficPolicy(weights={})
+UNKNOWN_ORIGIN: Final = ChangeOrigin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChange:
+    """One backend or endpoint, before and after. None: it was not there, or is there no more."""
+
+    before: Resource | None
+    after: Resource | None
+
+    @property
+    def subject(self) -> str:
+        """As `backend/digits-v1`."""
+        resource = self.after or self.before
+        if resource is None:
+            raise ValueError("a change from nothing to nothing")
+        return subject_of(resource)
+
+    @property
+    def verb(self) -> str:
+        """What became of it: created, updated or deleted."""
+        if self.before is None:
+            return "created"
+        return "deleted" if self.after is None else "updated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionRecord:
+    """What one revision changed of the configuration."""
+
+    revision: int
+    origin: ChangeOrigin
+    changes: tuple[ResourceChange, ...]
+    """By subject; each resource once."""
+    base: int
+    """The configuration's revision before it."""
+
+
+History: TypeAlias = tuple[RevisionRecord, ...]
+"""Oldest first."""
+
+
+def recorded(history: History, record: RevisionRecord) -> History:
+    """With one more record, and without those that there is no room for."""
+    kept: list[RevisionRecord] = []
+    chars = 0
+    for each in reversed((*history, record)):
+        chars += sum(_size(it) for change in each.changes for it in (change.before, change.after))
+        if kept and (len(kept) == MAX_RECORDS or chars > MAX_RECORDED_CHARS):
+            break
+        kept.append(each)
+    return tuple(reversed(kept))
+
+
+def changes_between(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> tuple[ResourceChange, ...]:
+    """The resources of one kind that differ, by name."""
+    if before is after:
+        return ()
+    names = sorted({**before, **after})
+    pairs = ((before.get(name), after.get(name)) for name in names)
+    return tuple(ResourceChange(before=one, after=other) for one, other in pairs if one != other)
+
+
+def changed_fields(change: ResourceChange) -> list[str]:
+    """Of a resource that was updated: the settings that differ, by their names in documents."""
+    before, after = change.before, change.after
+    if isinstance(before, Backend) and isinstance(after, Backend):
+        differing = (it for it in SETTINGS.values() if getattr(before, it.attribute) != getattr(after, it.attribute))
+        return [it.name for it in differing]
+    if isinstance(before, Endpoint) and isinstance(after, Endpoint):
+        old, new = (it.traffic or NO_TRAFFIC for it in (before, after))
+        parts = (("traffic", old.weights != new.weights), ("shadows", old.shadows != new.shadows))
+        return [name for name, differs in parts if differs]
+    return []
+
+
+def configuration_at(
+    backends: Mapping[str, Backend], endpoints: Mapping[str, Endpoint], history: Sequence[RevisionRecord], revision: int
+) -> tuple[dict[str, Backend], dict[str, Endpoint]]:
+    """The configuration as of a revision, told from the present one. It is not older than the base of the history."""
+    old_backends, old_endpoints = dict(backends), dict(endpoints)
+    for record in reversed(history):
+        if record.revision <= revision:
+            break
+        for change in record.changes:
+            resource = change.after or change.before
+            if isinstance(resource, Backend):
+                _undo(old_backends, resource.name, change.before)
+            elif resource is not None:
+                _undo(old_endpoints, resource.name, change.before)
+    return old_backends, old_endpoints
+
+
+def _undo(resources: dict[str, Backend] | dict[str, Endpoint], name: str, before: Resource | None) -> None:
+    if before is None:
+        resources.pop(name, None)
+    else:
+        resources[name] = before  # type: ignore[assignment]  # a change has two resources of one kind
+
+
+def _size(resource: Resource | None) -> int:
+    """Roughly its text, characters."""
+    if resource is None:
+        return 0
+    if isinstance(resource, Backend):
+        return 500 + _json_size(resource.user_config)
+    policy = resource.traffic
+    return 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
+
+
+def _json_size(value: JsonValue) -> int:
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, Mapping):
+        return sum(len(name) + 4 + _json_size(inner) for name, inner in value.items())
+    if isinstance(value, Sequence):
+        return sum(2 + _json_size(inner) for inner in value)
+    return 8

@@ -1,0 +1,1 @@
+"""Rollouts: how a backend's replicas are replaced by those with its new settings, and when that is taken back."""

@@ -1,0 +1,130 @@
+"""What routing tables say, built from the desired and the observed state.
+
+Invariants: the same states give the same content, in one order, whatever was built before; a replica is listed from its
+first READY until it is proven to have ended, silent or not, failed or not: routers judge their own links, and only the
+replica itself can answer what ran there. All backends are listed, in use or not, so that links are there before traffic
+comes and outlive it. Endpoints, backends and replicas that are as they were are the same objects as in the routes
+before. Cost: a look at each endpoint and backend, and at the replicas of backends of which something has changed.
+Owner: `shell.reconcile_loop`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from controller_service.core.desired import Desired
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
+from controller_service.core.partitions import Incarnation
+from controller_service.core.prospects import find_prospect
+from controller_service.core.routing import ListedBackend, ListedEndpoint, ListedReplica, Routes
+from slotmesh.spec.model import Backend
+from slotmesh.spec.prospect import Prospect
+
+_LISTED: Final = frozenset({ReplicaState.READY, ReplicaState.DRAINING})
+
+
+class _BuiltBackend(NamedTuple):
+    """A backend, and what it was built from."""
+
+    sources: tuple[object, ...]
+    """The objects: another one may say another thing."""
+    replicas: dict[Incarnation, tuple[ObservedReplica, ListedReplica]]
+    listed: ListedBackend
+
+
+class RouteBuilder:
+    """Builds routes, and remembers the newest ones with what they were built from."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, _BuiltBackend] = {}
+        self._endpoints: dict[str, ListedEndpoint] = {}
+        self._router_addresses: tuple[str, ...] = ()
+
+    def build(self, desired: Desired, observed: Observed, *, launches: bool) -> Routes:
+        """The routes that follow from the states. `launches`: whether this controller starts replicas."""
+        known = observed.by_backend.keys() | {elder.backend for elder in observed.elders.values()}
+        deleted = [Backend(name=name) for name in known - desired.backends.keys()]
+        backends: dict[str, _BuiltBackend] = {}
+        for backend in sorted([*desired.backends.values(), *deleted], key=lambda it: it.name):
+            built = self._backend(backend, desired, observed, launches=launches)
+            # Of a deleted one something may still run there.
+            if built.replicas or backend.name in desired.backends:
+                backends[backend.name] = built
+        endpoints = {name: self._endpoint(name, desired) for name in sorted(desired.endpoints)}
+        addresses = tuple(sorted({router.address for router in observed.routers.values() if router.address}))
+        if addresses != self._router_addresses:
+            self._router_addresses = addresses
+        self._backends, self._endpoints = backends, endpoints
+        return Routes(
+            endpoints=tuple(endpoints.values()),
+            backends=tuple(built.listed for built in backends.values()),
+            router_addresses=self._router_addresses,
+        )
+
+    def _endpoint(self, name: str, desired: Desired) -> ListedEndpoint:
+        traffic, ownership = desired.endpoints[name].traffic, desired.ownership.get(name)
+        before = self._endpoints.get(name)
+        if before is not None and before.ownership is ownership and before.traffic == traffic:
+            return before
+        return ListedEndpoint(name=name, traffic=traffic, ownership=ownership)
+
+    def _backend(self, backend: Backend, desired: Desired, observed: Observed, *, launches: bool) -> _BuiltBackend:
+        name = backend.name
+        sources = (
+            desired.backends.get(name),
+            observed.by_backend.get(name),
+            observed.elders,
+            observed.restarts.get(name),
+            observed.scales.get(name),
+            launches,
+        )
+        before = self._backends.get(name)
+        if before is not None and all(one is other for one, other in zip(sources, before.sources, strict=True)):
+            return before
+        there = [it for it in observed.incarnations(name) if _is_listed(it)]
+        known = before.replicas if before is not None else {}
+        replicas = {owner: _kept(replica, known.get(owner), observed) for owner, replica in _in_order(there)}
+        takes_calls = any(replica.takes_calls for replica in there)
+        listed = ListedBackend(
+            settings=backend.routed(),
+            replicas=tuple(each for _, each in replicas.values()),
+            prospect=Prospect.UNKNOWN if takes_calls else find_prospect(name, desired, observed, launches=launches),
+        )
+        return _BuiltBackend(
+            sources, replicas, before.listed if before is not None and before.listed == listed else listed
+        )
+
+
+def build_routes(desired: Desired, observed: Observed, *, launches: bool = False) -> Routes:
+    """The same, once."""
+    return RouteBuilder().build(desired, observed, launches=launches)
+
+
+def _in_order(replicas: list[ObservedReplica]) -> list[tuple[Incarnation, ObservedReplica]]:
+    return sorted(((replica.owner, replica) for replica in replicas), key=lambda it: it[0])
+
+
+def _kept(
+    replica: ObservedReplica, before: tuple[ObservedReplica, ListedReplica] | None, observed: Observed
+) -> tuple[ObservedReplica, ListedReplica]:
+    """The replica as it is listed: as before, where that says the same."""
+    is_elder = bool(observed.elders) and replica.owner in observed.elders
+    if before is not None and before[0] is replica and before[1].elder is is_elder:
+        return before
+    listed = ListedReplica(
+        replica_id=replica.replica_id,
+        incarnation=replica.incarnation,
+        address=replica.address,
+        max_ongoing=replica.max_ongoing,
+        draining=not replica.takes_calls,
+        process=replica.process,
+        template=replica.template,
+        fixed=replica.fixed,
+        suspect=replica.suspect_since is not None and replica.has_attached,
+        elder=is_elder,
+    )
+    return replica, before[1] if before is not None and before[1] == listed else listed
+
+
+def _is_listed(replica: ObservedReplica) -> bool:
+    return bool(replica.address) and not replica.gone and (replica.state in _LISTED or replica.ready_at is not None)

@@ -1,0 +1,76 @@
+"""What becomes of a shift that is under way: it waits, takes the next step, is complete, or goes back.
+
+Purpose: `(record, look) -> move`.
+Invariants: level-triggered, so that a controller that starts again goes on; at most one step at a time, however long
+nobody has looked; a step lasts `every_s` at least, and longer while its guards do not know enough, or a backend that it
+raises has no ready replica. A guard that trips brings the weights before the shift back at once.
+Owner: pure functions; `shell.shifter` calls them, and carries the moves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller_service.core.backend_load import CallEnds
+from controller_service.core.shifting.figures import CallFlow
+from controller_service.core.shifting.judgement import still_unknown, tripped
+from controller_service.core.shifting.record import ShiftPhase, ShiftRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftLook:
+    """How the calls do, in the present step."""
+
+    is_due: bool
+    """The step has lasted for `every_s`."""
+    figures: Mapping[str, CallEnds]
+    """Of backends whose weight rises, as far as they are known."""
+    flow: CallFlow
+    ready: Collection[str]
+    """Backends that have a ready replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftMove:
+    """What follows."""
+
+    record: ShiftRecord | None = None
+    """What it is from now on; None: as it is."""
+    weights: Mapping[str, float] | None = None
+    """The weights that should be in force; None: those that are."""
+    waits_for: str = ""
+    """What the next step waits for, though its time has come."""
+
+
+STAY: Final = ShiftMove()
+
+
+def follow(shift: ShiftRecord, look: ShiftLook, time_of_day_s: float) -> ShiftMove:
+    """`time_of_day_s`: seconds since 1970."""
+    if not shift.is_under_way:
+        return STAY
+    if why := tripped(shift, look.figures):
+        return ended(shift, ShiftPhase.TAKEN_BACK, why, time_of_day_s, goes_back=True)
+    if not look.is_due:
+        return STAY
+    if lacking := [it for it in shift.rising if it not in look.ready]:
+        return ShiftMove(waits_for=f"backend {lacking[0]} has no ready replica")
+    if shift.guards and look.flow is not CallFlow.NONE and (unknown := still_unknown(shift, look.figures)):
+        return ShiftMove(waits_for=unknown)
+    if shift.number < shift.steps:
+        number = shift.number + 1
+        return ShiftMove(record=replace(shift, number=number, since_s=time_of_day_s), weights=shift.weights(number))
+    return ShiftMove(
+        record=replace(shift, phase=ShiftPhase.COMPLETE, why="all steps were taken", ended_s=time_of_day_s),
+        weights=shift.target,
+    )
+
+
+def ended(shift: ShiftRecord, phase: ShiftPhase, why: str, time_of_day_s: float, *, goes_back: bool) -> ShiftMove:
+    """The shift ends where it is, or goes back."""
+    weights = (
+        shift.before if goes_back else {it: weight for it, weight in shift.weights(shift.number).items() if weight}
+    )
+    return ShiftMove(record=replace(shift, phase=phase, why=why, ended_s=time_of_day_s), weights=weights)

@@ -1,0 +1,144 @@
+"""A shift of an endpoint's traffic: what was asked for, and how far it is.
+
+Invariants: immutable. While it is under way, the endpoint's weights are those of its present step: whoever else changes
+them ends it, in the same transaction (`overtaken`).
+Owner: the store, by `Desired`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Final
+
+from slotmesh.spec.model import Endpoint
+from slotmesh.units import format_duration
+
+SAME: Final = 1e-9
+"""Weights that differ by less are the same."""
+
+
+class GuardFigure(Enum):
+    """What guards look at. The values are those of `slotmesh.v1.ShiftFigure`."""
+
+    ERROR_RATE = 1
+    """The share of calls that failed or were not answered."""
+    P99 = 2
+    """The time within which 99 of 100 calls ended well, seconds."""
+
+
+class ShiftPhase(Enum):
+    """Where a shift is. The values are those of `slotmesh.v1.ShiftPhase`."""
+
+    SHIFTING = 1
+    COMPLETE = 2
+    TAKEN_BACK = 3
+    """A guard has tripped."""
+    STOPPED = 4
+    """An operator has ended it."""
+    OVERTAKEN = 5
+    """Somebody has changed the weights meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A figure, and the most that it may be."""
+
+    figure: GuardFigure
+    limit: float
+    """A share, or seconds."""
+
+    def __str__(self) -> str:
+        """As operators write it: `p99=200ms`."""
+        limit = f"{self.limit:g}"
+        if self.figure is GuardFigure.P99:
+            limit = format_duration(timedelta(seconds=self.limit))
+        return f"{self.figure.name.lower()}={limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftRecord:
+    """The newest shift of an endpoint."""
+
+    endpoint: str
+    before: Mapping[str, float]
+    """The weights that it goes back to, as they were."""
+    target: Mapping[str, float]
+    """The weights of its last step; none is 0."""
+    step: float
+    """By how much the weight that changes most changes in one step."""
+    every_s: float
+    guards: tuple[Guard, ...]
+    min_calls: int
+    number: int = 1
+    """The step that it is in, or was in when it ended; from 1."""
+    since_s: float = 0.0
+    """When that step began, seconds since 1970."""
+    began_s: float = 0.0
+    """When the first one did."""
+    who: str = ""
+    """Who asked for it."""
+    phase: ShiftPhase = ShiftPhase.SHIFTING
+    why: str = ""
+    """Why it ended."""
+    ended_s: float = 0.0
+    """When it ended, seconds since 1970; 0 before."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.phase is ShiftPhase.SHIFTING
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return max(1, math.ceil(self._distance / self.step - SAME))
+
+    @property
+    def backends(self) -> list[str]:
+        """All that have a weight at any time, by name."""
+        return sorted({**self.before, **self.target})
+
+    @property
+    def rising(self) -> list[str]:
+        """Those that get more: they are judged. By name."""
+        return [it for it in self.backends if self.target.get(it, 0.0) - self.before.get(it, 0.0) > SAME]
+
+    def weights(self, number: int) -> dict[str, float]:
+        """The weights in a step: all backends, so that none that it may go back to can be deleted meanwhile."""
+        if number >= self.steps:
+            return {it: self.target.get(it, 0.0) for it in self.backends}
+        share = number * self.step / self._distance
+        between = {
+            it: (1.0 - share) * self.before.get(it, 0.0) + share * self.target.get(it, 0.0) for it in self.backends
+        }
+        return {name: round(weight, 12) for name, weight in between.items()}
+
+    @property
+    def _distance(self) -> float:
+        """By how much the weight that changes most changes."""
+        return max(abs(self.target.get(it, 0.0) - self.before.get(it, 0.0)) for it in self.backends)
+
+
+def overtaken(
+    shifts: Mapping[str, ShiftRecord],
+    before: Mapping[str, Endpoint],
+    changed: Iterable[Endpoint],
+    *,
+    own: Collection[str],
+    who: str,
+    time_s: float,
+) -> dict[str, ShiftRecord]:
+    """Shifts that end since another change sets the weights of their endpoints; `own` changes are those of shifts."""
+    ended: dict[str, ShiftRecord] = {}
+    for endpoint in changed:
+        shift, old = shifts.get(endpoint.name), before.get(endpoint.name)
+        if shift is None or not shift.is_under_way or endpoint.name in own:
+            continue
+        weights = None if endpoint.traffic is None else endpoint.traffic.weights
+        if old is None or old.traffic is None or weights != old.traffic.weights:
+            why = f"its traffic was changed by {who or 'somebody else'} in step {shift.number} of {shift.steps}"
+            ended[endpoint.name] = replace(shift, phase=ShiftPhase.OVERTAKEN, why=why, ended_s=time_s)
+    return ended

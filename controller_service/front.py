@@ -1,0 +1,135 @@
+"""What is served at a controller's address from its start to its end, whether it leads or not.
+
+Purpose: the server, and gates in front of the servicers of operators and members: as long as this controller does not
+lead, each of their rpcs is refused with NOT_LEADER and the leader's address. Identity and health are told at any time.
+Invariants: nothing is answered by a controller that does not lead, but who does; health is SERVING only while it leads.
+Owner: the composition root.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from controller_service.config import ControllerSettings
+from controller_service.shell.leadership import LeadershipBoard
+from controller_service.store.protocol import Leader
+from slotmesh.config.members import WILDCARDS
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.controllers import LEADER_FACT
+from slotmesh.runtime.info_servicer import InfoServicer
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.status import to_exception
+from slotmesh.units import parse_host_port
+from slotmesh.v1 import (
+    controller_service_pb2_grpc,
+    info_service_pb2,
+    info_service_pb2_grpc,
+    membership_service_pb2_grpc,
+)
+
+RETRY_S: Final = 1.0
+"""When to ask again, where it is not known who leads."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Gate:
+    """Mounted in place of a servicer: passes rpcs on to that of the leader, and refuses them while there is none."""
+
+    def __init__(self, kind: type, refusal: Callable[[], Failure]) -> None:
+        """`kind` is the class of the servicer."""
+        self._kind = kind
+        self._refusal = refusal
+        self.behind: Any = None
+        """The servicer; None while this controller does not lead."""
+
+    def __getattr__(self, rpc: str) -> Callable[[Any, Context], Awaitable[Any]]:
+        @functools.wraps(getattr(self._kind, rpc))
+        async def passed(request: Any, context: Context) -> Any:
+            if self.behind is None:
+                raise to_exception(self._refusal())
+            return await getattr(self.behind, rpc)(request, context)
+
+        return passed
+
+
+class Front:
+    """The server of a controller. Made before it leads; `start` may come before that, too."""
+
+    def __init__(self, settings: ControllerSettings, operators: type, members: type) -> None:
+        """`operators` and `members` are the classes of the servicers that answer while this controller leads."""
+        self._settings = settings
+        self.is_started = False
+        """It listens."""
+        self._leadership: LeadershipBoard | None = None
+        self.leader: Callable[[], Leader] | None = None
+        """Who leads while this controller stands by; None where it does not."""
+        self.server = GrpcServer(
+            "controller", host=settings.host, port=settings.port, insecure=settings.insecure, channelz=settings.channelz
+        )
+        self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=self._tell_standing)
+        self._operators, self._members = Gate(operators, self._refusal), Gate(members, self._refusal)
+        mounted: tuple[Any, Any] = self._operators, self._members
+        self.server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, mounted[0])
+        self.server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, mounted[1])
+        self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self.info)
+
+    @property
+    def address(self) -> str:
+        """Where others reach this controller, `HOST:PORT`; empty where only the host knows. Only after `start`."""
+        address = self._settings.advertised(self.server.address)
+        return "" if parse_host_port(address)[0] in WILDCARDS else address
+
+    @property
+    def leadership(self) -> LeadershipBoard | None:
+        """That of this controller, while it leads."""
+        return self._leadership
+
+    async def start(self) -> None:
+        """Listens. May be called again. Raises CannotStart."""
+        if not self.is_started:
+            await self.server.start()
+            self.is_started = True
+            self.info.address = self.address or self.server.address
+
+    def open(self, operators: Any, members: Any, leadership: LeadershipBoard) -> None:
+        """This controller leads: these servicers answer."""
+        self._operators.behind, self._members.behind = operators, members
+        self._leadership = leadership
+        self.leader = None
+
+    def close(self) -> None:
+        """It leads no more: from now on rpcs are refused. Those under way go on."""
+        self._operators.behind = self._members.behind = self._leadership = None
+        if self.is_started:
+            self.server.set_serving(False)
+
+    def why_not_serving(self) -> str:
+        """For `/readyz`."""
+        if self.leader is None:
+            return "not serving"
+        return f"standing by: {self.leader().name} leads"
+
+    def _refusal(self) -> Failure:
+        if self.leader is None:
+            text = "this controller does not lead: it is starting or ending"
+            return Failure(reason=Reason.NOT_LEADER, message=text, retry_delay_s=RETRY_S)
+        leader = self.leader()
+        text = f"this controller stands by, and {leader.name} leads: ask that one"
+        facts = {LEADER_FACT: leader.address} if leader.address else {}
+        return Failure(reason=Reason.NOT_LEADER, message=text, retry_delay_s=RETRY_S, metadata=facts)
+
+    def _tell_standing(self, info: info_service_pb2.GetServerInfoResponse) -> None:
+        info.controller.SetInParent()
+        if (leads := self._leadership) is not None:
+            info.incarnation = leads.generation
+            info.controller.leads = True
+            info.controller.term = leads.standing.term
+            info.controller.leader_address = leads.address
+            info.controller.standby_addresses.extend(leads.standing.standbys)
+        elif self.leader is not None:
+            info.controller.leader_address = self.leader().address

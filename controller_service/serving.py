@@ -1,0 +1,224 @@
+"""The life of a controller's process: it stands by while another one leads, leads, and ends.
+
+Invariants: it leads once at most: one that leads no more ends, and whatever starts it again makes it stand by; while it
+stands by it answers at its address, who leads; replicas that it has launched outlive it where another one takes over.
+Owner: `__main__`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from controller_service.app import (
+    SERVICERS,
+    MakeLauncher,
+    candidacy_of,
+    lead,
+    mint_replica_id,
+    observe,
+    taken_up,
+)
+from controller_service.config import MEMORY, ControllerSettings, policy_names
+from controller_service.core.planning import ChangeTerms
+from controller_service.core.revisions import ChangeOrigin
+from controller_service.front import Front
+from controller_service.shell.configurator import Configurator
+from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
+from controller_service.shell.launchers.process import ProcessLauncher, replica_command
+from controller_service.shell.launchers.protocol import OnExit
+from controller_service.shell.metrics import observe_leadership
+from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.scale_policies import load_policies
+from controller_service.store.protocol import Candidacy, Store
+from slotmesh.config import SettingsError
+from slotmesh.errors import SlotmeshError
+from slotmesh.runtime.announce import announce
+from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.parent import ParentPipe, watch_parent
+from slotmesh.runtime.process_identity import own_process
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.spec.document import load_mesh
+from slotmesh.spec.model import InvalidSpec
+from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.setup import MetricsServer, setup_metrics
+from slotmesh.telemetry.setup_push import metrics_target
+
+LEADS_NO_MORE: Final = 1
+"""Exit status: another controller leads, or may."""
+PREDECESSOR_S: Final = 10.0
+"""How long a controller that has lost the lead may take to let go of the replicas that it has launched."""
+
+_log = get_logger(__name__)
+
+
+async def serve(settings: ControllerSettings) -> int:
+    """Runs a controller until it is asked to stop, or another one leads in its place. Returns the exit status."""
+    with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
+        if settings.parent_fd is not None:
+            watch_parent(settings.parent_fd, stop.set)
+        metrics = setup_metrics(
+            "slotmesh-controller", settings.metrics_host, settings.metrics_port, otlp=metrics_target(settings)
+        )
+        try:
+            return await ControllerLife(settings, metrics, stop).run()
+        finally:
+            await metrics.aclose()
+
+
+class ControllerLife:
+    """From the start of a controller to its end."""
+
+    def __init__(self, settings: ControllerSettings, metrics: MetricsServer, stop: asyncio.Event) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._stop = stop
+        self.front = Front(settings, *SERVICERS)
+        self._tell_address: Callable[[], None] = self._announce
+        metrics.look_at(lambda: self.front.server.serving, self.front.why_not_serving)
+        metrics.observe_rpcs(self.front.server.rpc_times)
+        observe_leadership(metrics.meter, lambda: self.front.leadership)
+
+    async def run(self) -> int:
+        """Returns the exit status. Raises CannotStart, SettingsError."""
+        try:
+            return await self._run()
+        finally:
+            await self.front.server.stop()
+
+    async def _run(self) -> int:
+        clock, front = MonotonicClock(), self.front
+        candidacy = candidacy_of(self._settings.state, clock)
+        store, waited = await taken_up(candidacy.try_to_lead()), False
+        if store is None:
+            store, waited = await self._stand_by(candidacy), True
+        if store is None:
+            return 0
+        async with lead(
+            store,
+            front,
+            self._settings,
+            make_launcher(self._settings, front),
+            clock=clock,
+            on_end=self._stop.set,
+            patience_s=PREDECESSOR_S if waited else 0.0,
+        ) as controller:
+            observe(self._metrics, controller)
+            spec = self._settings.spec
+            if spec is not None and waited and store.read().configured_at:
+                _log.info("--spec is not applied: this controller goes on where the one before it was", spec=str(spec))
+            elif spec is not None:
+                await apply_spec(spec, controller.configurator)
+            if not controller.leadership.lost:
+                controller.server.set_serving()
+            self._tell_address()
+            await self._stop.wait()
+        return LEADS_NO_MORE if controller.leadership.lost else 0
+
+    async def _stand_by(self, candidacy: Candidacy) -> Store | None:
+        """Waits until this controller leads; None where it is asked to stop before that. Raises CannotStart."""
+        if self._settings.if_in_use == "refuse":
+            raise CannotStart(
+                f"{self._settings.state}: is in use by {candidacy.leader.name}: stop that one, or give this one another"
+                " file with --state"
+            )
+        _require_usable(self._settings)
+        front = self.front
+        front.leader = lambda: candidacy.leader
+        await front.start()
+        _log.info("another controller leads; this one stands by", leader=candidacy.leader.name)
+        if not front.address:
+            _log.warning(
+                "nobody is told where this standby is: replicas that the leader has launched will not find it, and are"
+                " replaced when it leads; say where others reach it, with --advertise HOST"
+            )
+        self._tell_address()
+        waiting = asyncio.ensure_future(taken_up(candidacy.wait_to_lead(front.address)))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return await waiting
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+            await asyncio.gather(waiting, stopping, return_exceptions=True)
+        return None
+
+    def _announce(self) -> None:
+        """Once: when it leads, or stands by."""
+        self._tell_address = lambda: None
+        if self._settings.announce_fd is not None:
+            announce(self._settings.announce_fd, self.front.server.address)
+
+
+def _require_usable(settings: ControllerSettings) -> None:
+    """What is read only by a controller that leads is looked at before one stands by. Raises SettingsError."""
+    load_policies(policy_names(settings.autoscale_policies))
+    if settings.spec is not None:
+        try:
+            load_mesh(settings.spec)
+        except InvalidSpec as invalid:
+            raise _mistakes_in(settings.spec, invalid) from invalid
+
+
+def _mistakes_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
+    return SettingsError(*(f"--spec {spec}: {mistake}" for mistake in invalid.mistakes))
+
+
+def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
+    """Makes the launcher of these settings. What it starts is told of those that stand by at that moment."""
+    if settings.launcher == "external":
+        return lambda *_: ExternalLauncher()
+
+    def make(address: str, on_exit: OnExit, logs: LogBook) -> ProcessLauncher:
+        tether = settings.parent_fd
+        if tether is None and not own_process():
+            # On a machine without identities of processes nothing could be found again: all ends with the controller.
+            tether = ParentPipe().fd
+        state = None if settings.state == MEMORY else Path(settings.state)
+        path = settings.launch_dir or default_directory(address, state)
+
+        def controllers() -> tuple[str, ...]:
+            standbys = front.leadership.standing.standbys if front.leadership is not None else ()
+            return (address, *(it for it in standbys if it != address))
+
+        return ProcessLauncher(
+            replica_command(
+                controllers,
+                log_format=settings.log_format,
+                log_level=settings.log_level,
+                orphan_timeout=settings.orphan_timeout,
+                tether=tether,
+            ),
+            on_exit,
+            LaunchDirectory.open(
+                path, is_temporary=settings.launch_dir is None and state is None and settings.port == 0
+            ),
+            logs,
+            mint_replica_id,
+            tether=tether,
+        )
+
+    return make
+
+
+async def apply_spec(spec: Path, configurator: Configurator) -> None:
+    """Changes what the file has changed since it was applied last. Raises SettingsError with every mistake."""
+    try:
+        terms = ChangeTerms(origin=ChangeOrigin(who=f"--spec {spec}"))
+        outcome = await configurator.apply_file(load_mesh(spec), terms, keep=True)
+    except InvalidSpec as invalid:
+        raise _mistakes_in(spec, invalid) from invalid
+    except SlotmeshError as refusal:
+        raise SettingsError(f"--spec {spec}: {refusal}") from refusal
+    for it in outcome.plan.conflicts:
+        _log.warning(
+            "--spec says another thing than an operator, and so did not change it; `slotmesh apply --force` does",
+            subject=it.subject,
+            field=it.field,
+        )

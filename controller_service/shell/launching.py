@@ -1,0 +1,109 @@
+"""Has the launcher do what reconciling decides, and takes over from it what runs.
+
+Invariants: what the launcher has is known to the observed state before anything else is decided: at the controller's
+start, where earlier lives of it have started instances, and after each start.
+Owner: the reconcile loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from controller_service.core import launches, transitions
+from controller_service.core.endings import NEVER_S
+from controller_service.core.templates import fixed_of, template_of
+from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.replica_links import ReplicaLinks
+from slotmesh.spec.model import Backend
+
+KILL_MARGIN_S: Final = 5.0
+"""Time for a replica to end, after the calls that it waited for."""
+
+
+class Launching:
+    """Starts, drains and kills replicas."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        links: ReplicaLinks,
+        launcher: Launcher,
+        mint_id: Callable[[str], str],
+        *,
+        give_up_after_s: float = NEVER_S,
+    ) -> None:
+        """`mint_id` gives the id under which a replica of a backend is shown that could not be started.
+
+        `give_up_after_s`: how long a launched replica may be suspect before it is killed.
+        """
+        self.give_up_after_s = give_up_after_s
+        self._state = state
+        self._links = links
+        self._launcher = launcher
+        self._mint_id = mint_id
+        self.launches = launcher.launches
+        """Whether replicas are started; no longer, once the controller is about to end."""
+        self.counts: Counter[str] = Counter()
+        """Processes started, by backend."""
+
+    def take_stock(self) -> None:
+        """Takes over instances that are not known yet."""
+        for instance in self._launcher.observe():
+            known = self._state.observed.replica(instance.replica_id)
+            if known is None or not known.launched:
+                self._take_over(instance)
+
+    async def start(self, backend: Backend, count: int) -> None:
+        """Sees to it that `count` replicas run that have the backend's present settings."""
+        template, fixed = template_of(backend), fixed_of(backend)
+        order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
+        failure = ""
+        try:
+            await self._launcher.start(order, count)
+        except LaunchFailed as error:
+            failure = str(error)
+        self.take_stock()
+        if failure:
+            replica_id = self._mint_id(backend.name)
+            self._state.apply_to_replica(
+                replica_id,
+                lambda observed, now: launches.launch_failed(
+                    observed, replica_id, backend.name, failure, now=now, template=template
+                ),
+            )
+
+    def drain(self, replica_id: str, message: str, grace_s: float) -> None:
+        """Has a replica end in order, however it was started; a launched one is killed when its grace is over."""
+        self._state.apply_to_replica(
+            replica_id, lambda observed, _: transitions.told_to_drain(observed, replica_id, message)
+        )
+        self._links.drain(replica_id, message)
+        self._launcher.stop(replica_id, grace_s=grace_s + KILL_MARGIN_S)
+
+    def kill(self, replica_id: str, message: str) -> None:
+        """Ends a launched replica that is hung."""
+        self._state.apply_to_replica(
+            replica_id, lambda observed, now: launches.given_up(observed, replica_id, message, now=now)
+        )
+        self._launcher.kill(replica_id)
+
+    def _take_over(self, instance: Instance) -> None:
+        order = instance.order
+        change = launches.found_running if instance.was_found else launches.launched
+        self.counts[order.backend] += not instance.was_found
+        self._state.apply_to_replica(
+            instance.replica_id,
+            lambda observed, now: change(
+                observed,
+                instance.replica_id,
+                order.backend,
+                template=order.template,
+                fixed=order.fixed,
+                pid=instance.pid,
+                process=instance.process,
+                now=now,
+            ),
+        )

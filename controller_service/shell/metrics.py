@@ -1,0 +1,90 @@
+"""The metrics of the controller: what it has observed and what should be, read at each scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from opentelemetry.metrics import Meter
+
+from controller_service.core.notices import EventKind
+from controller_service.core.observed import ReplicaState, Restarts
+from controller_service.core.replica_numbers import wanted_replicas
+from controller_service.core.restarts import LOOPING_AFTER
+from controller_service.shell.events import EventFeed
+from controller_service.shell.launching import Launching
+from controller_service.shell.leadership import LeadershipBoard
+from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.router_links import RouterLinks
+from controller_service.shell.table_board import TableBoard
+from controller_service.store.protocol import Store
+from slotmesh.telemetry import names
+from slotmesh.telemetry.instruments import observe_counter, observe_gauge
+
+_SHOWN: Final = tuple(state for state in ReplicaState if state is not ReplicaState.STOPPED)
+
+
+def observe(
+    meter: Meter,
+    *,
+    store: Store,
+    state: MeshState,
+    board: TableBoard,
+    launching: Launching,
+    replicas: ReplicaLinks,
+    routers: RouterLinks,
+    feed: EventFeed,
+) -> None:
+    """Registers the controller's instruments. A backend has its values from the moment it is applied."""
+    observe_gauge(
+        meter,
+        names.CONTROLLER_MEMBERS,
+        lambda: {(names.KIND_ROUTER,): len(routers), (names.KIND_REPLICA,): len(replicas)},
+    )
+    observe_gauge(
+        meter, names.CONTROLLER_REVISION, lambda: {(): board.table.revision if board.table is not None else 0}
+    )
+    observe_gauge(meter, names.CONTROLLER_REPLICAS, lambda: _replicas(store, state))
+    observe_gauge(meter, names.CONTROLLER_REPLICAS_WANTED, lambda: _wanted(store, state, launches=launching.launches))
+    observe_gauge(meter, names.CONTROLLER_CRASH_LOOPS, lambda: _crash_loops(store, state))
+    observe_counter(
+        meter, names.CONTROLLER_EVENTS, lambda: {(kind.name.lower(),): feed.counts[kind] for kind in EventKind}
+    )
+    observe_counter(
+        meter,
+        names.CONTROLLER_LAUNCHES,
+        lambda: {(name,): launching.counts[name] for name in store.read().backends.keys() | launching.counts.keys()},
+    )
+
+
+def observe_leadership(meter: Meter, leadership: Callable[[], LeadershipBoard | None]) -> None:
+    """Registers what is there of a controller that stands by, too. `leadership`: None while it does not lead."""
+
+    def read(value: Callable[[LeadershipBoard], int]) -> Mapping[tuple[()], int]:
+        leads = leadership()
+        return {(): value(leads) if leads is not None else 0}
+
+    observe_gauge(meter, names.CONTROLLER_IS_LEADER, lambda: read(lambda _: 1))
+    observe_gauge(meter, names.CONTROLLER_TERM, lambda: read(lambda it: it.standing.term))
+    observe_gauge(meter, names.CONTROLLER_STANDBYS, lambda: read(lambda it: it.standing.waiting))
+
+
+def _replicas(store: Store, state: MeshState) -> Mapping[tuple[str, str], int]:
+    counts = Counter((it.backend, it.state) for it in state.observed.incarnations())
+    backends = store.read().backends.keys() | {backend for backend, _ in counts}
+    return {(name, each.name.lower()): counts[name, each] for name in backends for each in _SHOWN}
+
+
+def _wanted(store: Store, state: MeshState, *, launches: bool) -> Mapping[tuple[str], int]:
+    """A controller that starts none knows only what the settings say."""
+    backends = store.read().backends.values()
+    if launches:
+        return {(it.name,): wanted_replicas(it, state.observed) for it in backends}
+    return {(it.name,): it.num_replicas for it in backends if it.num_replicas is not None}
+
+
+def _crash_loops(store: Store, state: MeshState) -> Mapping[tuple[str], int]:
+    restarts = state.observed.restarts
+    return {(name,): int(restarts.get(name, Restarts()).streak >= LOOPING_AFTER) for name in store.read().backends}

@@ -1,0 +1,74 @@
+"""What operators ask of rollouts: how they are, and to hold them.
+
+Invariants: answered after the store has it; how a rollout is follows from the store and the replicas that there are.
+Owner: the event loop; the servicer calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controller_service.core.desired import ChangeSet
+from controller_service.core.replica_numbers import wanted_replicas
+from controller_service.core.rollouts.failures import EndedCalls
+from controller_service.core.rollouts.progress import RolloutProgress, begun, show_progress
+from controller_service.shell.configurator import backend_not_found, not_stored
+from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
+from slotmesh.spec.model import Backend, InvalidSpec, Mistake
+from slotmesh.status import to_exception
+
+
+class RolloutControl:
+    """Looks at rollouts, and holds them."""
+
+    def __init__(
+        self, store: Store, state: MeshState, ended_calls: Mapping[str, EndedCalls], *, launches: bool
+    ) -> None:
+        """`ended_calls` is read each time. `launches`: whether this controller starts replicas."""
+        self._store = store
+        self._state = state
+        self._ended_calls = ended_calls
+        self._launches = launches
+
+    def show(self, name: str = "") -> list[tuple[Backend, RolloutProgress]]:
+        """That of a backend, or all, by name. Raises BackendNotFound."""
+        desired = self._store.read()
+        if name and name not in desired.backends:
+            raise to_exception(backend_not_found(name))
+        names = ([name] if name else sorted(desired.backends)) if self._launches else []
+        return [(desired.backends[it], self._progress(desired.backends[it])) for it in names]
+
+    async def hold(self, name: str, *, is_paused: bool) -> None:
+        """Pauses a rollout, or lets it go on. Raises BackendNotFound, InvalidSpec."""
+        if not self._launches:
+            mistake = "this controller starts no replicas: whoever does it has to hold that"
+            raise InvalidSpec([Mistake("backend", mistake)])
+        while True:
+            desired = self._store.read()
+            backend = desired.backends.get(name)
+            if backend is None:
+                raise to_exception(backend_not_found(name))
+            present = begun(desired.rollouts.get(name), backend, self._state.clock.time_of_day())
+            record = replace(present, is_paused=is_paused)
+            if record == desired.rollouts.get(name):
+                return
+            try:
+                await self._store.commit(ChangeSet(put_rollouts=(record,)), expected_revision=desired.revision)
+            except Conflict:
+                continue
+            except StoreWriteFailed as failed:
+                raise to_exception(not_stored(failed)) from failed
+            self._state.wake(Key(Concern.BACKEND, name))
+            return
+
+    def _progress(self, backend: Backend) -> RolloutProgress:
+        return show_progress(
+            self._store.read().rollouts.get(backend.name),
+            backend,
+            wanted_replicas(backend, self._state.observed),
+            [*self._state.observed.replicas(backend.name)],
+            self._state.clock.now(),
+            ended_calls=self._ended_calls,
+        )

@@ -1,0 +1,182 @@
+"""Carries shifts of traffic on: steps, their end, and the way back.
+
+Purpose: looks each second at what routers have reported, asks the core, and commits what follows as operators' changes
+are: written before announced, with a revision, planned anew where another change was faster.
+Invariants: one task moves shifts; what operators ask of them goes through the store, and wins where it was faster. A
+store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
+Owner: one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller_service.core.backend_load import CallEnds
+from controller_service.core.desired import Desired
+from controller_service.core.notices import EventKind, Notice
+from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.planning import ChangeTerms, Plan
+from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.shifting.figures import CallFlow, StepFigures
+from controller_service.core.shifting.following import STAY, ShiftLook, ShiftMove, follow
+from controller_service.core.shifting.planning import NO_PLAN, plan_move
+from controller_service.core.shifting.record import ShiftPhase, ShiftRecord
+from controller_service.shell.configurator import Configurator
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Store
+from slotmesh.errors import SlotmeshError
+from slotmesh.telemetry.log import get_logger
+
+LOOK_EVERY_S: Final = 1.0
+SETTLED_AFTER_S: Final = 15.0
+"""So long after the start of a controller routers may still be on their way to it: that nothing flows is not known."""
+WHO: Final = "controller"
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class WatchedShift:
+    """What this controller knows of a shift that is under way."""
+
+    began_s: float
+    number: int
+    due_at: float
+    """When its step has lasted for long enough, seconds (monotonic): the wall clock may jump."""
+    figures: StepFigures
+    waits_for: str = ""
+
+
+class Shifter:
+    """Moves the shifts that are under way."""
+
+    def __init__(self, configurator: Configurator, store: Store, state: MeshState) -> None:
+        self._configurator = configurator
+        self._store = store
+        self._state = state
+        self._watched: dict[str, WatchedShift] = {}
+        self._started_at = state.clock.now()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """Looks at every shift, once."""
+        self._tell_of_ended()
+        for name, shift in self._store.read().shifts.items():
+            if shift.is_under_way:
+                try:
+                    await self._look_at(name)
+                except SlotmeshError as failure:
+                    _log.warning("a shift could not be carried on; it is tried again", endpoint=name, why=str(failure))
+
+    def known(self, name: str) -> tuple[Mapping[str, CallEnds], str]:
+        """The figures of a shift's present step, by backend, and what its next step waits for."""
+        shift, watched = self._store.read().shifts.get(name), self._watched.get(name)
+        if shift is None or watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
+            return {}, ""
+        return {it: watched.figures.of(it) for it in shift.rising}, watched.waits_for
+
+    def watch(self, shift: ShiftRecord) -> None:
+        """It has begun, taken a step or ended, and that was told: from now on calls are of its present step."""
+        if shift.is_under_way:
+            self._watch(shift)
+        else:
+            self._watched.pop(shift.endpoint, None)
+
+    async def _look_at(self, name: str) -> None:
+        moves: list[ShiftMove] = []
+
+        def plan(desired: Desired) -> Plan:
+            shift = desired.shifts.get(name)
+            moves.append(STAY if shift is None else self._next(shift))
+            return NO_PLAN if shift is None else plan_move(desired, shift, moves[-1])
+
+        changed = await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
+        if (record := moves[-1].record) is not None:
+            self.watch(record)
+            self._state.tell(notice_of(record, changed.revision))
+
+    def _next(self, shift: ShiftRecord) -> ShiftMove:
+        if not shift.is_under_way:
+            return STAY
+        watched, observed, clock = self._watch(shift), self._state.observed, self._state.clock
+        watched.figures.hear(observed.routers.values())
+        has_settled = clock.now() >= self._started_at + SETTLED_AFTER_S
+        look = ShiftLook(
+            is_due=clock.now() >= watched.due_at,
+            figures={it: watched.figures.of(it) for it in shift.rising},
+            flow=watched.figures.flow(observed.routers, clock.now()) if has_settled else CallFlow.UNKNOWN,
+            ready=[it for it in shift.rising if _is_ready(observed, it)],
+        )
+        move = follow(shift, look, clock.time_of_day())
+        watched.waits_for = move.waits_for
+        return move
+
+    def _watch(self, shift: ShiftRecord) -> WatchedShift:
+        """What is known of the shift, in its present step."""
+        clock, watched = self._state.clock, self._watched.get(shift.endpoint)
+        if watched is not None and (watched.began_s, watched.number) == (shift.began_s, shift.number):
+            return watched
+        left_s = min(max(0.0, shift.since_s + shift.every_s - clock.time_of_day()), shift.every_s)
+        if watched is None or watched.began_s != shift.began_s:
+            watched = WatchedShift(shift.began_s, shift.number, 0.0, StepFigures(shift.backends))
+            self._watched[shift.endpoint] = watched
+        watched.number, watched.due_at, watched.waits_for = shift.number, clock.now() + left_s, ""
+        watched.figures.hear(self._state.observed.routers.values())
+        watched.figures.begin_step()
+        return watched
+
+    def _tell_of_ended(self) -> None:
+        """Tells of shifts that something else has ended: a change of the weights, or of the endpoint."""
+        shifts = self._store.read().shifts
+        for name, watched in list(self._watched.items()):
+            shift = shifts.get(name)
+            if shift is not None and shift.is_under_way and shift.began_s == watched.began_s:
+                continue
+            del self._watched[name]
+            if shift is not None and shift.phase is ShiftPhase.OVERTAKEN:
+                self._state.tell(notice_of(shift, 0))
+            elif shift is None:
+                message = "the shift has ended: the endpoint was deleted"
+                self._state.tell(
+                    Notice(kind=EventKind.TRAFFIC_SHIFT_ENDED, subject=f"endpoint/{name}", message=message)
+                )
+
+
+def notice_of(shift: ShiftRecord, revision: int) -> Notice:
+    """What a shift has come to. `revision` is that of the configuration, 0 where it is not known."""
+    kind = _KINDS[shift.phase]
+    if shift.is_under_way:
+        kind = EventKind.TRAFFIC_SHIFT_STARTED if shift.number == 1 else EventKind.TRAFFIC_SHIFT_STEPPED
+        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.weights(shift.number).items())
+        message = f"step {shift.number} of {shift.steps}: {weights}"
+    elif shift.phase is ShiftPhase.TAKEN_BACK:
+        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.before.items())
+        message = f"{shift.why}; {weights} again"
+    else:
+        message = shift.why
+    where = f", at revision {revision}" if revision else ""
+    return Notice(kind=kind, subject=f"endpoint/{shift.endpoint}", message=f"{message}{where}")
+
+
+_KINDS: Final = {
+    ShiftPhase.SHIFTING: EventKind.TRAFFIC_SHIFT_STEPPED,
+    ShiftPhase.COMPLETE: EventKind.TRAFFIC_SHIFT_COMPLETE,
+    ShiftPhase.TAKEN_BACK: EventKind.TRAFFIC_SHIFT_TAKEN_BACK,
+    ShiftPhase.STOPPED: EventKind.TRAFFIC_SHIFT_ENDED,
+    ShiftPhase.OVERTAKEN: EventKind.TRAFFIC_SHIFT_ENDED,
+}
+
+
+def _is_ready(observed: Observed, backend: str) -> bool:
+    """Whether a replica takes calls, as far as the controller hears of it."""
+    return any(
+        it.state is ReplicaState.READY and not it.gone and it.suspect_since is None for it in observed.replicas(backend)
+    )

@@ -1,0 +1,203 @@
+"""The rows of a state file, from and to the desired state.
+
+Invariants: only what changed is written; every row that is read has the checksum that it was written with; rows that
+contradict each other are damage, and no state is made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from controller_service.core.desired import Desired
+from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
+from controller_service.store.documents import (
+    BadDocument,
+    backend_document,
+    backend_of,
+    endpoint_document,
+    endpoint_of,
+    member_document,
+    member_from,
+    ownership_document,
+    ownership_from,
+    record_document,
+    record_from,
+    resource_document,
+    resource_of,
+    rollout_document,
+    rollout_from,
+    roster_document,
+    roster_from,
+)
+from controller_service.store.shift_documents import shift_document, shift_from
+from controller_service.store.sqlite.schema import checksum_of
+
+ValueT = TypeVar("ValueT")
+
+
+class RowKind(StrEnum):
+    """What a row has. The values are in files."""
+
+    BACKEND = "backend"
+    ENDPOINT = "endpoint"
+    OWNERSHIP = "ownership"
+    MEMBER = "member"
+    ROSTER = "roster"
+    REVISION = "revision"
+    ROLLOUT = "rollout"
+    SHIFT = "shift"
+    APPLIED = "applied"
+
+
+class DamagedRows(Exception):
+    """The rows are not what was written; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The one row of the head."""
+
+    generation: str
+    revision: int
+    configured_at: int
+    epoch_floor: int
+    term: int
+
+    @property
+    def checksum(self) -> int:
+        return checksum_of(self.generation, self.revision, self.configured_at, self.epoch_floor, self.term)
+
+
+def read_head(connection: sqlite3.Connection) -> Head:
+    """Raises DamagedRows."""
+    rows = connection.execute(
+        "SELECT generation, revision, configured_at, epoch_floor, term, checksum FROM head"
+    ).fetchall()
+    if len(rows) != 1:
+        raise DamagedRows(f"the head has {len(rows)} rows")
+    head = Head(*rows[0][:5])
+    if head.checksum != rows[0][5]:
+        raise DamagedRows("the checksum of the head is wrong")
+    return head
+
+
+def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
+    """Everything, as it was committed last. Raises DamagedRows, and BadDocument for what a newer version wrote."""
+    rows: dict[RowKind, dict[str, Any]] = {kind: {} for kind in RowKind}
+    for kind, name, document, checksum in connection.execute("SELECT kind, name, document, checksum FROM resources"):
+        if checksum != checksum_of(kind, name, document):
+            raise DamagedRows(f"the checksum of {kind} {name} is wrong")
+        if kind not in rows:
+            raise BadDocument(f"this version of slotmesh knows no rows of kind {kind!r}")
+        rows[RowKind(kind)][name] = json.loads(document)
+    records, roster = rows[RowKind.REVISION], rows[RowKind.ROSTER].get("")
+    desired = Desired(
+        revision=head.revision,
+        configured_at=head.configured_at,
+        backends=_read(rows[RowKind.BACKEND], backend_of),
+        endpoints=_read(rows[RowKind.ENDPOINT], endpoint_of),
+        ownership=_read(rows[RowKind.OWNERSHIP], ownership_from),
+        rollouts=_read(rows[RowKind.ROLLOUT], rollout_from),
+        shifts=_read(rows[RowKind.SHIFT], shift_from),
+        epoch_floor=head.epoch_floor,
+        roster=NO_ROSTER if roster is None else roster_from(roster, map(member_from, rows[RowKind.MEMBER].values())),
+        applied=_read(rows[RowKind.APPLIED], resource_of),
+        history=tuple(record_from(int(name), records[name]) for name in sorted(records, key=int)),
+    )
+    _require_consistent(desired)
+    return desired
+
+
+def write_changes(connection: sqlite3.Connection, before: Desired, after: Desired) -> None:
+    """Puts and deletes rows; the head is not among them."""
+    for kind, name, document in _changed_rows(before, after):
+        if document is None:
+            connection.execute("DELETE FROM resources WHERE kind = ? AND name = ?", (kind, name))
+            continue
+        text = json.dumps(document, separators=(",", ":"))
+        connection.execute(
+            "INSERT OR REPLACE INTO resources (kind, name, document, checksum) VALUES (?, ?, ?, ?)",
+            (kind, name, text, checksum_of(kind, name, text)),
+        )
+
+
+def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    """Rows that differ: kind, name, and the document; None where the row goes."""
+    yield from _differing(RowKind.BACKEND, before.backends, after.backends, backend_document)
+    yield from _differing(RowKind.ENDPOINT, before.endpoints, after.endpoints, endpoint_document)
+    yield from _differing(RowKind.APPLIED, before.applied, after.applied, resource_document)
+    yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, ownership_document)
+    yield from _differing(RowKind.ROLLOUT, before.rollouts, after.rollouts, rollout_document)
+    yield from _differing(RowKind.SHIFT, before.shifts, after.shifts, shift_document)
+    if before.roster is not after.roster:
+        yield RowKind.ROSTER, "", roster_document(after.roster)
+        if before.roster.members is not after.roster.members:
+            yield from _changed_members(before.roster, after.roster)
+    if before.history is not after.history:
+        records, new_records = ({str(it.revision): it for it in each.history} for each in (before, after))
+        yield from _differing(RowKind.REVISION, records, new_records, record_document)
+
+
+def _changed_members(
+    before: IncarnationRoster, after: IncarnationRoster
+) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    """There may be thousands, most of them the same objects in both rosters, or equal ones."""
+    olds, news = ({id(it): it for it in roster.members} for roster in (before, after))
+    old = {_member_name(it): it for key, it in olds.items() if key not in news}
+    new = {_member_name(it): it for key, it in news.items() if key not in olds}
+    for name, member in new.items():
+        if old.get(name) != member:
+            yield RowKind.MEMBER, name, member_document(member)
+    for name in old:
+        if name not in new:
+            yield RowKind.MEMBER, name, None
+
+
+def _member_name(member: ListedIncarnation) -> str:
+    return f"{member.owner.replica_id}/{member.owner.incarnation}"
+
+
+def _differing(
+    kind: RowKind,
+    before: Mapping[str, ValueT],
+    after: Mapping[str, ValueT],
+    document_of: Callable[[ValueT], dict[str, Any]],
+) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
+    if before is after:
+        return
+    for name, value in after.items():
+        if before.get(name) is not value:
+            yield kind, name, document_of(value)
+    for name in before:
+        if name not in after:
+            yield kind, name, None
+
+
+def _read(rows: Mapping[str, Any], read: Callable[[str, object], ValueT]) -> Mapping[str, ValueT]:
+    return MappingProxyType({name: read(name, rows[name]) for name in sorted(rows)})
+
+
+def _require_consistent(desired: Desired) -> None:
+    """What holds for every state that was committed."""
+    if not 0 <= desired.configured_at <= desired.revision:
+        raise DamagedRows(f"it is configured at revision {desired.configured_at} of {desired.revision}")
+    for name, endpoint in desired.endpoints.items():
+        policy = endpoint.traffic
+        for backend in () if policy is None else (*policy.weights, *policy.shadows):
+            if backend not in desired.backends:
+                raise DamagedRows(f"endpoint {name} names backend {backend}, which is not there")
+    if lone := sorted(desired.ownership.keys() - desired.endpoints.keys()):
+        raise DamagedRows(f"partitions of endpoints that are not there have owners: {', '.join(lone)}")
+    if lone := sorted(desired.rollouts.keys() - desired.backends.keys()):
+        raise DamagedRows(f"there are rollouts of backends that are not there: {', '.join(lone)}")
+    if lone := sorted(desired.shifts.keys() - desired.endpoints.keys()):
+        raise DamagedRows(f"there are shifts of endpoints that are not there: {', '.join(lone)}")
+    for earlier, later in zip(desired.history, desired.history[1:], strict=False):
+        if later.base != earlier.revision:
+            raise DamagedRows(f"the history has nothing between revisions {earlier.revision} and {later.base}")

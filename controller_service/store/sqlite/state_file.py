@@ -1,0 +1,259 @@
+"""A state file that is open: reads it once, then writes each change as one transaction.
+
+Invariants: what `desired` says is in the file; a start takes a revision, so that its tables are newer than all that
+were announced before; each commit names the revision and the term that it follows, so that a controller whose lock was
+taken from it changes nothing any more. After an error the file is opened anew before the next change: what it has
+counts.
+Owner: the thread of the store.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.store.documents import BadDocument
+from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
+from controller_service.store.sqlite.connecting import (
+    connect,
+    connect_to_write,
+    create,
+    require_folder,
+    require_state_file,
+    require_usable_path,
+)
+from controller_service.store.sqlite.migration import migrate
+from controller_service.store.sqlite.refusals import (
+    UNWRITTEN,
+    StateRefused,
+    code_of,
+    damaged,
+    reason_of,
+    refused,
+)
+from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_state, write_changes
+from controller_service.store.sqlite.standby_notes import standbys_of
+from controller_service.store.sqlite.state_lock import StateLock, leader_of
+
+
+class StateFile:
+    """The file of one controller."""
+
+    def __init__(self, path: Path, lock: StateLock, connection: sqlite3.Connection, head: Head, state: Desired) -> None:
+        self.path = path
+        self.generation = head.generation
+        self.desired = state
+        self._lock = lock
+        self.term = head.term
+        self._lost: LeadershipLost | None = None
+        self._connection: sqlite3.Connection | None = connection
+        self._identity = _identity(path)
+
+    @classmethod
+    def open(cls, path: Path, make_state: Callable[[], tuple[str, Desired]] | None) -> StateFile:
+        """`make_state` gives the generation and the state of a file that is not there yet; None: it has to be there.
+
+        Raises StateRefused.
+        """
+        path = path.resolve()
+        require_folder(path)
+        lock = StateLock.take(path)
+        try:
+            require_usable_path(path)
+            with _as_refusals(path):
+                if not path.exists():
+                    if make_state is None:
+                        raise StateRefused(f"{path}: is gone, with all that it had: put it back, then start this again")
+                    create(path, *make_state())
+                require_state_file(path)
+                connection = connect_to_write(path)
+                try:
+                    migrate(connection, path)
+                    _require_whole(connection)
+                    head = read_head(connection)
+                    state = read_state(connection, head)
+                    head = _begin_term(connection, head)
+                    return cls(path, lock, connection, head, replace(state, revision=head.revision))
+                except BaseException:
+                    connection.close()
+                    raise
+        except BaseException:
+            lock.release()
+            raise
+
+    def commit(self, change: ChangeSet, expected_revision: int) -> Desired:
+        """Raises Conflict, StoreWriteFailed."""
+        if self._lost is not None:
+            raise self._lost
+        self._require_same_file()
+        connection = self._connection or self._connect_again()
+        before = self.desired
+        if expected_revision != before.revision:
+            raise Conflict(expected_revision, before.revision)
+        after = before.apply(change)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            write_changes(connection, before, after)
+            is_ours = self._write_head(connection, before, after)
+            connection.execute("COMMIT" if is_ours else "ROLLBACK")
+        except BaseException as error:
+            self._disconnect()
+            if isinstance(error, sqlite3.Error):
+                is_unwritten = code_of(error) in UNWRITTEN
+                raise StoreWriteFailed(f"{self.path}: {reason_of(error)}", is_unwritten=is_unwritten) from error
+            raise
+        if not is_ours:
+            self._disconnect()
+            raise self._fenced()
+        self.desired = after
+        return after
+
+    def check(self) -> tuple[str, ...]:
+        """Raises LeadershipLost where another controller may write; returns `standbys_of` the file.
+
+        What cannot be read now says nothing: a disk that fails does so for all controllers of the machine.
+        """
+        if self._lost is None and not self._lock.keep():
+            raise self._fenced()
+        with suppress(sqlite3.Error, OSError, DamagedRows):
+            if self._connection is not None and _identity(self.path) == self._identity:
+                self._require_term(read_head(self._connection))
+        if self._lost is not None:
+            raise self._lost
+        return standbys_of(self.path)
+
+    def serving_at(self, address: str) -> None:
+        self._lock.serving_at(address)
+
+    def close(self) -> None:
+        self._disconnect()
+        self._lock.release()
+
+    def _write_head(self, connection: sqlite3.Connection, before: Desired, after: Desired) -> bool:
+        """Whether the file is where this controller left it."""
+        head = Head(self.generation, after.revision, after.configured_at, after.epoch_floor, self.term)
+        written = connection.execute(
+            "UPDATE head SET revision = ?, configured_at = ?, epoch_floor = ?, checksum = ?"
+            " WHERE id = 1 AND generation = ? AND term = ? AND revision = ?",
+            (
+                *(head.revision, head.configured_at, head.epoch_floor, head.checksum),
+                *(self.generation, self.term, before.revision),
+            ),
+        )
+        return written.rowcount == 1
+
+    def _connect_again(self) -> sqlite3.Connection:
+        """After an error: what the file has counts, be it that a change was written whose end was not seen."""
+        try:
+            connection = connect_to_write(self.path)
+            try:
+                head = read_head(connection)
+                self._require_term(head)
+                if head.revision != self.desired.revision:
+                    self.desired = read_state(connection, head)
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise StoreWriteFailed(f"{self.path}: {reason_of(error)}", is_unwritten=True) from error
+        except (StateRefused, DamagedRows, BadDocument) as error:
+            raise StoreWriteFailed(f"{self.path}: {error}", is_unwritten=True) from error
+        self._connection = connection
+        return connection
+
+    def _require_same_file(self) -> None:
+        """SQLite would go on writing to a file that was moved away or deleted."""
+        try:
+            is_there = _identity(self.path) == self._identity
+        except OSError:
+            is_there = False
+        if not is_there:
+            self._disconnect()
+            raise StoreWriteFailed(
+                f"{self.path}: was moved, deleted or replaced while this controller has it; put it back, or stop this"
+                " controller before you put another one in its place",
+                is_unwritten=True,
+            )
+
+    def _require_term(self, head: Head) -> None:
+        """Raises LeadershipLost where the file is under another controller's term."""
+        if (head.generation, head.term) != (self.generation, self.term):
+            raise self._fenced()
+
+    def _fenced(self) -> LeadershipLost:
+        """From now on, whatever happens to the file."""
+        self._lost = LeadershipLost(f"{self.path}: was taken over by {leader_of(self.path).name}")
+        return self._lost
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+
+def read_file(path: Path) -> tuple[str, Desired]:
+    """The generation and the state of a file that a controller may have in use meanwhile. Raises StateRefused."""
+    path = path.resolve()
+    with _as_refusals(path):
+        require_usable_path(path)
+        if not path.exists():
+            raise StateRefused(f"{path}: there is no such file; name the one that the controller has with --state")
+        require_state_file(path)
+        connection = connect(path, mode="ro")
+        try:
+            connection.execute("BEGIN")
+            head = read_head(connection)
+            return head.generation, read_state(connection, head)
+        finally:
+            connection.close()
+
+
+def create_file(path: Path, generation: str, desired: Desired) -> None:
+    """A new file, which nobody has open. Raises StateRefused, also where there is one."""
+    path = path.resolve()
+    require_usable_path(path)
+    lock = StateLock.take(path)
+    try:
+        with _as_refusals(path):
+            if path.exists():
+                raise StateRefused(f"{path}: is there already; move it away, or name another file")
+            create(path, generation, desired)
+    finally:
+        lock.release()
+
+
+def _begin_term(connection: sqlite3.Connection, head: Head) -> Head:
+    """A controller may write from now on, and no earlier one any more."""
+    head = replace(head, term=head.term + 1, revision=head.revision + 1)
+    connection.execute(
+        "UPDATE head SET term = ?, revision = ?, checksum = ? WHERE id = 1", (head.term, head.revision, head.checksum)
+    )
+    return head
+
+
+def _require_whole(connection: sqlite3.Connection) -> None:
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise DamagedRows(" ".join(str(found).split()))
+
+
+@contextmanager
+def _as_refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise refused(path, error) from error
+    except BadDocument as error:
+        raise StateRefused(f"{path}: {error}. Nothing was changed. Use the slotmesh that wrote it") from error
+    except (DamagedRows, ValueError) as error:
+        raise damaged(path, str(error)) from error
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

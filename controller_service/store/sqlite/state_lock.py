@@ -1,0 +1,111 @@
+"""One controller writes a state file: a lock on a file beside it, which the kernel lets go of when its process ends.
+
+Purpose: who has it leads; others learn the pid and the address of that one.
+Invariants: the lock is held by the open file, not by what is in it: that is a note for others, and may be missing. The
+lock file stays when its holder ends. One that was deleted is made anew by its holder, unless another process was
+faster: then that one leads, which is why each commit is fenced as well (`state_file`).
+Owner: the thread of the store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from controller_service.store.protocol import Leader
+from controller_service.store.sqlite.refusals import StateInUse, refused
+
+UNKNOWN_LEADER: Final = Leader("", "another controller")
+_NOTE_BYTES: Final = 4_096
+_ATTEMPTS: Final = 8
+"""How often a lock file may be deleted between the moments in which it is opened and locked."""
+
+
+class StateLock:
+    """A lock that is held."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._address = ""
+        self.serving_at("")
+
+    @classmethod
+    def take(cls, state: Path) -> StateLock:
+        """Raises StateInUse where another process holds it, StateRefused where it cannot be made."""
+        path = lock_path(state)
+        try:
+            return cls(path, _locked(path))
+        except BlockingIOError as error:
+            raise StateInUse(state, leader_of(state)) from error
+        except OSError as error:
+            raise refused(path, error) from error
+
+    def keep(self) -> bool:
+        """Whether no other process can hold it. What cannot be told now is no reason to let go of it."""
+        try:
+            if _is_at(self._path, self._descriptor):
+                return True
+            descriptor = _locked(self._path)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self.serving_at(self._address)
+        return True
+
+    def serving_at(self, address: str) -> None:
+        """Notes who holds it, and where others reach that controller."""
+        self._address = address
+        note = json.dumps({"pid": os.getpid(), "address": address}).encode()
+        with suppress(OSError):  # on a full disk the lock counts all the same
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, note, 0)
+
+    def release(self) -> None:
+        """Another process may take it."""
+        os.close(self._descriptor)
+
+
+def lock_path(state: Path) -> Path:
+    return state.with_name(f"{state.name}.lock")
+
+
+def leader_of(state: Path) -> Leader:
+    """Who holds the lock, or held it last."""
+    note: Any = None
+    with suppress(OSError, ValueError), lock_path(state).open("rb") as file:
+        note = json.loads(file.read(_NOTE_BYTES))
+    if not isinstance(note, dict):
+        return UNKNOWN_LEADER
+    address = str(note.get("address") or "")
+    return Leader(address, f"the controller{address and f' at {address}'} (pid {note.get('pid')})")
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock of the file that is at the path. Raises OSError, as BlockingIOError."""
+    for _ in range(_ATTEMPTS):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise FileNotFoundError(2, "somebody deletes it all the time", str(path))
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))

@@ -1,0 +1,163 @@
+"""A store in one SQLite file, for the event loop.
+
+Invariants: one thread opens, reads and writes the file, and nothing else does; the event loop never waits for a disk;
+what `read` says was in the file before, and stays there when the power fails.
+Owner: the event loop that it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.store.newest import NewestRevision
+from controller_service.store.protocol import Conflict, Leader, LeadershipLost, Standing
+from controller_service.store.sqlite.refusals import StateInUse
+from controller_service.store.sqlite.standby_notes import StandbyNote
+from controller_service.store.sqlite.state_file import StateFile
+from controller_service.store.sqlite.state_lock import UNKNOWN_LEADER
+
+CHECK_S: Final = 1.0
+"""How often a leader looks whether it leads, and who waits."""
+TRY_S: Final = 0.25
+"""How often a standby tries to lead."""
+
+MakeState: TypeAlias = Callable[[], tuple[str, Desired]]
+
+
+class SqliteStore:
+    """Implements `Store`."""
+
+    def __init__(self, file: StateFile, writer: ThreadPoolExecutor) -> None:
+        self._file = file
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._newest = NewestRevision(file.desired)
+        self._closed = False
+        self._check_due = asyncio.Event()
+
+    @classmethod
+    async def open(cls, path: Path, make_state: MakeState | None) -> SqliteStore:
+        """`make_state` gives generation and state of a file that is not there yet; None: it has to be there.
+
+        Raises StateRefused.
+        """
+        writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        opening = writer.submit(StateFile.open, path, make_state)
+        try:
+            return cls(await asyncio.wrap_future(opening), writer)
+        except BaseException:
+            writer.submit(_let_go, opening)
+            writer.shutdown(wait=False)
+            raise
+
+    @property
+    def generation(self) -> str:
+        return self._file.generation
+
+    @property
+    def term(self) -> int:
+        return self._file.term
+
+    async def standing(self) -> AsyncGenerator[Standing, None]:
+        told: Standing | None = None
+        while not self._closed:
+            self._check_due.clear()
+            waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
+            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting))
+            if now != told:
+                told = now
+                yield now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._check_due.wait()
+
+    def read(self) -> Desired:
+        return self._newest.value
+
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        writing = self._writer.submit(self._file.commit, change, expected_revision)
+        # Before the commit returns, and also where nobody waits for it any more.
+        writing.add_done_callback(self._written)
+        return await asyncio.wrap_future(writing)
+
+    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
+        return self._newest.watch(after_revision=after_revision)
+
+    def serving_at(self, address: str) -> None:
+        if not self._closed:
+            self._writer.submit(self._file.serving_at, address)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._newest.close()
+        self._check_due.set()
+        closing = self._writer.submit(self._file.close)
+        self._writer.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
+
+    def _written(self, writing: Future[Desired]) -> None:
+        """In the store's thread: `writing` has ended."""
+        if writing.cancelled():
+            return
+        error = writing.exception()
+        if error is None or isinstance(error, Conflict):
+            # A conflict may be with what was written before an error hid it.
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._take, self._file.desired)
+        elif isinstance(error, LeadershipLost):
+            with suppress(RuntimeError):  # as above
+                self._loop.call_soon_threadsafe(self._check_due.set)
+
+    def _take(self, desired: Desired) -> None:
+        if desired.revision > self._newest.value.revision:
+            self._newest.set(desired)
+
+
+class SqliteCandidacy:
+    """Implements `Candidacy`: a lock beside the file, which the kernel lets go of when the leader's process ends."""
+
+    def __init__(self, path: Path, make_state: MakeState) -> None:
+        """`make_state` gives generation and state of a file that is not there yet."""
+        self._path = path.resolve()
+        self._make_state = make_state
+        self._leader = UNKNOWN_LEADER
+
+    @property
+    def leader(self) -> Leader:
+        return self._leader
+
+    async def try_to_lead(self) -> SqliteStore | None:
+        return await self._try(self._make_state)
+
+    async def wait_to_lead(self, address: str) -> SqliteStore:
+        note = await asyncio.to_thread(StandbyNote.write, self._path, address)
+        try:
+            # A file that was there and is gone is no reason to begin an empty one.
+            while (store := await self._try(None)) is None:  # noqa: ASYNC110 - no event comes of a lock of another process
+                await asyncio.sleep(TRY_S)
+            return store
+        finally:
+            note.remove()
+
+    async def _try(self, make_state: MakeState | None) -> SqliteStore | None:
+        try:
+            return await SqliteStore.open(self._path, make_state)
+        except StateInUse as refusal:
+            self._leader = refusal.leader
+            return None
+
+
+def _let_go(opening: Future[StateFile]) -> None:
+    """In the store's thread: nobody waits for the file any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -1,0 +1,138 @@
+"""A whole desired state as one JSON document: what `state export` prints and `state import` reads.
+
+Invariants: an export has everything that its store keeps. Only the configuration and its history are imported: owners,
+roster and revisions belong to the lineage of the store that was exported, which may have gone on since.
+"""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import Any, Final
+
+from controller_service.core.desired import Desired
+from controller_service.store.documents import (
+    BadDocument,
+    backend_document,
+    backend_of,
+    endpoint_document,
+    endpoint_of,
+    member_document,
+    ownership_document,
+    record_document,
+    record_from,
+    resource_document,
+    resource_of,
+    rollout_document,
+    roster_document,
+)
+from controller_service.store.shift_documents import shift_document
+from slotmesh.spec.model import Mesh, TrafficPolicy
+from slotmesh.spec.rules import mesh_mistakes
+
+FORMAT: Final = "slotmesh-state"
+VERSION: Final = 1
+"""Of this document. Raised when an older slotmesh could misread a newer one."""
+
+
+def export_state(generation: str, desired: Desired) -> str:
+    """The document, for people and for `import_state`."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "generation": generation,
+        "revision": desired.revision,
+        "configured_at": desired.configured_at,
+        "epoch_floor": desired.epoch_floor,
+        "backends": {name: backend_document(it) for name, it in sorted(desired.backends.items())},
+        "endpoints": {name: endpoint_document(it) for name, it in sorted(desired.endpoints.items())},
+        "applied": {subject: resource_document(it) for subject, it in sorted(desired.applied.items())},
+        "history": [{"revision": it.revision, **record_document(it)} for it in desired.history],
+        "rollouts": {name: rollout_document(it) for name, it in sorted(desired.rollouts.items())},
+        "shifts": {name: shift_document(it) for name, it in sorted(desired.shifts.items())},
+        "roster": {
+            **roster_document(desired.roster),
+            "members": [member_document(it) for it in desired.roster.members],
+        },
+        "ownership": {name: ownership_document(it) for name, it in sorted(desired.ownership.items())},
+    }
+    return _indented(document)
+
+
+def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
+    """The configuration and its history, at the revision of the document, for a store with a new generation.
+
+    Epochs go on above `epoch_floor`, and above those of the document.
+
+    Raises:
+        BadDocument: the text is no such document, or one of a newer version.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(f"is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadDocument(f'is no export of a state: "format" must be {FORMAT!r}')
+    if document.get("version") != VERSION:
+        raise BadDocument(f"has version {document.get('version')!r}; this version of slotmesh reads {VERSION}")
+    numbers = {name: _natural(document, name) for name in ("revision", "configured_at", "epoch_floor")}
+    epochs = [_newest_epoch(it) for it in _section(document, "ownership", dict).values()]
+    history, applied = _section(document, "history", list), _section(document, "applied", dict)
+    backends = {name: backend_of(name, it) for name, it in _section(document, "backends", dict).items()}
+    endpoints = {name: endpoint_of(name, it) for name, it in _section(document, "endpoints", dict).items()}
+    _require_sound(Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values())))
+    return Desired(
+        revision=numbers["revision"],
+        configured_at=numbers["configured_at"],
+        epoch_floor=max(epoch_floor, numbers["epoch_floor"], *epochs, 0),
+        backends=MappingProxyType(backends),
+        endpoints=MappingProxyType(endpoints),
+        applied=MappingProxyType({it: resource_of(it, applied[it]) for it in applied}),
+        history=tuple(record_from(_natural(it, "revision"), it) for it in history),
+    )
+
+
+def _require_sound(mesh: Mesh) -> None:
+    """Somebody may have edited it: it obeys the rules of every mesh."""
+    known = {backend.name for backend in mesh.backends}
+    mistakes = [str(it) for it in mesh_mistakes(mesh)]
+    for endpoint in mesh.endpoints:
+        policy = endpoint.traffic or TrafficPolicy(weights={})
+        unknown = sorted({*policy.weights, *policy.shadows} - known)
+        mistakes += [f"endpoints.{endpoint.name}.traffic: there is no backend {name}" for name in unknown]
+    if mistakes:
+        raise BadDocument("\n".join(mistakes))
+
+
+def _section(document: dict[str, Any], name: str, kind: type) -> Any:
+    section = document.get(name, kind())
+    if not isinstance(section, kind):
+        raise BadDocument(f"{name}: must be a JSON {'object' if kind is dict else 'list'}")
+    return section
+
+
+def _natural(document: Any, name: str) -> int:
+    value = document.get(name) if isinstance(document, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+        raise BadDocument(f"{name}: must be a whole number, is {value!r}")
+    return value
+
+
+def _newest_epoch(ownership: Any) -> int:
+    above = ownership.get("epochs") if isinstance(ownership, dict) else None
+    if not isinstance(above, list) or not all(isinstance(it, int) for it in above):
+        raise BadDocument("ownership: `epochs` must be a list of whole numbers")
+    return _natural(ownership, "base_epoch") + max(above, default=0)
+
+
+def _indented(document: dict[str, Any]) -> str:
+    """Indented, with lists of numbers in one line each: there are thousands of partitions."""
+    lines = [f"  {json.dumps(name)}: {_value(name, value)}" for name, value in document.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "ownership":
+        rows = [f"    {json.dumps(endpoint)}: {json.dumps(it)}" for endpoint, it in value.items()]
+        return "{\n" + ",\n".join(rows) + "\n  }" if rows else "{}"
+    return json.dumps(value, indent=2).replace("\n", "\n  ")

@@ -1,0 +1,1 @@
+"""A search in three handlers, of which one calls the others."""

@@ -1,0 +1,36 @@
+"""What can be called: endpoints, and the methods of their handlers, as replicas have told them. It only reads.
+
+Invariant: an answer names a bounded number of methods, however many endpoints there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from router_service.core.routing.topology import Topology
+
+MAX_NAMES: Final = 10_000
+"""Names of methods in one answer; those of endpoints after them are left out."""
+
+
+def callable_methods(topology: Topology, endpoint: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The methods of each endpoint, by name; only of `endpoint` where it is not empty."""
+    of_backends: dict[str, frozenset[str]] = {}
+    left = MAX_NAMES
+    for name in sorted(topology.endpoints) if not endpoint else [endpoint] if endpoint in topology.endpoints else []:
+        found = frozenset[str]()
+        for backend in topology.endpoints[name].policy.weights:
+            if backend not in of_backends:
+                of_backends[backend] = _methods_of(topology, backend)
+            found |= of_backends[backend]
+        told = sorted(found)[:left]
+        left -= len(told)
+        yield name, told
+
+
+def _methods_of(topology: Topology, backend: str) -> frozenset[str]:
+    """All that its replicas have named: while a rollout is under way they may differ."""
+    known = topology.backends.get(backend)
+    told = {replica.methods for replica in known.replicas.values() if replica.linked} if known is not None else set()
+    return frozenset[str]().union(*told)

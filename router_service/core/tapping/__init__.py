@@ -1,0 +1,1 @@
+"""Calls that somebody looks at while they end."""

@@ -1,0 +1,82 @@
+"""The router's gRPC edge for those who look at live calls.
+
+Invariants: a tap is closed when its caller leaves, whatever happens; few are open at once; one that is not read holds
+no more than its bound.
+Owner: the app registers one instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+
+from router_service.convert.taps import seen_to_wire, tap_wish_of
+from router_service.core import failures
+from router_service.core.tapping.events import TapClosed, TapOpened
+from router_service.core.tapping.tap import CallTap
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.errors import Failure, Reason
+from slotmesh.status import abort
+from slotmesh.v1 import tap_service_pb2, tap_service_pb2_grpc
+
+MAX_TAPS: Final = 16
+LOOK_EVERY_S: Final = 0.1
+"""How often what has come is written."""
+CALLS_A_RESPONSE: Final = 500
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
+    """Live calls of this router."""
+
+    def __init__(self, dispatcher: Dispatcher, *, allows_payloads: bool) -> None:
+        self._dispatcher = dispatcher
+        self._allows_payloads = allows_payloads
+        self._open = 0
+        self._is_leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """The router stops: all taps end."""
+        self._is_leaving.set()
+
+    async def TapCalls(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: tap_service_pb2.TapCallsRequest, context: Context
+    ) -> None:
+        """Calls that end from now on, until the caller leaves."""
+        await self._dispatcher.first_table.wait_a_while()
+        wish = tap_wish_of(request, allows_payloads=self._allows_payloads)
+        if isinstance(wish, Failure):
+            await abort(context, wish)
+        known = self._dispatcher.scheduler.topology.endpoints
+        if wish.endpoint not in known:
+            await abort(context, failures.no_endpoint(wish.endpoint, known))
+        if self._open >= MAX_TAPS:
+            message = f"{MAX_TAPS} taps are open at this router: end one of them first"
+            await abort(context, Failure(reason=Reason.QUEUE_FULL, message=message))
+        tap = CallTap(wish)
+        self._open += 1
+        self._dispatcher.post(TapOpened(tap))
+        try:
+            await context.send_initial_metadata(())
+            await self._write(tap, context)
+        finally:
+            self._open -= 1
+            self._dispatcher.post(TapClosed(tap))
+
+    async def _write(self, tap: CallTap, context: Context) -> None:
+        while not self._is_leaving.is_set():
+            calls, dropped = tap.take()
+            for at in range(0, len(calls), CALLS_A_RESPONSE):
+                part = calls[at : at + CALLS_A_RESPONSE]
+                await context.write(seen_to_wire(part, dropped, self._time_of_day))
+                dropped = 0
+            if dropped:
+                await context.write(seen_to_wire((), dropped, self._time_of_day))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _time_of_day(self, monotonic_s: float) -> float:
+        clock = self._dispatcher.clock
+        return clock.time_of_day() - (clock.now() - monotonic_s)

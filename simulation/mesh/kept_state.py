@@ -1,0 +1,80 @@
+"""A store that outlives its controller, as a file does: what was written is there at the next start.
+
+A commit takes time before it is written and after it: a controller that is killed in between has either not changed
+anything, or has changed what nobody heard of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Final
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.store.newest import NewestRevision
+from controller_service.store.protocol import Conflict, Standing
+
+WRITE_S: Final = 0.002
+"""Half of what a commit takes, seconds of virtual time."""
+
+
+class KeptState:
+    """What is on the disk."""
+
+    def __init__(self) -> None:
+        self.generation = ""
+        self.desired = Desired()
+        self.term = 0
+
+    async def open(self, generation: str, epoch_floor: int) -> KeptStore:
+        """For a controller that starts; its predecessor is gone."""
+        if not self.generation:
+            self.generation, self.desired = generation, Desired(epoch_floor=epoch_floor)
+        self.desired = replace(self.desired, revision=self.desired.revision + 1)
+        self.term += 1
+        return KeptStore(self)
+
+
+class KeptStore:
+    """Implements `Store`."""
+
+    def __init__(self, kept: KeptState) -> None:
+        self._kept = kept
+        self._newest = NewestRevision(kept.desired)
+        self._closed = asyncio.Event()
+        self.term = kept.term
+
+    async def standing(self) -> AsyncGenerator[Standing, None]:
+        yield Standing(self.term)
+        await self._closed.wait()
+
+    @property
+    def generation(self) -> str:
+        return self._kept.generation
+
+    def read(self) -> Desired:
+        return self._newest.value
+
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        await asyncio.sleep(WRITE_S)
+        before = self._kept.desired
+        if expected_revision == before.revision:
+            self._kept.desired = before.apply(change)
+        written = self._kept.desired
+        await asyncio.sleep(WRITE_S)
+        if written.revision > self._newest.value.revision:
+            self._newest.set(written)
+        if written is before:
+            raise Conflict(expected_revision, before.revision)
+        return written
+
+    def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
+        return self._newest.watch(after_revision=after_revision)
+
+    def serving_at(self, address: str) -> None:
+        """Nobody else opens it."""
+
+    async def close(self) -> None:
+        self._closed.set()
+        self._newest.close()

@@ -1,0 +1,95 @@
+"""`slotmesh delete`: backends and endpoints that should be there no more."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed, complete
+from slotmesh.cli.output import Output, OutputForm
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.snapshot import Applied
+from slotmesh.cli.subjects import BACKEND, ENDPOINT, configured_subject, unknown
+from slotmesh.cli.view.applied import difference, printable_change
+from slotmesh.cli.view.configuration import subjects_of
+from slotmesh.errors import SlotmeshError
+from slotmesh.spec.model import Mesh
+
+
+def delete(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            parser=configured_subject,
+            metavar="SUBJECT",
+            help="`backend/NAME` or `endpoint/NAME`; more than one, too.",
+            show_default=False,
+        ),
+    ],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would delete, and delete nothing.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything is deleted.")
+    ] = False,
+    output: Output = OutputForm.TABLE,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Delete backends and endpoints.
+
+    Endpoints go first. What waits for an endpoint that is deleted fails with ENDPOINT_NOT_FOUND; the replicas of a
+    backend drain. A backend that an endpoint's traffic or shadows name is not deleted, unless that endpoint is. Where
+    one of them is not there or is in use, nothing is deleted. `slotmesh rollback` brings back what was deleted last.
+
+    Like this:
+
+        slotmesh delete endpoint/digits backend/digits-v1
+        slotmesh delete $(slotmesh get -o name) --dry-run
+    """
+    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
+    complete(_delete(list(dict.fromkeys(subjects)), dry_run, asks and not dry_run, output, address))
+
+
+async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: OutputForm, address: str) -> None:
+    async with Operator.at(address) as operator:
+        revision, mesh = await operator.configured()
+        _check(subjects, mesh)
+        # An endpoint before the backends that its traffic names.
+        in_order = sorted(subjects, key=lambda it: it.startswith(f"{BACKEND}/"))
+        planned = Applied(revision=revision, created=(), updated=(), unchanged=(), deleted=tuple(in_order))
+        for line in difference(planned):
+            typer.echo(line, err=True)
+        if dry_run:
+            printable_change(planned).write(output)
+            return
+        if asks:
+            typer.confirm("delete this?", abort=True, err=True)
+        deleted: list[str] = []
+        for subject in in_order:
+            try:
+                revision = await operator.delete(subject)
+            except SlotmeshError as error:
+                told = f"{error}\n{subject} was not deleted; deleted before: {', '.join(deleted) or 'nothing'}"
+                raise CommandFailed(told) from error
+            deleted.append(subject)
+    done = Applied(revision=revision, created=(), updated=(), unchanged=(), deleted=tuple(deleted))
+    printable_change(done).write(output)
+
+
+def _check(subjects: list[str], mesh: Mesh) -> None:
+    """Raises CommandFailed where one of them is not there, or is a backend in use by what stays."""
+    known = subjects_of(mesh)
+    for subject in subjects:
+        if subject not in known:
+            raise unknown(subject, known)
+    for endpoint in mesh.endpoints:
+        if endpoint.traffic is None or (user := f"{ENDPOINT}/{endpoint.name}") in subjects:
+            continue
+        for name in (*endpoint.traffic.weights, *endpoint.traffic.shadows):
+            if (subject := f"{BACKEND}/{name}") in subjects:
+                raise CommandFailed(
+                    f"{subject} is in use by {user}, nothing was deleted: take it out with `slotmesh traffic"
+                    f" {endpoint.name} BACKEND=WEIGHT`, or delete {user} as well"
+                )

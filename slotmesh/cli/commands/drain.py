@@ -1,0 +1,72 @@
+"""`slotmesh drain`: replicas that should finish what they do, and end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, TextIO
+
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import complete
+from slotmesh.cli.output import Output, OutputForm, Printable
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, wait_until_ended
+from slotmesh.cli.snapshot import ENDED
+from slotmesh.cli.subjects import REPLICA, name_of, unknown
+from slotmesh.errors import ReplicaNotFound
+
+
+def drain(
+    replicas: Annotated[
+        list[str],
+        typer.Argument(
+            parser=name_of(REPLICA),
+            metavar="REPLICA",
+            help="The id of a replica; more than one, too.",
+            show_default=False,
+        ),
+    ],
+    *,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they have ended, or at once.")] = False,
+    timeout: Patience = DEFAULT_PATIENCE,
+    output: Output = OutputForm.TABLE,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Drain replicas: they take no new calls, finish what runs, and end.
+
+    Those that the controller has started are replaced at once; `slotmesh scale` makes them fewer. A replica that is
+    draining already goes on with that. Exit status 3 where `--wait` has seen it draining for too long: calls run for
+    `graceful_timeout` of its backend at most.
+
+    Like this:
+
+        slotmesh drain digits-v1-7n9nzx --wait
+        slotmesh drain $(slotmesh status -o name | grep replica/digits-v1-)
+    """
+    complete(_drain(list(dict.fromkeys(replicas)), timeout if wait else None, output, address))
+
+
+async def _drain(replica_ids: list[str], patience: timedelta | None, output: OutputForm, address: str) -> None:
+    async with Operator.at(address) as operator:
+        there = {it.replica_id for it in (await operator.members()).replicas if it.state not in ENDED}
+        for replica_id in replica_ids:
+            if replica_id not in there:
+                raise unknown(f"{REPLICA}/{replica_id}", [f"{REPLICA}/{it}" for it in there])
+        for replica_id in replica_ids:
+            try:
+                await operator.drain(replica_id)
+            except ReplicaNotFound:
+                typer.echo(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
+        if patience is not None:
+            await wait_until_ended(operator, set(replica_ids), patience)
+    verb = "draining" if patience is None else "drained"
+    subjects = [f"{REPLICA}/{it}" for it in replica_ids]
+    Printable(table=partial(_print, verb, subjects), document=lambda: {verb: subjects}, names=lambda: subjects).write(
+        output
+    )
+
+
+def _print(verb: str, subjects: list[str], out: TextIO) -> None:
+    out.writelines(f"{verb:<9} {subject}\n" for subject in subjects)

@@ -1,0 +1,55 @@
+"""`slotmesh get`: backends and endpoints as they are, as a file that `slotmesh apply` takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import complete
+from slotmesh.cli.output import Output, OutputForm
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.subjects import configured_subject, unknown
+from slotmesh.cli.view.configuration import printable_mesh, subjects_of
+from slotmesh.spec.model import Mesh
+
+
+def get(
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(
+            parser=configured_subject,
+            metavar="SUBJECT",
+            help="`backend/NAME` or `endpoint/NAME`. None: all that there is.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = OutputForm.YAML,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Print backends and endpoints as they are.
+
+    As YAML it is a file that `slotmesh apply` takes: with what is in force now, whoever has set it. Settings that have
+    their defaults are left out.
+
+    Like this:
+
+        slotmesh get > mesh.yaml
+        slotmesh get endpoint/digits -o json
+    """
+    printable_mesh(complete(_ask(address, subjects or []))).write(output)
+
+
+async def _ask(address: str, subjects: list[str]) -> Mesh:
+    async with Operator.at(address) as operator:
+        mesh = await operator.configuration()
+    if not subjects:
+        return mesh
+    known = subjects_of(mesh)
+    if missing := [it for it in subjects if it not in known]:
+        raise unknown(missing[0], known)
+    return Mesh(
+        backends=tuple(it for it in mesh.backends if f"backend/{it.name}" in subjects),
+        endpoints=tuple(it for it in mesh.endpoints if f"endpoint/{it.name}" in subjects),
+    )

@@ -1,0 +1,51 @@
+"""`slotmesh logs`: what replicas have written, as far as the controller has started them."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import complete
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.subjects import BACKEND, REPLICA, name_of
+
+
+def logs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            parser=name_of(REPLICA, BACKEND),
+            metavar="REPLICA|BACKEND",
+            help="The id of a replica, or the name of a backend.",
+        ),
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Newest lines of each replica; 0: all that are kept.")
+    ] = 200,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Show what replicas have written to stdout and stderr: prints of the handler, logs, tracebacks.
+
+    The controller keeps the newest 256 KiB of each replica that it has started, and of the newest 64 that have ended.
+    With the name of a backend, each line begins with its replica. Replicas that somebody else has started write
+    wherever they were started.
+    """
+    try:
+        complete(_print(address, name, lines=lines, follow=follow))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+async def _print(address: str, name: str, *, lines: int, follow: bool) -> None:
+    async with Operator.at(address) as operator, aclosing(operator.logs(name, lines=lines, follow=follow)) as pages:
+        async for page in pages:
+            prefix = "" if page.replica_id == name else f"{page.replica_id} | "
+            if page.missed:
+                typer.echo(f"{prefix}{page.missed} lines left out", err=True)
+            sys.stdout.writelines(f"{prefix}{line}\n" for line in page.lines)
+            sys.stdout.flush()

@@ -1,0 +1,121 @@
+"""`slotmesh rollout`: how replicas are being replaced; and to hold that, or take it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed, complete
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.snapshot import RolloutStatus
+from slotmesh.cli.view.rollouts import RolloutBar, rollout_as_json, rollout_line
+from slotmesh.units import format_duration
+
+POLL_S: Final = 0.2
+
+rollout = typer.Typer(
+    name="rollout", no_args_is_help=True, help="Watch how replicas are replaced, hold that, or take it back."
+)
+
+BackendName = Annotated[str, typer.Argument(metavar="BACKEND", help="The backend's name.")]
+
+
+class RolloutOutput(StrEnum):
+    """What is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@rollout.command("status")
+def status(
+    backend: BackendName,
+    *,
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--no-wait", help="Wait until it is complete. Default: on a terminal.", show_default=False),
+    ] = None,
+    timeout: Annotated[
+        timedelta,
+        typer.Option(parser=read_duration, metavar="DURATION", show_default="10m", help="How long --wait may take."),
+    ] = timedelta(minutes=10),
+    output: Annotated[RolloutOutput, typer.Option("--output", "-o", help="What to print.")] = RolloutOutput.TABLE,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Show how far the newest rollout of a backend is.
+
+    Exit status 1: it failed, or the one before it was taken back; 3: it is not complete in time.
+
+    Like this:
+
+        slotmesh rollout status digits-v1
+        slotmesh rollout status digits-v1 --wait --timeout 2m --output json
+    """
+    waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
+    found, is_late = complete(_follow(backend, timeout if waits else None, address))
+    typer.echo(json.dumps(rollout_as_json(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
+    if is_late:
+        typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
+        raise typer.Exit(NOT_IN_TIME)
+    if found.taken_back or found.phase == "FAILING":
+        raise typer.Exit(FAILED)
+
+
+@rollout.command("pause")
+def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+    """Hold a rollout: old and new replicas stay as they are, until `rollout resume`."""
+    complete(_hold(backend, True, address))
+    typer.echo(f"{backend}: paused")
+
+
+@rollout.command("resume")
+def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+    """Let a rollout that was paused go on."""
+    complete(_hold(backend, False, address))
+    typer.echo(f"{backend}: goes on")
+
+
+@rollout.command("undo")
+def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
+    """Bring back what replicas of a backend were started with before.
+
+    Handler, version, user_config and the like become what they were; the rest stays. It is rolled out like any change.
+    """
+    revision = complete(_undo(backend, address))
+    typer.echo(f"{backend}: goes back, revision {revision}")
+
+
+async def _follow(backend: str, patience: timedelta | None, address: str) -> tuple[RolloutStatus, bool]:
+    """The rollout, and whether it was waited for in vain. `patience`: how long to wait; None: not at all."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (patience.total_seconds() if patience is not None else 0.0)
+    async with Operator.at(address) as operator:
+        with RolloutBar(sys.stdout) as bar:
+            while True:
+                found = await operator.rollouts(backend)
+                if not found:
+                    raise CommandFailed(f"{backend}: this controller launches no replicas, so it has no rollouts")
+                if patience is not None:
+                    bar.show(found[0])
+                if patience is None or found[0].is_over:
+                    return found[0], False
+                if loop.time() >= deadline:
+                    return found[0], True
+                await asyncio.sleep(POLL_S)
+
+
+async def _hold(backend: str, is_paused: bool, address: str) -> None:
+    async with Operator.at(address) as operator:
+        await operator.hold_rollout(backend, is_paused=is_paused)
+
+
+async def _undo(backend: str, address: str) -> int:
+    async with Operator.at(address) as operator:
+        return await operator.undo_rollout(backend)

@@ -1,0 +1,91 @@
+"""`slotmesh top`: what a mesh does now."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from typing import Annotated
+
+import grpc
+import typer
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed, complete
+from slotmesh.cli.output import Output, OutputForm, Printable
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.top.document import document_of, names_of
+from slotmesh.cli.top.drawing import print_all
+from slotmesh.cli.top.figures import MeshFigures, figures_of
+from slotmesh.cli.top.state import TopState, TopView
+from slotmesh.errors import Reason, SlotmeshError
+
+AskEvery = Annotated[
+    timedelta,
+    typer.Option(parser=read_duration, metavar="DURATION", help="How often the controller is asked, as 500ms or 2s."),
+]
+
+
+def top(
+    *,
+    view: Annotated[TopView, typer.Option(help="What is shown first.")] = TopView.ENDPOINTS,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the figures of this moment and exit, as without a terminal.")
+    ] = False,
+    interval: AskEvery = timedelta(seconds=1),
+    output: Output = OutputForm.TABLE,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Show what the mesh does now: calls a second, times, queues, slots, batches, errors, restarts.
+
+    Endpoints, backends, replicas and routers are a view each: `1` to `4` or Tab go from one to the next, Enter goes
+    down to what a row is made of, Esc back. `s` sorts by the next column, `/` filters by name, `?` shows all keys, `q`
+    quits. While the controller is away, the view says so and goes on.
+
+    Rates are of the last 2 to 3 seconds, from the counters that Prometheus scrapes, summed over the routers that there
+    are. p50 and p99 are upper bounds: so many of the calls that ended well took at most that long, from their arrival
+    at the router to their last result.
+
+    Like this:
+
+        slotmesh top
+        slotmesh top --view replicas --interval 500ms
+        slotmesh top --once --output json | jq '.endpoints[] | {name, calls_per_s, p99_s}'
+    """
+    if once or output is not OutputForm.TABLE or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        figures = complete(_ask_once(address))
+        Printable(
+            table=partial(print_all, address, figures),
+            document=partial(document_of, address, figures),
+            names=partial(names_of, figures),
+        ).write(output)
+        return
+    complete(_show(address, interval.total_seconds(), TopState(view=view)))
+
+
+async def _ask_once(address: str) -> MeshFigures:
+    async with Operator.at(address) as operator:
+        return figures_of(await operator.sample())
+
+
+async def _show(address: str, interval_s: float, state: TopState) -> None:
+    from slotmesh.cli.top.terminal import ControllerAway, show  # noqa: PLC0415 - Windows has no such terminals
+
+    async with AsyncExitStack() as stack:
+        kept: list[Operator] = []
+
+        async def ask() -> MeshFigures:
+            try:
+                if not kept:
+                    kept.append(await stack.enter_async_context(Operator.at(address)))
+                return figures_of(await kept[0].sample(timeout_s=max(2.0, 2 * interval_s)))
+            except (CommandFailed, SlotmeshError, grpc.RpcError) as error:
+                # Another one may lead by now.
+                kept.clear()
+                await stack.aclose()
+                if isinstance(error, SlotmeshError) and error.reason is Reason.DEADLINE_RUNNING:
+                    raise ControllerAway(f"the controller at {address} does not answer in time") from error
+                raise ControllerAway(str(error).partition(";")[0]) from error
+
+        await show(f"controller {address}", ask, interval_s, state)

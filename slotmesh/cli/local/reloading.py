@@ -1,0 +1,123 @@
+"""`slotmesh run --reload`: replaces replicas whose module has changed, and applies a file again that has changed.
+
+Invariants: what cannot be used is told, and what runs goes on: a module is described in a process of its own, and a
+file read as a whole, before anything is replaced.
+Owner: `LocalMesh`, on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from slotmesh.cli.local.changes import FileChanges, module_file
+from slotmesh.cli.local.description import check_handler
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.snapshot import ENDED
+from slotmesh.cli.view.configuration import subjects_of
+from slotmesh.errors import ReplicaNotFound, SlotmeshError
+from slotmesh.runtime.parent import ParentPipe
+from slotmesh.spec.document import load_mesh
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
+
+POLL_S: Final = 0.25
+"""How soon it is seen that a file has changed."""
+
+
+class Reloader:
+    """Watches the files of a mesh from its making on."""
+
+    def __init__(self, mesh: Mesh, file: Path | None, parent: ParentPipe, tell: Callable[[str], object]) -> None:
+        self._mesh = mesh
+        self._file = file
+        self._parent = parent
+        self._tell = tell
+        self._wanted = mesh
+        """What the file said when it was read last."""
+        self._is_behind = False
+        """The file has changed, and could not be applied yet."""
+        self._changes = FileChanges(self._watched(mesh))
+
+    async def follow(self, operator: Operator) -> None:
+        """Never returns."""
+        for backend in self._mesh.backends:
+            if _source_of(backend) is None:
+                self._tell(f"{backend.name}: no source file of {backend.handler} is found; its changes are not seen")
+        while True:
+            await asyncio.sleep(POLL_S)
+            changed = self._changes.take()
+            if self._is_behind:
+                changed |= self._changes.watch(self._watched(self._wanted))
+            if changed:
+                try:
+                    await self._reload(operator, changed)
+                except (CommandFailed, InvalidSpec, SlotmeshError) as error:
+                    self._tell(f"not reloaded, what runs goes on: {error}")
+
+    async def _reload(self, operator: Operator, changed: Collection[Path]) -> None:
+        if self._file is not None and (self._file in changed or self._is_behind):
+            self._is_behind = True
+            await self._apply_again(operator, self._file)
+            self._is_behind = False
+        backends = [it for it in self._mesh.backends if _source_of(it) in changed]
+        if not backends:
+            return
+        for handler in dict.fromkeys(it.handler for it in backends):
+            await check_handler(handler, self._parent)
+        names = {it.name for it in backends}
+        old = [it for it in (await operator.members()).replicas if it.backend in names and it.state not in ENDED]
+        count = f"{len(old)} {'replica is' if len(old) == 1 else 'replicas are'} replaced"
+        self._tell(f"{', '.join(sorted(names))}: the module has changed, {count}")
+        for replica in old:
+            try:
+                await operator.drain(replica.replica_id)
+            except ReplicaNotFound:
+                continue  # it has ended meanwhile
+
+    async def _apply_again(self, operator: Operator, file: Path) -> None:
+        """Makes the mesh what the file says now; what the file had and has no more is deleted, endpoints first."""
+        self._wanted = mesh = load_runnable(file)
+        # From now on: a module that cannot be imported yet may be mended, or come.
+        self._changes.watch(self._watched(mesh))
+        known = {it.handler for it in self._mesh.backends}
+        for handler in dict.fromkeys(it.handler for it in mesh.backends):
+            if handler not in known:
+                await check_handler(handler, self._parent)
+        applied = await operator.apply_file(mesh, force=True)
+        gone = set(subjects_of(self._mesh)) - set(subjects_of(mesh))
+        for subject in sorted(gone, reverse=True):
+            try:
+                await operator.delete(subject)
+            except SlotmeshError as error:
+                self._tell(f"{subject} is not in {file} any more, but stays: {error}")
+        self._mesh = mesh
+        self._tell(f"{file}: applied as revision {applied.revision}")
+
+    def _watched(self, mesh: Mesh) -> Iterator[Path]:
+        if self._file is not None:
+            yield self._file
+        for backend in (*mesh.backends, *self._mesh.backends):
+            if (path := _source_of(backend)) is not None:
+                yield path
+
+
+def load_runnable(file: Path) -> Mesh:
+    """The mesh of a file, for `slotmesh run`, which starts replicas. Raises InvalidSpec with every mistake."""
+    mesh = load_mesh(file)
+    text = "`slotmesh run` starts replicas, and needs what they run: give it as MODULE:NAME"
+    if missing := [Mistake(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler]:
+        raise InvalidSpec(missing)
+    if not mesh.backends:
+        raise InvalidSpec([Mistake("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")])
+    return mesh
+
+
+def _source_of(backend: Backend) -> Path | None:
+    """As replicas find it: the working directory goes first."""
+    folders = [str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    return module_file(backend.handler, [folder for folder in folders if folder])

@@ -1,0 +1,202 @@
+"""The columns of each view: what stands in a cell, and what rows are sorted by. Pure.
+
+Invariants: what is not known is an empty cell, which is last in either order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+from slotmesh.cli.snapshot import FAILED, READY
+from slotmesh.cli.top.figures import (
+    BackendFigures,
+    EndpointFigures,
+    MeshFigures,
+    ReplicaFigures,
+    RouterFigures,
+)
+from slotmesh.cli.top.rates import shown_time
+from slotmesh.cli.top.state import TopView
+
+GOOD: Final = "green"
+WARNING: Final = "yellow"
+BAD: Final = "red"
+BAR_CELLS: Final = 10
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a row under a column."""
+
+    text: str
+    key: float | str | None
+    """What it is sorted by; None: it is not known."""
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a view. `cell` has the row's figures, and the largest rate of calls in the view."""
+
+    title: str
+    cell: Callable[[Any, float], Cell]
+    is_number: bool = True
+
+
+def bar(share: float, cells: int = BAR_CELLS) -> str:
+    """A bar of so many cells at most, in eighths of a cell; `share` is 0 to 1."""
+    eighths = round(min(1.0, max(0.0, share)) * cells * 8)
+    whole, part = divmod(eighths, 8)
+    return (_EIGHTHS[8] * whole + (_EIGHTHS[part] if part else "")).ljust(cells)
+
+
+def shown_rate(value: float | None) -> str:
+    """Three digits, or whole numbers."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _text(read: Callable[[Any], str]) -> Callable[[Any, float], Cell]:
+    return lambda row, _: Cell(read(row), read(row).lower())
+
+
+def _rate(read: Callable[[Any], float | None], style: str = "") -> Callable[[Any, float], Cell]:
+    """The style is that of a rate above 0."""
+    return lambda row, _: Cell(shown_rate(read(row)), read(row), style if read(row) else "")
+
+
+def _count(read: Callable[[Any], float | None], style: str = "") -> Callable[[Any, float], Cell]:
+    def cell(row: Any, _: float) -> Cell:
+        value = read(row)
+        return Cell(
+            "" if value is None else f"{value:,.4g}" if value % 1 else f"{value:,.0f}", value, style if value else ""
+        )
+
+    return cell
+
+
+def _time(read: Callable[[Any], float | None]) -> Callable[[Any, float], Cell]:
+    return lambda row, _: Cell(shown_time(read(row)), read(row), WARNING if not isfinite(read(row) or 0) else "")
+
+
+def _bar(row: Any, largest: float) -> Cell:
+    rate: float | None = row.calls_per_s
+    return Cell(bar(rate / largest) if rate and largest else "", rate)
+
+
+def _shares(row: EndpointFigures, _: float) -> Cell:
+    """How calls were divided of late; else the policy."""
+    said = row.shares or row.weights
+    if not said:
+        return Cell("no policy: calls wait", None, WARNING)
+    text = "  ".join(f"{name} {bar(share, 4).rstrip()}{share:.0%}" for name, share in said.items())
+    return Cell(text, None)
+
+
+def _readiness(row: BackendFigures, _: float) -> Cell:
+    numbers = row.numbers
+    enough = numbers.ready >= (1 if numbers.wanted is None else numbers.wanted)
+    text = f"{numbers.ready}/{'any' if numbers.wanted is None else numbers.wanted}"
+    return Cell(text, numbers.ready, GOOD if enough else WARNING)
+
+
+def _in_use(row: BackendFigures | ReplicaFigures, _: float) -> Cell:
+    """Calls that run, of those that may."""
+    if row.ongoing is None:
+        return Cell("", None)
+    return Cell(
+        f"{row.ongoing:,}/{row.max_ongoing:,}", row.ongoing / row.max_ongoing if row.max_ongoing else row.ongoing
+    )
+
+
+def _state(row: ReplicaFigures, _: float) -> Cell:
+    if row.state == READY and not row.is_reached:
+        return Cell("READY, not reached", row.state, BAD)
+    style = GOOD if row.state == READY else BAD if row.state == FAILED else WARNING
+    return Cell(f"{row.state}{', outdated' if row.outdated else ''}", row.state, style)
+
+
+def _links(row: ReplicaFigures, _: float) -> Cell:
+    return Cell(f"{row.links}/{row.routers}", row.links, "" if row.links == row.routers else WARNING)
+
+
+def _router_links(row: RouterFigures, _: float) -> Cell:
+    return Cell(f"{row.links}/{row.ready_replicas}", row.links, "" if row.links == row.ready_replicas else WARNING)
+
+
+def _router_state(row: RouterFigures, _: float) -> Cell:
+    if not row.is_heard:
+        return Cell("silent", "silent", BAD)
+    return Cell("current", "current", GOOD) if row.is_current else Cell("behind", "behind", WARNING)
+
+
+def _trouble(row: ReplicaFigures, _: float) -> Cell:
+    lines = row.trouble.splitlines()
+    return Cell(lines[-1] if lines else "", row.trouble or None, BAD if row.state == FAILED else WARNING)
+
+
+_CALLS: Final = Column("calls/s", _rate(lambda row: row.calls_per_s))
+_ERRORS: Final = Column("errors/s", _rate(lambda row: row.failures_per_s, BAD))
+_P50: Final = Column("p50", _time(lambda row: row.times.p50_s))
+_P99: Final = Column("p99", _time(lambda row: row.times.p99_s))
+_QUEUE: Final = Column("queue", _count(lambda row: row.queued, WARNING))
+_BAR: Final = Column("", _bar, is_number=False)
+_BATCH: Final = Column("batch", _count(lambda row: row.batch_size))
+_SLOTS: Final = Column("slots", _count(lambda row: row.slots))
+
+COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
+    TopView.ENDPOINTS: (
+        Column("endpoint", _text(lambda row: row.name), is_number=False),
+        *(_CALLS, _BAR, _ERRORS, _P50, _P99, _QUEUE),
+        Column("traffic", _shares, is_number=False),
+    ),
+    TopView.BACKENDS: (
+        Column("backend", _text(lambda row: row.name), is_number=False),
+        *(_CALLS, _BAR, _ERRORS, _P50, _P99, _QUEUE),
+        Column("running", _in_use),
+        *(_SLOTS, _BATCH),
+        Column("ready", _readiness),
+        Column("restarts", _count(lambda row: row.numbers.restarts, WARNING)),
+    ),
+    TopView.REPLICAS: (
+        Column("replica", _text(lambda row: row.replica_id), is_number=False),
+        Column("state", _state, is_number=False),
+        *(_CALLS, _BAR, _ERRORS),
+        Column("running", _in_use),
+        Column("waiting", _count(lambda row: row.waiting, WARNING)),
+        *(_SLOTS, _BATCH),
+        Column("links", _links),
+        Column("restarts", _count(lambda row: row.restarts, WARNING)),
+        Column("error or warning", _trouble, is_number=False),
+    ),
+    TopView.ROUTERS: (
+        Column("router", _text(lambda row: row.router_id), is_number=False),
+        Column("table", _router_state, is_number=False),
+        *(_CALLS, _BAR, _ERRORS, _QUEUE),
+        Column("running", _count(lambda row: row.ongoing)),
+        Column("links", _router_links),
+        Column("address", _text(lambda row: row.address), is_number=False),
+        Column("version", _text(lambda row: row.version), is_number=False),
+    ),
+}
+
+
+def rows_of(view: TopView, figures: MeshFigures) -> Sequence[Any]:
+    """The figures that are the rows of a view."""
+    return {
+        TopView.ENDPOINTS: figures.endpoints,
+        TopView.BACKENDS: figures.backends,
+        TopView.REPLICAS: figures.replicas,
+        TopView.ROUTERS: figures.routers,
+    }[view]
+
+
+def name_of_row(view: TopView, row: Any) -> str:
+    """What a row is known by."""
+    name: str = {TopView.REPLICAS: "replica_id", TopView.ROUTERS: "router_id"}.get(view, "name")
+    return str(getattr(row, name))

@@ -1,0 +1,132 @@
+"""The figures as values of JSON. Pure.
+
+Invariants: what is not known is null; times above all bounds are the last bound, and named as above it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
+from slotmesh.cli.top.figures import BackendFigures, EndpointFigures, MeshFigures, ReplicaFigures, RouterFigures
+from slotmesh.cli.top.rates import CallQuantiles
+from slotmesh.histogram import CALL_TIMES
+
+
+def document_of(controller: str, figures: MeshFigures) -> dict[str, Any]:
+    """All figures of one moment."""
+    return {
+        "controller": controller,
+        "time": datetime.fromtimestamp(figures.at_s, UTC).isoformat(),
+        "revision": figures.revision,
+        "endpoints": [_endpoint(it) for it in figures.endpoints],
+        "backends": [_backend(it) for it in figures.backends],
+        "replicas": [_replica(it) for it in figures.replicas],
+        "unlisted_replicas": figures.unlisted_replicas,
+        "routers": [_router(it) for it in figures.routers],
+    }
+
+
+def names_of(figures: MeshFigures) -> list[str]:
+    """Of all that there is, as `backend/NAME`."""
+    return [
+        *(f"{ENDPOINT}/{it.name}" for it in figures.endpoints),
+        *(f"{BACKEND}/{it.name}" for it in figures.backends),
+        *(f"{REPLICA}/{it.replica_id}" for it in figures.replicas),
+        *(f"{ROUTER}/{it.router_id}" for it in figures.routers),
+    ]
+
+
+def _endpoint(it: EndpointFigures) -> dict[str, Any]:
+    return {
+        "name": it.name,
+        "calls_per_s": _rounded(it.calls_per_s),
+        "failures_per_s": _rounded(it.failures_per_s),
+        **_times(it.times),
+        "queued": it.queued,
+        "calls_total": it.calls_total,
+        "failures_total": it.failures_total,
+        "traffic": dict(it.weights),
+        "shares": {name: _rounded(share) for name, share in it.shares.items()},
+    }
+
+
+def _backend(it: BackendFigures) -> dict[str, Any]:
+    numbers = it.numbers
+    return {
+        "name": it.name,
+        "calls_per_s": _rounded(it.calls_per_s),
+        "failures_per_s": _rounded(it.failures_per_s),
+        **_times(it.times),
+        "queued": it.queued,
+        "queue_time_s": _rounded(it.queue_time_s),
+        "ongoing": it.ongoing,
+        "max_ongoing": it.max_ongoing,
+        "slots": it.slots,
+        "batch_size": _rounded(it.batch_size),
+        "sent_total": it.sent_total,
+        "ended_total": it.ended_total,
+        "failed_total": it.failed_total,
+        "unanswered_total": it.unanswered_total,
+        "wanted_replicas": numbers.wanted,
+        "ready_replicas": numbers.ready,
+        "live_replicas": numbers.live,
+        "failed_replicas": numbers.failed,
+        "restart_count": numbers.restarts,
+    }
+
+
+def _replica(it: ReplicaFigures) -> dict[str, Any]:
+    return {
+        "replica_id": it.replica_id,
+        "backend": it.backend,
+        "state": it.state,
+        "linked_routers": it.links,
+        "routers": it.routers,
+        "calls_per_s": _rounded(it.calls_per_s),
+        "failures_per_s": _rounded(it.failures_per_s),
+        "ongoing": it.ongoing,
+        "max_ongoing": it.max_ongoing,
+        "slots": it.slots,
+        "waiting": it.waiting,
+        "batch_size": _rounded(it.batch_size),
+        "calls_total": it.calls_total,
+        "failures_total": it.failures_total,
+        "restart_count": it.restarts,
+        "outdated": it.outdated,
+        "trouble": it.trouble,
+        "address": it.address,
+        "pid": it.pid,
+    }
+
+
+def _router(it: RouterFigures) -> dict[str, Any]:
+    return {
+        "router_id": it.router_id,
+        "address": it.address,
+        "reports": it.is_heard,
+        "current": it.is_current,
+        "linked_replicas": it.links,
+        "ready_replicas": it.ready_replicas,
+        "calls_per_s": _rounded(it.calls_per_s),
+        "failures_per_s": _rounded(it.failures_per_s),
+        "queued": it.queued,
+        "ongoing": it.ongoing,
+        "calls_total": it.calls_total,
+        "failures_total": it.failures_total,
+        "version": it.version,
+    }
+
+
+def _times(times: CallQuantiles) -> dict[str, Any]:
+    named = {"p50_s": times.p50_s, "p99_s": times.p99_s}
+    return {
+        **{name: value if value is None or isfinite(value) else CALL_TIMES[-1] for name, value in named.items()},
+        "above_bounds": [name for name, value in named.items() if value is not None and not isfinite(value)],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,119 @@
+"""What the controller knows at one moment, with what it knew a few seconds before. Pure values.
+
+Invariants: what a member does not say is None, which is not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slotmesh.cli.snapshot import ReplicaStatus, RouterStatus
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTotals:
+    """How calls have ended since the start of a router."""
+
+    total: int
+    failed: int
+    unanswered: int
+    times: tuple[int, ...]
+    """Those that ended well, by `slotmesh.histogram.CALL_TIMES`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSample:
+    """One backend at one router."""
+
+    queued: int
+    ongoing: int
+    queue_time_s: float
+    sent: int
+    ended: EndedTotals | None
+    """None from routers of older versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSample:
+    """One endpoint at one router."""
+
+    accepted: int
+    failed: int
+    waiting: int
+    ends: Mapping[str, EndedTotals]
+    """By backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterReport:
+    """All that one report of a router says."""
+
+    at_s: float
+    """By the router's clock, seconds since 1970."""
+    backends: Mapping[str, BackendSample]
+    endpoints: Mapping[str, EndpointSample]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRouter:
+    """A router, its newest report, and an earlier one of the same start."""
+
+    status: RouterStatus
+    age_s: float | None
+    """Of the newest report; None: there is none."""
+    newest: RouterReport | None
+    earlier: RouterReport | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSample:
+    """One report of a replica. Totals are None where it is of an older version."""
+
+    at_s: float
+    """By the replica's clock, seconds since 1970."""
+    ongoing: int
+    slots: int
+    waiting: int
+    calls: int | None = None
+    failed: int | None = None
+    batches: int | None = None
+    batched_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledReplica:
+    """A replica, its newest report, and an earlier one of the same incarnation."""
+
+    status: ReplicaStatus
+    newest: ReplicaSample | None
+    earlier: ReplicaSample | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendNumbers:
+    """How many replicas of a backend are where in their life."""
+
+    name: str
+    wanted: int | None
+    """None: any number."""
+    ready: int
+    live: int
+    failed: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSample:
+    """All of one moment."""
+
+    at_s: float
+    """By the controller's clock, seconds since 1970."""
+    generation: str
+    revision: int
+    weights: Mapping[str, Mapping[str, float]]
+    """Of each endpoint, by backend; none of one without a policy."""
+    backends: tuple[BackendNumbers, ...]
+    replicas: tuple[SampledReplica, ...]
+    unlisted_replicas: int
+    routers: tuple[SampledRouter, ...]

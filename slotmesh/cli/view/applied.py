@@ -1,0 +1,46 @@
+"""What a change comes to, a line each; and what a file would change, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TextIO
+
+from slotmesh.cli.output import Printable
+from slotmesh.cli.snapshot import Applied
+
+_VERBS: Final = ("created", "updated", "unchanged", "deleted")
+
+
+def printable_change(applied: Applied) -> Printable:
+    """`created   backend/v1` and so on, then the revision."""
+
+    def table(out: TextIO) -> None:
+        for verb in _VERBS:
+            out.writelines(f"{verb:<9} {name}\n" for name in getattr(applied, verb))
+        out.write(f"revision  {applied.revision}\n")
+
+    return Printable(
+        table=table,
+        document=lambda: {"revision": applied.revision, **{verb: list(getattr(applied, verb)) for verb in _VERBS}},
+        names=lambda: (name for verb in _VERBS for name in getattr(applied, verb)),
+    )
+
+
+def difference(planned: Applied) -> Iterator[str]:
+    """The lines of a diff: what is created, updated and deleted, with the fields that differ."""
+    for sign, names in (("+", planned.created), ("~", planned.updated), ("-", planned.deleted)):
+        for name in names:
+            yield f"{sign} {name}"
+            for it in planned.fields:
+                if it.subject == name and sign == "~":
+                    yield f"    {it.field}: {it.before} -> {it.after}"
+                elif it.subject == name and sign == "+":
+                    yield f"    {it.field}: {it.after}"
+
+
+def conflicts(planned: Applied) -> Iterator[str]:
+    """The lines that say what the file and somebody else have changed."""
+    for it in planned.conflicts:
+        yield f"! {it.subject}"
+        yield f"    {it.field}: {it.live} is there, since somebody changed it"
+        yield f"    {' ' * len(it.field)}  {it.wanted} is in the file, which said {it.applied} when it was applied last"

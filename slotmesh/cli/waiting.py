@@ -1,0 +1,50 @@
+"""When a mesh that was changed is ready, and what it still lacks. Pure.
+
+Ready means: each backend has as many replicas that take calls as it should have, none of them runs what it was started
+with before the change, and each router has the change and reaches all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from slotmesh.cli.snapshot import FAILED, Members, ReplicaStatus, Snapshot
+
+_OVER: Final = frozenset({FAILED, "STOPPED"})
+_MAX_REASON_CHARS: Final = 200
+
+
+def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) -> list[str]:
+    """What is missing of these backends, and of the configuration's revision, a line each."""
+    members = snapshot.members
+    lacking = [
+        line for it in snapshot.backends if it.name in backends for line in _of(it.name, it.num_replicas, members)
+    ]
+    behind = members.behind(revision)
+    if behind:
+        lacking.append(f"routers: {len(behind)} of {len(members.routers)} do not have the change yet")
+    ready = frozenset(name for backend in backends for name in members.ready(backend))
+    unlinked = [it.router_id for it in members.routers if it not in behind and not it.linked_replica_ids >= ready]
+    if unlinked:
+        lacking.append(f"routers: {', '.join(unlinked)} not linked to all replicas yet")
+    return lacking
+
+
+def _of(backend: str, wanted: int | None, members: Members) -> Iterator[str]:
+    replicas = [it for it in members.replicas if it.backend == backend and it.state not in _OVER]
+    current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
+    if wanted is not None and current < wanted:
+        yield f"{backend}: {current} of {wanted} replicas ready{_why(backend, members)}"
+    elif old := sum(it.outdated for it in replicas):
+        yield f"{backend}: {current} replicas ready, {old} that were there before drain"
+
+
+def _why(backend: str, members: Members) -> str:
+    """The newest failure of a replica that should have got ready."""
+    failed = [it for it in members.replicas if it.backend == backend and it.error and not it.outdated]
+    newest: ReplicaStatus | None = max(failed, key=lambda it: (it.start_time is not None, it.start_time), default=None)
+    if newest is None:
+        return ""
+    reason = newest.error.strip().splitlines()[-1][:_MAX_REASON_CHARS]
+    return f"; {newest.replica_id} {newest.state.lower()}: {reason}"

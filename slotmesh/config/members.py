@@ -1,0 +1,88 @@
+"""The settings that routers and replicas share: under which address the rest of the mesh reaches them.
+
+Invariants: a member never announces an address that means every machine: one that listens on a wildcard is told where
+others reach it, or does not start.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from slotmesh.config import FieldKind, ServiceSettings, read_with
+from slotmesh.units import join_host_port, parse_host_port
+
+OWN_HOSTNAME: Final = "@hostname"
+"""Stands for the name of the machine, or of the container, that the process runs on."""
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
+"""Hosts that a server may listen on, and nobody can connect to."""
+_HAS_PORT: Final = re.compile(r"[^:]*:[^:]*|\[.*\]:[^:]*")
+
+
+def _with_own_hostname(text: str) -> str:
+    return text.replace(OWN_HOSTNAME, socket.gethostname(), 1) if text.startswith(OWN_HOSTNAME) else text
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """`HOST` or `HOST:PORT`; an IPv6 address has brackets where a port follows. Raises ValueError."""
+    if _HAS_PORT.fullmatch(text):
+        return parse_host_port(text)
+    return parse_host_port(join_host_port(text, 1))[0], None
+
+
+def _advertised(text: str) -> str:
+    host, port = _split(_with_own_hostname(text))
+    return host if port is None else join_host_port(host, port)
+
+
+MemberId = Annotated[str, AfterValidator(_with_own_hostname)]
+"""An identity. `@hostname` is the machine's name."""
+
+Advertised = Annotated[
+    str,
+    read_with(_advertised),
+    FieldKind("HOST or HOST:PORT", "HOST[:PORT]", such_as=f"10.0.0.7, router.example:7071 or {OWN_HOSTNAME}"),
+]
+"""Where a process is reached. Without a port it is the one that is asked for."""
+
+
+class MemberSettings(ServiceSettings):
+    """Base of the settings of routers and replicas."""
+
+    advertise: Advertised | None = Field(
+        None,
+        description="Where the mesh and clients reach this process, if not where it listens; without a port, on the "
+        f"port that it listens on. {OWN_HOSTNAME} is the machine's own name.",
+    )
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the address of the process is told to others."""
+        return True
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.is_announced and self.advertise is None and self.host in WILDCARDS:
+            raise ValueError(
+                f"--advertise HOST[:PORT] (SLOTMESH_ADVERTISE) is required with --host {self.host}: where others reach "
+                f"it; {OWN_HOSTNAME} is the machine's own name"
+            )
+        return self
+
+    def advertised(self, bound: str) -> str:
+        """Where others reach what listens at `bound`, as HOST:PORT."""
+        if self.advertise is None:
+            return bound
+        host, port = _split(self.advertise)
+        return join_host_port(host, parse_host_port(bound)[1] if port is None else port)
+
+    def advertised_metrics(self, bound: str) -> str:
+        """Where others reach the Prometheus endpoint that listens at `bound`, which may be a wildcard."""
+        host, port = parse_host_port(bound)
+        if host not in WILDCARDS or self.advertise is None:
+            return bound
+        return join_host_port(_split(self.advertise)[0], port)

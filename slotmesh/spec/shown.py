@@ -1,0 +1,41 @@
+"""Settings and policies as people write them in a document. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.units import format_duration, format_size
+
+UNSET = "unset"
+
+
+def shown_setting(setting: Setting, value: Any) -> str:
+    """The value of a backend's setting."""
+    if value is None or value == "":
+        return UNSET
+    match setting.kind:
+        case SettingKind.DURATION:
+            return format_duration(timedelta(seconds=value))
+        case SettingKind.SIZE:
+            return format_size(value)
+        case SettingKind.CHOICE:
+            return str(value.name.lower())
+        case SettingKind.HANDLER | SettingKind.TEXT:
+            return str(value)
+        case SettingKind.SECTION:
+            said = ((name, each, getattr(value, each.attribute)) for name, each in setting.settings.items())
+            differing = [f"{name}: {shown_setting(each, inner)}" for name, each, inner in said if inner != each.default]
+            return "{" + ", ".join(differing) + "}"
+        case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.FLAG | SettingKind.JSON:
+            return json.dumps(value, default=dict, sort_keys=True)
+
+
+def shown_shares(shares: Mapping[str, float]) -> str:
+    """Weights or shadows of an endpoint."""
+    if not shares:
+        return UNSET
+    return "{" + ", ".join(f"{name}: {share:.6g}" for name, share in sorted(shares.items())) + "}"

@@ -1,0 +1,70 @@
+"""A mesh as the document that `slotmesh.spec.document` reads: only what differs from the defaults. Pure.
+
+Invariant: what is read from it is the same mesh, durations to the microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from slotmesh.spec.model import CODE, SETTINGS, Backend, Endpoint, Mesh
+from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.units import format_duration, format_size
+
+
+def mesh_document(mesh: Mesh) -> dict[str, dict[str, Any]]:
+    """Maps of plain values, for YAML or JSON."""
+    return {
+        "backends": {it.name: backend_settings(it) for it in mesh.backends},
+        "endpoints": {it.name: endpoint_settings(it) for it in mesh.endpoints},
+    }
+
+
+def backend_settings(backend: Backend) -> dict[str, Any]:
+    """By name, those that are not the default; a version that nobody has written is left out."""
+    if backend.version.startswith(CODE):
+        backend = replace(backend, version="")
+    return _settings(backend, SETTINGS)
+
+
+def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Its policy, as far as it has one."""
+    if endpoint.traffic is None:
+        return {}
+    parts = (("traffic", endpoint.traffic.weights), ("shadows", endpoint.traffic.shadows))
+    return {name: dict(sorted(shares.items())) for name, shares in parts if shares}
+
+
+def _settings(model: object, settings: Mapping[str, Setting]) -> dict[str, Any]:
+    said = ((name, each, getattr(model, each.attribute)) for name, each in settings.items())
+    return {name: _written(each, value) for name, each, value in said if value is not None and value != each.default}
+
+
+def _written(setting: Setting, value: Any) -> Any:
+    match setting.kind:
+        case SettingKind.DURATION:
+            return format_duration(timedelta(seconds=value))
+        case SettingKind.SIZE:
+            return format_size(value)
+        case SettingKind.CHOICE:
+            return value.name.lower()
+        case SettingKind.JSON:
+            return _plain(value)
+        case SettingKind.SECTION:
+            return _settings(value, setting.settings)
+        case SettingKind.HANDLER | SettingKind.TEXT | SettingKind.FLAG:
+            return value
+        case SettingKind.INTEGER | SettingKind.NUMBER:
+            return value
+
+
+def _plain(value: Any) -> Any:
+    """Lists and dicts, where configurations may have read-only mappings and tuples."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value

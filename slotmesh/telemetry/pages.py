@@ -1,0 +1,72 @@
+"""The HTTP pages of a service, beside its gRPC server: its metrics, whether it lives, whether it takes work.
+
+  /metrics   for Prometheus
+  /healthz   200 while the event loop turns, else 503: a process that stays so should be started again
+  /readyz    200 while the server is SERVING by grpc.health.v1, else 503: it starts, stops, or cannot work now
+
+Invariants: a page answers while the event loop stands still; nothing else of the process is to be seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from slotmesh.telemetry.instruments import on_this_loop
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+_OK: Final = "200 OK"
+_UNAVAILABLE: Final = "503 Service Unavailable"
+_NOT_SERVING: Final = "not serving"
+_INDEX: Final = "/metrics\n/healthz\n/readyz\n"
+
+
+class Pages:
+    """A WSGI application, called in threads of its server."""
+
+    def __init__(self, metrics: WSGIApplication) -> None:
+        """`metrics` answers `/metrics`."""
+        self._metrics = metrics
+        self._look: Callable[[], bool | None] | None = None
+        self._why_not: Callable[[], str] = lambda: _NOT_SERVING
+
+    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[], str] = lambda: _NOT_SERVING) -> None:
+        """Has the pages say what `is_serving` says, which is asked on the event loop that runs now.
+
+        `why_not` says why it does not serve, in a line; it is asked in a thread of the server.
+        """
+        self._why_not = why_not
+        ask = on_this_loop(lambda: {(): is_serving()})
+        self._look = lambda: ask().get(())
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        match environ.get("PATH_INFO", ""):
+            case "/metrics":
+                return self._metrics(environ, start_response)
+            case "/healthz":
+                status, text = self._health()
+            case "/readyz":
+                status, text = self._readiness()
+            case "" | "/":
+                status, text = _OK, _INDEX
+            case _:
+                status, text = "404 Not Found", f"there are these pages:\n{_INDEX}"
+        body = text.encode()
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def _health(self) -> tuple[str, str]:
+        if self._look is not None and self._look() is None:
+            return _UNAVAILABLE, "the event loop does not answer\n"
+        return _OK, "ok\n"
+
+    def _readiness(self) -> tuple[str, str]:
+        match self._look and self._look():
+            case True:
+                return _OK, "serving\n"
+            case False:
+                return _UNAVAILABLE, f"{self._why_not()}\n"
+            case _:
+                return _UNAVAILABLE, "starting\n" if self._look is None else "the event loop does not answer\n"

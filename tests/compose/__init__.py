@@ -1,0 +1,1 @@
+"""The compose file on a real engine, under load: it is scaled, restarted and killed, and the history checker says."""

@@ -1,0 +1,108 @@
+"""Runs the compose file on a real engine, under load.
+
+python -m tests.compose
+
+Takes the engine that answers, with images of its registry; where none does, and this is root on Debian or one of its
+children, it starts one of its own, and makes the images of the distribution's packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.compose import images, own_code, scenario
+from tests.compose.engine import NoEngine, answers, own_engine
+from tests.compose.project import APP, FILE, SERVICES, ComposeProject, compose_commands, history_folder
+from tests.support.mesh import ROOT
+
+CANNOT: Final = 3
+"""Exit status where there is no engine, and none can be started."""
+PARTS: Final = ROOT / ".compose-test"
+"""What is fetched once."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.compose", description=__doc__.partition("\n")[0])
+    parser.add_argument("--where-possible", action="store_true", help="exit with 0 where there can be no engine")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="slotmesh-compose-"))
+    try:
+        with ExitStack() as stack:
+            has_engine = answers()
+            if has_engine and images.can_pull():
+                _say("an engine answers, and has a registry")
+                variables = images.pull_images()
+            else:
+                _say(
+                    "images are made of the distribution's packages: " + ("no registry" if has_engine else "no engine")
+                )
+                PARTS.mkdir(exist_ok=True)
+                images.fetch_parts(PARTS)
+                if not has_engine:
+                    stack.enter_context(own_engine(folder))
+                variables = images.build_images(PARTS)
+            commands = compose_commands()
+            if not commands:
+                raise NoEngine("there is neither `docker compose` nor docker-compose")
+            for version, command in commands.items():
+                _say(f"compose {version}")
+                name = f"slotmesh-test-{version}"
+                asyncio.run(_run(ComposeProject(command, name, variables), folder / version))
+                asyncio.run(_run_own_code(ComposeProject(command, f"{name}-app", variables, files=(FILE, APP))))
+    except NoEngine as why:
+        _say(f"NOT RUN, so docker-compose.yml is not tested here: {why}")
+        return 0 if arguments.where_possible else CANNOT
+    except AssertionError as error:
+        _say(f"FAILED: {error}\n(what happened: {folder})")
+        return 1
+    _say("everything holds")
+    return 0
+
+
+async def _run(project: ComposeProject, folder: Path) -> None:
+    history = history_folder(folder)
+    project.variables = {
+        **project.variables,
+        "LEDGER_MESH": str(ROOT / "tests" / "compose" / "mesh.yaml"),
+        "LEDGER_TESTS": str(ROOT / "tests"),
+        "LEDGER_HISTORY": str(history),
+    }
+    if images.has_prometheus(project.variables):
+        project.services = (*SERVICES, scenario.PROMETHEUS)
+    else:
+        _say("NOT TESTED: there is no Prometheus for the profile (Debian: prometheus)")
+    async with _logged(project):
+        await scenario.run(project, history)
+
+
+async def _run_own_code(project: ComposeProject) -> None:
+    async with _logged(project):
+        await own_code.run(project)
+
+
+@asynccontextmanager
+async def _logged(project: ComposeProject) -> AsyncIterator[None]:
+    """Takes the project down in the end; what its services said is printed where something failed."""
+    try:
+        yield
+    except BaseException:
+        _say(await project.logs())
+        raise
+    finally:
+        await project.down()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"compose-test: {text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""`GetSnapshot`: all that live views show, in one answer, and what they take differences of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+import slotmesh
+import slotmesh.testing
+from slotmesh.runtime.channels import open_channel
+from slotmesh.testing import Backend
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import membership_service_pb2 as members_pb
+from tests.support.controllers import eventually, running_controller
+from tests.support.fakes.members import FakeReplica, FakeRouter
+
+pytestmark = pytest.mark.asyncio
+
+ONE = """
+backends: {v1: {handler: "app:One", num_replicas: 2}}
+endpoints: {digits: {traffic: {v1: 1}}}
+"""
+
+
+class CountingRouter(FakeRouter):
+    """A router that says which of its starts it is, and what it has counted since."""
+
+    def __init__(self, channel: grpc.aio.Channel, router_id: str) -> None:
+        super().__init__(channel, router_id)
+        self.incarnation = "1" * 32
+
+    async def counted(self, accepted: int, sent: int) -> None:
+        report = members_pb.RouterReport(
+            generation=self.table.generation,
+            revision=self.table.revision,
+            loads=[mesh_pb2.BackendLoad(backend="v1", sent=sent)],
+            endpoint_loads=[mesh_pb2.EndpointLoad(endpoint="digits", accepted=accepted)],
+        )
+        await self.send(members_pb.AttachRouterRequest(report=report))
+
+
+async def snapshot_where(
+    operator: Any, is_right: Callable[[pb.GetSnapshotResponse], object], what: str
+) -> pb.GetSnapshotResponse:
+    async def ask() -> pb.GetSnapshotResponse | None:
+        response: pb.GetSnapshotResponse = await operator.GetSnapshot(pb.GetSnapshotRequest())
+        return response if is_right(response) else None
+
+    found = await eventually(ask, what=what)
+    assert found is not None
+    return found
+
+
+def accepted(response: pb.GetSnapshotResponse) -> tuple[list[int], list[int]]:
+    """Of the only router and endpoint: newest and earlier."""
+    (router,) = response.routers
+    return [it.accepted for it in router.router.endpoint_loads], [it.accepted for it in router.earlier_endpoint_loads]
+
+
+def _is_announced(said: pb.GetSnapshotResponse) -> bool:
+    return said.backends[0].ready_replicas == 1 and said.revision > 0
+
+
+async def test_it_has_what_runs_and_what_should() -> None:
+    async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "v1-a") as replica:
+        await mesh.apply(ONE)
+        await replica.report("READY")
+        said = await snapshot_where(mesh.operator, _is_announced, "a ready replica, in a table")
+        (backend,) = said.backends
+        assert (backend.name, backend.wanted_replicas, backend.live_replicas, backend.failed_replicas) == (
+            "v1",
+            2,
+            1,
+            0,
+        )
+        assert [it.name for it in said.endpoints] == ["digits"]
+        assert [it.replica.replica_id for it in said.replicas] == ["v1-a"]
+        assert not said.replicas[0].replica.HasField("load")
+        assert len(said.generation) == 32
+        assert said.time.seconds > 0
+        await replica.report("FAILED", error="Traceback\n  many lines\nValueError: no")
+        said = await snapshot_where(mesh.operator, lambda it: it.backends[0].failed_replicas, "a failed replica")
+        assert said.backends[0].ready_replicas == 0
+        assert said.replicas[0].replica.error == "ValueError: no"
+
+
+async def test_a_router_that_starts_again_has_no_earlier_report() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(ONE)
+        async with CountingRouter(mesh.channel, "router-a") as router:
+            await router.wait_for(lambda _: True, "a table")
+            await router.counted(100, 90)
+            await router.counted(150, 140)
+            said = await snapshot_where(mesh.operator, lambda it: accepted(it)[0] == [150], "the newest report")
+            assert accepted(said) == ([150], [100])
+            assert [it.sent for it in said.routers[0].earlier_loads] == [90]
+            assert said.routers[0].router.incarnation == "1" * 32
+            assert abs(said.routers[0].report_time.seconds - said.time.seconds) < 60
+            (listed,) = (await mesh.operator.ListRouters(pb.ListRoutersRequest())).routers
+            assert [it.accepted for it in listed.endpoint_loads] == [150]
+
+            router.incarnation = "2" * 32
+            await router.cut()
+            await router.attach()
+            await router.counted(200, 190)
+            said = await snapshot_where(mesh.operator, lambda it: accepted(it)[0] == [200], "the newest report")
+            assert accepted(said) == ([200], [])
+            await router.say_goodbye()
+        assert not (await mesh.operator.GetSnapshot(pb.GetSnapshotRequest())).routers
+
+
+async def test_a_router_of_an_older_version_that_counts_anew_has_no_earlier_report() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(ONE)
+        async with CountingRouter(mesh.channel, "router-a") as router:
+            router.incarnation = ""
+            await router.cut()
+            await router.attach()
+            await router.wait_for(lambda _: True, "a table")
+            await router.counted(100, 90)
+            await router.counted(7, 7)
+            said = await snapshot_where(mesh.operator, lambda it: accepted(it)[0] == [7], "the newest report")
+            assert accepted(said) == ([7], [])
+
+
+class Adder:
+    async def add(self, one: int, another: int) -> int:
+        return one + another
+
+    async def fail(self) -> None:
+        raise ValueError("no")
+
+    @slotmesh.batch(max_batch_size=4, batch_wait_timeout_s=0.01)
+    async def double(self, numbers: list[int]) -> list[int]:
+        return [2 * number for number in numbers]
+
+
+async def test_totals_come_from_real_routers_and_replicas() -> None:
+    async with slotmesh.testing.mesh({"w": Backend(Adder)}) as mesh:
+        endpoint = mesh.endpoint("w")
+        assert await endpoint.add(1, 2) == 3
+        with pytest.raises(slotmesh.SlotmeshError):
+            await endpoint.fail()
+        assert await endpoint.double.map([1, 2, 3]) == [2, 4, 6]
+        async with open_channel(mesh.controller_address) as channel:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+
+            def is_counted(said: pb.GetSnapshotResponse) -> bool:
+                return accepted(said)[0] == [5] and said.replicas[0].replica.load.totals.calls == 5
+
+            said = await snapshot_where(stub, is_counted, "all calls are counted")
+        (load,) = said.routers[0].router.endpoint_loads
+        (ends,) = load.ends
+        assert (load.endpoint, load.failed, load.waiting) == ("w", 1, 0)
+        assert (ends.backend, ends.ended.total, ends.ended.failed, sum(ends.ended.times)) == ("w", 5, 1, 4)
+        totals = said.replicas[0].replica.load.totals
+        assert (totals.failed, totals.batched_calls) == (1, 3)
+        assert 1 <= totals.batches <= 3

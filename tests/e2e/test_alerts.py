@@ -1,0 +1,136 @@
+"""Every alert fires in a real Prometheus, in a mesh that has what it is about; and asks for series that there are."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+import slotmesh
+from slotmesh.client.mesh import Mesh as Client
+from tests.support.mesh import ROOT, MeshRun, mesh_run
+from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
+from tests.support.promql import alert_expressions, selections
+
+pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(300)]
+
+RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+ALERTS: Final = frozenset(alert_expressions(RULES))
+FIRE_S: Final = 120.0
+"""A backstop: each is true a few scrapes after its cause."""
+OF_BUSY_MACHINES: Final = frozenset({"SlotmeshEventLoopIsLate", "SlotmeshMemberIsGone", "SlotmeshReplicasAreMissing"})
+"""May be true for a moment, where nothing waits for them to stay so."""
+MESH: Final = """\
+backends:
+  good: {handler: "tests.e2e.handlers:Gallery", num_replicas: 3, max_queue_time: 10m}
+  changing: {handler: "tests.e2e.handlers:Gallery", num_replicas: 1}
+  blocking: {handler: "tests.e2e.blocking_handlers:Blocker", num_replicas: 1}
+  slow: {handler: "tests.e2e.handlers:doze", num_replicas: 1, prefetch: 0}
+endpoints:
+  good: {traffic: {good: 1.0}}
+  blocking: {traffic: {blocking: 1.0}}
+  slow: {traffic: {slow: 1.0}}
+"""
+BROKEN: Final = """\
+backends:
+  changing: {handler: "tests.e2e.handlers:Crasher", num_replicas: 1}
+  broken: {handler: "tests.e2e.handlers:Crasher", num_replicas: 1}
+"""
+"""The one has been good, and goes back. The other was never good."""
+
+
+def impatient_rules() -> dict[str, Any]:
+    """Those that are shipped, but for the time for which something has to be so: that is promtool's to try."""
+    document: dict[str, Any] = yaml.safe_load(RULES.read_text("utf-8"))
+    waiting = [rule.pop("for", None) for group in document["groups"] for rule in group["rules"]]
+    assert None in waiting, "one at least is tried as it is"
+    return document
+
+
+@asynccontextmanager
+async def trouble(client: Client) -> AsyncIterator[None]:
+    """Calls that fail, that block their replica's loop, and that wait, until the block ends."""
+    good, blocking, slow = (client.endpoint(it) for it in ("good", "blocking", "slow"))
+
+    async def go_on(make: Any) -> None:
+        while True:
+            with suppress(slotmesh.SlotmeshError):
+                await make()
+            await asyncio.sleep(0.01)
+
+    makes = [lambda: good.fail("on purpose"), lambda: blocking.block(0.6), *[lambda: slow(0.7)] * 4]
+    tasks = [asyncio.ensure_future(go_on(make)) for make in makes]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def apply(mesh: MeshRun, file: Path) -> None:
+    command = (sys.executable, "-m", "slotmesh.cli", "apply", str(file), "--yes", "--no-wait")
+    process = await asyncio.create_subprocess_exec(
+        *command, f"--address={mesh.controller_address}", cwd=ROOT, stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(60):
+        out, err = await process.communicate()
+    assert process.returncode == 0, (out + err).decode()
+
+
+async def kill_replicas(mesh: MeshRun, backend: str) -> None:
+    for replica_id in await mesh.replica_pids():
+        if replica_id.startswith(f"{backend}-"):
+            with suppress(ProcessLookupError, KeyError):
+                await mesh.kill_replica(replica_id)
+
+
+@pytest.mark.asyncio
+async def test_every_alert_fires_when_there_is_cause(tmp_path: Path) -> None:
+    first, then = tmp_path / "mesh.yaml", tmp_path / "broken.yaml"
+    first.write_text(MESH, "utf-8")
+    then.write_text(BROKEN, "utf-8")
+    flags = ("--routers=2", "--router-port=0", "--controller-port=0", "--log-level=info")
+    async with (
+        running_prometheus(impatient_rules()) as prometheus,
+        mesh_run(str(first), *flags) as mesh,
+    ):
+        await mesh.wait_ready()
+        await prometheus.follow(mesh)
+        await prometheus.wait_for(lambda: prometheus.has_data("up == 1"), timeout=60, what="a scrape")
+        assert await prometheus.firing() <= OF_BUSY_MACHINES, "a mesh that is well"
+        await apply(mesh, then)
+        async with slotmesh.connect(mesh.router_addresses) as client, trouble(client):
+            await fired(prometheus, ALERTS - {"SlotmeshRouterHasNoLink", "SlotmeshMemberIsGone"})
+
+            async def links_break() -> bool:
+                await kill_replicas(mesh, "good")
+                return "SlotmeshRouterHasNoLink" in await prometheus.firing()
+
+            await prometheus.wait_for(links_break, timeout=FIRE_S, what="links break often enough")
+            await fired(prometheus, ALERTS)
+        for name, expression in alert_expressions(RULES).items():
+            for selection in selections(expression):
+                assert await prometheus.has_data(f"last_over_time({selection}[10m])"), f"{name}: nothing is {selection}"
+
+
+async def fired(prometheus: Prometheus, wanted: frozenset[str]) -> None:
+    """Waits until each has fired, at the same time as others or not."""
+    seen = set[str]()
+
+    async def all_have() -> bool:
+        seen.update(await prometheus.firing())
+        return wanted <= seen
+
+    try:
+        await prometheus.wait_for(all_have, timeout=FIRE_S, what="alerts fire")
+    except AssertionError as error:
+        error.add_note(f"silent: {sorted(wanted - seen)}")
+        raise

@@ -1,0 +1,93 @@
+"""docs/grpcurl.md: every rpc has an example there, and each example prints what the document says, with real tools."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from grpc_channelz.v1 import channelz_pb2
+from grpc_health.v1 import health_pb2
+
+import slotmesh.v1
+from tests.support.console import Command, commands_of
+from tests.support.grpc_tools import Terminal, need_tools
+from tests.support.mesh import ROOT, MeshRun, started_mesh
+from tests.support.snippets import snippets_of
+
+DOCUMENT = ROOT / "docs" / "grpcurl.md"
+SNIPPETS = snippets_of(DOCUMENT)
+CHANNELZ = "channelz"
+"""The section whose mesh has that setting."""
+
+
+def rpcs() -> Iterator[str]:
+    """Every rpc of every service that servers of the mesh have, but for the reflection that tools themselves ask."""
+    modules = [
+        importlib.import_module(f"slotmesh.v1.{each.name}") for each in pkgutil.iter_modules(slotmesh.v1.__path__)
+    ]
+    files = [each.DESCRIPTOR for each in modules if hasattr(each, "DESCRIPTOR")]
+    for file in (*files, health_pb2.DESCRIPTOR, channelz_pb2.DESCRIPTOR):
+        for service in file.services_by_name.values():
+            yield from (f"{service.full_name}/{method.name}" for method in service.methods)
+    yield "grpc.health.v1.Health/List"
+
+
+def commands(*, channelz: bool) -> list[Command]:
+    return [
+        command
+        for snippet in SNIPPETS
+        if snippet.language == "console" and (snippet.section == CHANNELZ) == channelz
+        for command in commands_of(snippet)
+    ]
+
+
+async def run_all(examples: Sequence[Command], mesh: MeshRun) -> None:
+    """Runs them in order. The addresses that documents have are those that servers have by default."""
+    terminal = Terminal({"localhost:7071": mesh.router_address, "localhost:7070": mesh.controller_address})
+    for command in examples:
+        output = await terminal.run(command)
+        assert command.explains(output), f"{command.place}: {command.text}\nprints\n{output}\nand not\n{command.shown}"
+
+
+@pytest.mark.parametrize("rpc", sorted(set(rpcs())))
+def test_every_rpc_has_an_example(rpc: str) -> None:
+    everything = [*commands(channelz=False), *commands(channelz=True)]
+    service, _, method = rpc.partition("/")
+    wanted = re.compile(rf"grpcurl [^|]*{re.escape(service)}/{method}\b", re.DOTALL)
+    assert any(wanted.match(each.text) and each.shown for each in everything), (
+        f"docs/grpcurl.md shows no call of {rpc}: add one, with its output, to the section of its service"
+    )
+
+
+def test_everything_that_is_shown_is_run() -> None:
+    assert {each.language for each in SNIPPETS} == {"python", "console"}
+    assert all(each.shown for each in (*commands(channelz=False), *commands(channelz=True)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("channelz", [False, True], ids=["plain", "channelz"])
+async def test_each_example_prints_what_the_document_says(channelz: bool, tmp_path: Path) -> None:
+    need_tools()
+    (handler,) = (each.text for each in SNIPPETS if each.language == "python")
+    (tmp_path / "greeter.py").write_text(handler, "utf-8")
+    environment = {"SLOTMESH_CHANNELZ": "true" if channelz else "false"}
+    async with started_mesh("greeter:Greeter", cwd=tmp_path, env=environment) as mesh:
+        await run_all(commands(channelz=channelz), mesh)
+
+
+@pytest.mark.asyncio
+async def test_other_documents_print_what_they_say(tmp_path: Path) -> None:
+    """The lines of README.md and docs/two-step.md, on the mesh of README.md's handler."""
+    need_tools()
+    readme = ROOT / "README.md"
+    (handler,) = (each.text for each in snippets_of(readme) if each.text.startswith("# greeter.py"))
+    (tmp_path / "greeter.py").write_text(handler, "utf-8")
+    shown = [each for path in (readme, ROOT / "docs" / "two-step.md") for each in snippets_of(path)]
+    examples = [command for each in shown if each.text.startswith("$ grpcurl") for command in commands_of(each)]
+    assert len(examples) > 5
+    async with started_mesh("greeter:Greeter", cwd=tmp_path) as mesh:
+        await run_all(examples, mesh)

@@ -1,0 +1,248 @@
+"""Rollouts, run as the reconcile loop runs them, against a world of processes and a fake clock.
+
+The model is naive: processes that start, get ready or die, and end some time after they were asked to. Whatever is
+changed, and whenever: there are never too many processes, never too few ready ones, a pause holds what there is, and
+once it is quiet all replicas run the newest settings, or those before where the newest cannot start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from controller_service.core import launches, transitions
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.reconcile import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
+from controller_service.core.rollouts.progress import RolloutPhase, show_progress
+from controller_service.core.rollouts.record import restored
+from controller_service.core.templates import template_of
+from controller_service.core.transitions import Hello, ObservedReport, Transition
+from slotmesh.spec.model import Backend
+from tests.support.examples import examples
+
+GOOD = ("a:One", "a:Two", "a:Three")
+BAD = "a:Raises"
+
+
+@dataclass
+class RunningProcess:
+    handler: str
+    template: str
+    is_ready: bool = False
+    is_asked: bool = False
+
+
+class Rollouts(RuleBasedStateMachine):
+    @initialize(
+        wanted=st.integers(1, 5), surge=st.sampled_from([None, 0, 1, 3]), unavailable=st.sampled_from([None, 1, 2])
+    )
+    def begin(self, wanted: int, surge: int | None, unavailable: int | None) -> None:
+        self.now = 1_000.0
+        self.observed = Observed()
+        self.processes: dict[str, RunningProcess] = {}
+        self.born = 0
+        self.has_killed = False
+        self.held: Counter[str] | None = None
+        """What runs while the rollout is paused, by template."""
+        self.wanted = wanted
+        self.most = wanted + (max(1, -(-wanted // 4)) if surge is None else surge)
+        self.fewest = wanted - ((1 if surge == 0 else 0) if unavailable is None else unavailable)
+        backend = Backend(name="v1", handler=GOOD[0], num_replicas=wanted, max_surge=surge, max_unavailable=unavailable)
+        self.desired = Desired().apply(ChangeSet(put_backends=(backend,)))
+        self.settle()
+        assert self.desired.rollouts["v1"].is_complete
+        assert self.ready == wanted
+
+    @property
+    def backend(self) -> Backend:
+        return self.desired.backends["v1"]
+
+    @property
+    def ready(self) -> int:
+        return sum(it.is_ready and not it.is_asked for it in self.processes.values())
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    @rule(handler=st.sampled_from([*GOOD, BAD]))
+    def change_handler(self, handler: str) -> None:
+        if self.held is None:
+            self.put(replace(self.backend, handler=handler))
+            self.reconcile()
+
+    @rule(seconds=st.sampled_from([0.1, 0.6, 2.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.reconcile()
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """A process gets on: ready, dead, or out."""
+        self.advance(data.draw(st.sampled_from(sorted(self.processes))))
+        self.reconcile()
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        self.has_killed = True
+        self.end(data.draw(st.sampled_from(sorted(self.processes))), failed=True)
+        self.reconcile()
+
+    @rule()
+    def pause(self) -> None:
+        if self.held is None and "v1" in self.desired.rollouts:
+            self.reconcile()
+            record = self.desired.rollouts["v1"]
+            self.change(ChangeSet(put_rollouts=(replace(record, is_paused=True),)))
+            self.held = self.staying()
+
+    @rule()
+    def resume(self) -> None:
+        self.held = None
+        record = self.desired.rollouts["v1"]
+        self.change(ChangeSet(put_rollouts=(replace(record, is_paused=False),)))
+        self.reconcile()
+
+    @rule()
+    def restart_controller(self) -> None:
+        """Another one takes over: it knows the store, and what runs; not for how long, nor what has died."""
+        self.observed = Observed()
+        for replica_id, process in self.processes.items():
+            if process.is_asked:
+                continue  # it was told to drain, and says so
+            self.see(
+                launches.found_running(self.observed, replica_id, "v1", template=process.template, pid=1, now=self.now)
+            )
+            self.report(replica_id, ReplicaState.READY if process.is_ready else ReplicaState.STARTING)
+        for replica_id in [it for it, process in self.processes.items() if process.is_asked]:
+            self.end(replica_id, failed=False)
+        self.reconcile()
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def never_too_many_processes(self) -> None:
+        assert len(self.processes) <= self.most
+
+    @invariant()
+    def never_too_few_ready_ones(self) -> None:
+        assert self.has_killed or self.ready >= self.fewest
+
+    @invariant()
+    def a_pause_holds_what_there_is(self) -> None:
+        if self.held is not None and self.desired.rollouts["v1"].is_paused and not self.has_killed:
+            there, present = self.staying(), template_of(self.backend)
+            assert all(there[template] == self.held[template] for template in {*there, *self.held} - {present})
+            assert there.total() <= max(self.held.total(), self.wanted), "none is started, but in place of another"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desired"):
+            return
+        self.resume()
+        asked_for = self.backend.handler
+        self.settle()
+        record = self.desired.rollouts["v1"]
+        assert record.is_complete
+        assert self.backend.handler in GOOD
+        assert asked_for in {self.backend.handler, BAD}
+        assert (asked_for == BAD) <= ("have died" in record.why), "the record says why it was taken back"
+        assert {it.template for it in self.processes.values()} == {template_of(self.backend)}
+        assert self.ready == len(self.processes) == self.wanted
+        self.now += 31.0
+        self.reconcile()
+        progress = show_progress(record, self.backend, self.wanted, [*self.observed.replicas("v1")], self.now)
+        assert (progress.phase, progress.available, progress.outdated) == (RolloutPhase.COMPLETE, self.wanted, 0)
+
+    # -- the loop, and the processes -----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Processes do what they have to, for long enough."""
+        for _ in range(60):
+            self.reconcile()
+            record = self.desired.rollouts.get("v1")
+            is_quiet = self.ready == len(self.processes) == self.wanted
+            if record is not None and record.is_complete and is_quiet:
+                return
+            for replica_id in [*self.processes]:
+                self.advance(replica_id)
+            self.reconcile()
+            self.now += 31.0
+
+    def reconcile(self) -> None:
+        for _ in range(20):
+            before = self.observed, self.desired
+            outcome = reconcile_backend("v1", self.desired, self.observed, self.now, owners=(), launches=True)
+            step = outcome.rollout
+            if step.record is not None:
+                back = () if step.goes_back_to is None else (restored(self.backend, step.goes_back_to),)
+                self.change(ChangeSet(put_rollouts=(step.record,), put_backends=back))
+            for action in () if step.goes_back_to is not None else outcome.actions:
+                match action:
+                    case StartReplicas(backend, count):
+                        template = template_of(backend)
+                        there = sum(it.template == template and not it.is_asked for it in self.processes.values())
+                        for _ in range(count - there):
+                            self.start(backend)
+                    case DrainReplica(replica_id, message, _):
+                        self.see(transitions.told_to_drain(self.observed, replica_id, message))
+                        if replica_id in self.processes:
+                            self.processes[replica_id].is_asked = True
+                    case ForgetReplica(replica_id):
+                        self.observed = self.observed.without_replica(replica_id)
+                    case _:
+                        raise AssertionError(action)
+            if all(one is other for one, other in zip(before, (self.observed, self.desired), strict=True)):
+                return
+        raise AssertionError("reconciling does not come to rest")
+
+    def staying(self) -> Counter[str]:
+        return Counter(it.template for it in self.processes.values() if not it.is_asked)
+
+    def start(self, backend: Backend) -> None:
+        self.born += 1
+        replica_id, template = f"v1-{self.born}", template_of(backend)
+        self.processes[replica_id] = RunningProcess(backend.handler, template)
+        self.see(launches.launched(self.observed, replica_id, "v1", template=template, pid=1, now=self.now))
+
+    def advance(self, replica_id: str) -> None:
+        process = self.processes[replica_id]
+        if process.is_asked:
+            self.end(replica_id, failed=False)
+        elif process.handler == BAD:
+            self.report(replica_id, ReplicaState.FAILED)
+            self.end(replica_id, failed=True)
+        else:
+            process.is_ready = True
+            self.report(replica_id, ReplicaState.READY)
+
+    def report(self, replica_id: str, state: ReplicaState) -> None:
+        replica = self.observed.replica(replica_id)
+        if replica is None:
+            return
+        if not replica.incarnation:
+            hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend="v1")
+            self.see(transitions.attached(self.observed, hello, now=self.now))
+        report = ObservedReport(state=state, address="h:1", max_ongoing=1, error="ValueError: no")
+        self.see(transitions.reported(self.observed, replica_id, "1" * 32, report, now=self.now))
+
+    def end(self, replica_id: str, *, failed: bool) -> None:
+        del self.processes[replica_id]
+        self.see(launches.exited(self.observed, replica_id, "exited with status 1", failed=failed, now=self.now))
+
+    def put(self, backend: Backend) -> None:
+        self.change(ChangeSet(put_backends=(backend,)))
+
+    def see(self, transition: Transition) -> None:
+        self.observed = transition.observed
+
+    def change(self, change: ChangeSet) -> None:
+        self.desired = self.desired.apply(change)
+
+
+TestRollouts = Rollouts.TestCase
+TestRollouts.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

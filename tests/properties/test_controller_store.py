@@ -1,0 +1,128 @@
+"""A state file against a naive model, under any sequence of changes, opened anew at any time."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.revisions import configuration_at
+from controller_service.store.protocol import Conflict
+from controller_service.store.sqlite.state_file import StateFile, read_file
+from controller_service.store.state_document import export_state, import_state
+from slotmesh.spec.model import Backend
+from tests.support.examples import examples
+from tests.support.state_changes import random_change
+
+SEEDS = st.integers(0, 2**32)
+
+
+class Model:
+    """What should be in the file, as plain dicts."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, dict[str, Any]] = {"backends": {}, "endpoints": {}, "ownership": {}, "applied": {}}
+        self.floor = 41
+        self.roster: Any = Desired().roster
+        self.configurations: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def apply(self, change: ChangeSet, revision: int) -> None:
+        parts = self.parts
+        self.floor = max(self.floor, change.epoch_floor)
+        for name in change.delete_endpoints:
+            del parts["endpoints"][name]
+            if (owned := parts["ownership"].pop(name, None)) is not None:
+                self.floor = max(self.floor, *owned.epochs)
+        for name in change.delete_backends:
+            parts["backends"].pop(name, None)
+        parts["endpoints"].update({it.name: it for it in change.put_endpoints})
+        kept = (it for it in change.put_backends if it.name not in change.delete_backends)
+        parts["backends"].update({it.name: it for it in kept})
+        parts["ownership"].update({it.endpoint: it for it in change.put_ownership})
+        kinds = {"backend": change.put_backends, "endpoint": change.put_endpoints}
+        for it in change.put_applied:
+            kind = "backend" if isinstance(it, Backend) else "endpoint"
+            assert it in kinds[kind]
+            parts["applied"][f"{kind}/{it.name}"] = it
+        for subject in (
+            *(f"backend/{it}" for it in change.delete_backends),
+            *(f"endpoint/{it}" for it in change.delete_endpoints),
+        ):
+            parts["applied"].pop(subject, None)
+        self.roster = self.roster if change.put_roster is None else change.put_roster
+        self.configurations[revision] = dict(parts["backends"]), dict(parts["endpoints"])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="slotmesh-")
+        self.path = Path(self.folder.name, "state")
+        self.model = Model()
+
+    def open(self) -> StateFile:
+        return StateFile.open(self.path, lambda: ("a" * 32, Desired(epoch_floor=41)))
+
+    @initialize()
+    def create(self) -> None:
+        self.file = self.open()
+
+    @rule(seed=SEEDS)
+    def change(self, seed: int) -> None:
+        change = random_change(Random(seed), self.file.desired)
+        after = self.file.commit(change, self.file.desired.revision)
+        self.model.apply(change, after.revision)
+
+    @rule(seed=SEEDS, off=st.sampled_from((-1, 1)))
+    def change_of_another_revision(self, seed: int, off: int) -> None:
+        with pytest.raises(Conflict):
+            self.file.commit(random_change(Random(seed), self.file.desired), self.file.desired.revision + off)
+
+    @rule()
+    def open_again(self) -> None:
+        before = self.file.desired
+        self.file.close()
+        self.file = self.open()
+        assert self.file.desired == replace(before, revision=before.revision + 1)
+
+    @rule()
+    def carry_to_another_machine(self) -> None:
+        text = export_state(self.file.generation, self.file.desired)
+        assert json.loads(text)["generation"] == "a" * 32
+        brought = import_state(text, epoch_floor=0)
+        for part in ("backends", "endpoints", "applied", "history", "revision", "configured_at"):
+            assert getattr(brought, part) == getattr(self.file.desired, part)
+        epochs = [epoch for owned in self.file.desired.ownership.values() for epoch in owned.epochs]
+        assert brought.epoch_floor == max(self.file.desired.epoch_floor, *epochs, 0)
+
+    @invariant()
+    def what_is_told_is_in_the_file(self) -> None:
+        desired = self.file.desired
+        assert read_file(self.path) == ("a" * 32, desired)
+        for part, expected in self.model.parts.items():
+            assert dict(getattr(desired, part)) == expected
+        assert (desired.epoch_floor, desired.roster) == (self.model.floor, self.model.roster)
+
+    @invariant()
+    def each_revision_can_be_told(self) -> None:
+        desired = self.file.desired
+        for revision, expected in self.model.configurations.items():
+            assert configuration_at(desired.backends, desired.endpoints, desired.history, revision) == expected
+
+    def teardown(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
+        self.folder.cleanup()
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=examples(25), stateful_step_count=15, deadline=None)

@@ -1,0 +1,14 @@
+"""Routing tables as routers get them, without a router."""
+
+from __future__ import annotations
+
+from controller_service.core.routing import AnnouncedTable
+from controller_service.shell.table_board import TableBoard
+from slotmesh.v1 import membership_service_pb2
+
+
+def as_announced(table: AnnouncedTable) -> membership_service_pb2.RoutingTable:
+    """The table, as a whole."""
+    board = TableBoard()
+    board.post(table)
+    return board.whole().table

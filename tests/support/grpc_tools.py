@@ -1,0 +1,56 @@
+"""grpcurl and ghz, as `make grpc-tools` builds them, and what documents do with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+
+from tests.support.console import Command
+from tests.support.mesh import ROOT
+
+TOOLS: Final = ROOT / ".tools" / "grpc"
+_VALUE: Final = re.compile(r'"(\w+)": "([^"]*)"')
+_TIMEOUT_S: Final = 60.0
+
+
+def need_tools() -> None:
+    """Skips the test where they are not built."""
+    missing = [name for name in ("grpcurl", "ghz") if not (TOOLS / name).exists()]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not built: make grpc-tools (it needs go)")
+
+
+class Terminal:
+    """Runs commands of a document, which may use values of earlier answers: `$REPLICA_ID` is the newest `replicaId`."""
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        """`addresses`: where the document's addresses are, as `localhost:7071`."""
+        self._addresses = addresses
+        self._values: dict[str, str] = {}
+
+    async def run(self, command: Command) -> str:
+        """What the command prints, to stdout and stderr."""
+        text = command.text
+        for shown, real in self._addresses.items():
+            text = text.replace(shown, real)
+        environment = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}", **self._values}
+        shell = await asyncio.create_subprocess_exec(
+            "bash", "-u", "-c", text, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment
+        )
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                printed, _ = await shell.communicate()
+        finally:
+            if shell.returncode is None:
+                shell.kill()
+                await shell.wait()
+        output = printed.decode()
+        for name, value in reversed(_VALUE.findall(output)):
+            self._values[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()] = value
+        return output

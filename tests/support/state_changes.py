@@ -1,0 +1,107 @@
+"""Random changes of a desired state, as operators and the reconcile loop make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.roster import (
+    CoveredTables,
+    DepartedIncarnation,
+    IncarnationRoster,
+    ListedIncarnation,
+)
+from slotmesh.spec.model import Backend, BalancerName, Endpoint, JsonValue, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
+
+NAMES = ("v1", "v2", "V-3", "x_y", "e.1")
+CONFIGS: tuple[Mapping[str, JsonValue], ...] = ({}, {"k": 1}, {"deep": [1, {"a": None, "b": True}], 'te"xt': "ü☃"})
+TIME_S = 1_700_000_000.25
+
+
+def random_change(random: Random, desired: Desired) -> ChangeSet:
+    """A change that the state can take: policies name backends that will be there."""
+    backends = tuple(random_backend(random, name) for name in random.sample(NAMES, random.randint(0, 2)))
+    known = sorted({*desired.backends, *(backend.name for backend in backends)})
+    endpoints = tuple(random_endpoint(random, name, known) for name in random.sample(NAMES, random.randint(0, 2)))
+    used = {name for it in endpoints for name in _named(it)}
+    used.update(name for it in desired.endpoints.values() for name in _named(it))
+    unused = [name for name in desired.backends if name not in used]
+    put = {endpoint.name for endpoint in endpoints}
+    gone = [name for name in sorted(desired.endpoints) if name not in put and random.random() < 0.1]
+    there = sorted({*desired.endpoints, *put} - set(gone))
+    owned = [name for name in there if random.random() < 0.3]
+    return ChangeSet(
+        put_backends=backends,
+        delete_backends=tuple(random.sample(unused, min(len(unused), random.randint(0, 1)))),
+        put_endpoints=endpoints,
+        delete_endpoints=tuple(gone),
+        put_ownership=tuple(random_ownership(random, name) for name in owned),
+        put_roster=random_roster(random, desired.revision + 1) if random.random() < 0.5 else None,
+        epoch_floor=random.randint(0, 2**50),
+        put_applied=(*backends[:1], *endpoints[:1]),
+        origin=ChangeOrigin(who=random.choice(("", "slotmesh at ☃")), time_s=TIME_S, note=random.choice(("", "why"))),
+    )
+
+
+def random_backend(random: Random, name: str) -> Backend:
+    return Backend(
+        name=name,
+        handler=random.choice(("", "app:One", "app:Two")),
+        num_replicas=random.choice((None, 0, 3)),
+        user_config=random.choice(CONFIGS),
+        max_queue_time_s=random.choice((30.0, 0.1, 1 / 3)),
+        balancer=random.choice(tuple(BalancerName)),
+        own_loop=random.choice((None, True, False)),
+    )
+
+
+def random_endpoint(random: Random, name: str, backends: list[str]) -> Endpoint:
+    if not backends or random.random() < 0.2:
+        return Endpoint(name=name)
+    weights = {each: 1.0 / len(backends) for each in backends}
+    return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows={backends[0]: random.random()}))
+
+
+def random_ownership(random: Random, endpoint: str) -> PartitionOwnership:
+    owners = tuple(random_owner(random, name) for name in "abc"[: random.randint(0, 3)])
+    base = random.randint(0, 2**50)
+    return PartitionOwnership(
+        endpoint=endpoint,
+        owners=owners,
+        partition_owners=tuple(random.choices(range(NO_OWNER, len(owners)), k=PARTITIONS)),
+        epochs=tuple(random.choices(range(base, base + 300), k=PARTITIONS)),
+        leaving=tuple(sorted(random.sample(range(PARTITIONS), random.randint(0, 5)))),
+        inherited=frozenset(random.sample(range(PARTITIONS), random.randint(0, 5))),
+    )
+
+
+def random_roster(random: Random, revision: int) -> IncarnationRoster:
+    return IncarnationRoster(
+        revision=revision,
+        members=tuple(
+            ListedIncarnation(
+                owner=random_owner(random, name),
+                backend="v1",
+                address="h:1",
+                max_ongoing=random.randint(1, 9),
+                draining=random.random() < 0.5,
+                process="boot:1:2:3",
+            )
+            for name in "abc"
+        ),
+        departed=(DepartedIncarnation(owner=random_owner(random, "d"), generation="g", revision=3, left_at=TIME_S),),
+        departed_since=random.randint(0, 9),
+        covers=(CoveredTables(generation="f" * 32, revision=7, departed_since=2),),
+    )
+
+
+def random_owner(random: Random, replica_id: str) -> Incarnation:
+    return Incarnation(replica_id, f"{random.getrandbits(128):032x}")
+
+
+def _named(endpoint: Endpoint) -> set[str]:
+    return set() if endpoint.traffic is None else {*endpoint.traffic.weights, *endpoint.traffic.shadows}

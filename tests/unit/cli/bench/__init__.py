@@ -1,0 +1,1 @@
+"""The command line's own decisions, and what it prints."""

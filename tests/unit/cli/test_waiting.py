@@ -1,0 +1,50 @@
+"""What a mesh that was changed still lacks."""
+
+from __future__ import annotations
+
+from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.waiting import still_lacks
+from slotmesh.spec.model import Backend
+
+
+def replica(name: str, state: str = "READY", *, outdated: bool = False, error: str = "") -> ReplicaStatus:
+    return ReplicaStatus(replica_id=name, backend="v1", state=state, outdated=outdated, error=error)
+
+
+def router(*linked: str, revision: int = 7) -> RouterStatus:
+    return RouterStatus(
+        router_id="r", address="h:1", generation="g", revision=revision, linked_replica_ids=frozenset(linked)
+    )
+
+
+def lacking(*replicas: ReplicaStatus, at: RouterStatus | None = None, wanted: int | None = 2) -> list[str]:
+    members = Members(replicas=replicas, routers=() if at is None else (at,), generation="g", revision=7)
+    snapshot = Snapshot(backends=(Backend(name="v1", num_replicas=wanted),), endpoints=(), members=members)
+    return still_lacks(snapshot, {"v1"}, 7)
+
+
+def test_all_are_ready_and_linked() -> None:
+    assert lacking(replica("a"), replica("b"), at=router("a", "b")) == []
+    assert lacking(replica("a"), replica("b")) == [], "no router is attached"
+    assert lacking(wanted=None) == [], "somebody else starts replicas"
+
+
+def test_replicas_that_are_missing_and_why() -> None:
+    assert lacking(replica("a"), replica("b", "STARTING")) == ["v1: 1 of 2 replicas ready"]
+    failed = replica("b", "FAILED", error="Traceback\nValueError: no model\n")
+    assert lacking(replica("a"), failed) == ["v1: 1 of 2 replicas ready; b failed: ValueError: no model"]
+
+
+def test_replicas_of_before_count_for_nothing_and_have_to_go() -> None:
+    old = [replica("a", outdated=True), replica("b", outdated=True, error="an old one")]
+    assert lacking(*old) == ["v1: 0 of 2 replicas ready"]
+    new = [replica("c"), replica("d")]
+    assert lacking(*old, *new) == ["v1: 2 replicas ready, 2 that were there before drain"]
+    ended = [replica("a", "STOPPED", outdated=True), replica("b", "FAILED", outdated=True)]
+    assert lacking(*ended, *new) == []
+
+
+def test_routers_that_are_behind_or_not_linked() -> None:
+    both = replica("a"), replica("b")
+    assert lacking(*both, at=router("a", "b", revision=6)) == ["routers: 1 of 1 do not have the change yet"]
+    assert lacking(*both, at=router("a")) == ["routers: r not linked to all replicas yet"]

@@ -1,0 +1,138 @@
+"""A file that is applied again changes what it has changed itself, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.merging import FieldConflict, merge_mesh
+from controller_service.core.planning import plan_file
+from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from tests.support.examples import examples
+
+V1 = Backend(name="v1", handler="app:One", num_replicas=2)
+V2 = Backend(name="v2", handler="app:Two", num_replicas=2)
+FILE = Mesh(backends=(V1, V2), endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 0.9, "v2": 0.1})),))
+ALL_V1 = TrafficPolicy(weights={"v1": 1.0})
+
+
+def applied(desired: Desired, file: Mesh, *, force: bool = False, prune: bool = False) -> Desired:
+    plan = plan_file(desired, file, prune=prune, launches=True, force=force)
+    assert not plan.conflicts
+    return desired.apply(plan.change)
+
+
+def with_traffic(desired: Desired, policy: TrafficPolicy) -> Desired:
+    return desired.apply(ChangeSet(put_endpoints=(Endpoint(name="e", traffic=policy),)))
+
+
+def conflicts(desired: Desired, file: Mesh) -> list[tuple[str, str, str, str, str]]:
+    found = merge_mesh(desired, file, force=False).conflicts
+    return [(it.subject, it.field, it.applied, it.live, it.wanted) for it in found]
+
+
+def test_scaling_by_the_file_does_not_undo_the_traffic_that_was_set() -> None:
+    live = with_traffic(applied(Desired(), FILE), ALL_V1)
+    scaled = replace(FILE, backends=(replace(V1, num_replicas=5), V2))
+    after = applied(live, scaled)
+    assert after.backends["v1"].num_replicas == 5
+    assert after.endpoints["e"].traffic == ALL_V1
+    # And once more: the file has not changed at all.
+    assert plan_file(after, scaled, prune=False, launches=True, force=False).changes_nothing
+
+
+def test_what_only_the_file_has_changed_is_taken_over() -> None:
+    live = with_traffic(applied(Desired(), FILE), FILE.endpoints[0].traffic or ALL_V1)
+    changed = replace(FILE, endpoints=(Endpoint(name="e", traffic=ALL_V1),))
+    assert applied(live, changed).endpoints["e"].traffic == ALL_V1
+
+
+def test_what_both_have_changed_is_a_conflict_and_the_file_wins_by_force_only() -> None:
+    half = TrafficPolicy(weights={"v1": 0.5, "v2": 0.5})
+    live = with_traffic(applied(Desired(), FILE), half).apply(ChangeSet(put_backends=(replace(V1, num_replicas=7),)))
+    changed = Mesh(
+        backends=(replace(V1, num_replicas=3, max_queue_time_s=5.0), V2),
+        endpoints=(Endpoint(name="e", traffic=ALL_V1),),
+    )
+    assert conflicts(live, changed) == [
+        ("backend/v1", "num_replicas", "2", "7", "3"),
+        ("endpoint/e", "traffic", "{v1: 0.9, v2: 0.1}", "{v1: 0.5, v2: 0.5}", "{v1: 1}"),
+    ]
+    forced = applied(live, changed, force=True)
+    assert (forced.backends["v1"].num_replicas, forced.endpoints["e"].traffic) == (3, ALL_V1)
+    assert forced.backends["v1"].max_queue_time_s == 5.0
+
+
+def test_who_comes_to_the_same_is_no_conflict() -> None:
+    live = with_traffic(applied(Desired(), FILE), ALL_V1)
+    assert conflicts(live, replace(FILE, endpoints=(Endpoint(name="e", traffic=ALL_V1),))) == []
+
+
+def test_weights_and_shadows_are_fields_of_their_own() -> None:
+    live = with_traffic(applied(Desired(), FILE), TrafficPolicy(weights={"v1": 0.9, "v2": 0.1}, shadows={"v2": 0.5}))
+    changed = replace(FILE, endpoints=(Endpoint(name="e", traffic=ALL_V1),))
+    assert applied(live, changed).endpoints["e"].traffic == TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.5})
+
+
+def test_what_was_never_applied_becomes_what_the_file_says() -> None:
+    live = Desired().apply(ChangeSet(put_backends=(replace(V1, num_replicas=9), V2)))
+    assert applied(live, FILE).backends["v1"] == V1
+
+
+def test_what_was_deleted_since_comes_again_as_the_file_says_it() -> None:
+    live = applied(Desired(), FILE).apply(ChangeSet(delete_endpoints=("e",)))
+    after = applied(live, FILE)
+    assert after.endpoints["e"] == FILE.endpoints[0]
+
+
+def test_a_policy_that_the_file_lacks_stays_as_it_is() -> None:
+    live = with_traffic(applied(Desired(), FILE), ALL_V1)
+    without = replace(FILE, endpoints=(Endpoint(name="e"),))
+    assert applied(live, without).endpoints["e"].traffic == ALL_V1
+
+
+def test_a_plan_names_each_field_that_differs() -> None:
+    live = applied(Desired(), FILE)
+    plan = plan_file(
+        live, replace(FILE, backends=(replace(V1, max_queue_time_s=0.25),)), prune=False, launches=True, force=False
+    )
+    assert [(it.subject, it.field, it.before, it.after) for it in plan.fields] == [
+        ("backend/v1", "max_queue_time", "30s", "250ms")
+    ]
+
+
+FIELDS: dict[str, tuple[Any, ...]] = {
+    "num_replicas": (None, 1, 2),
+    "handler": ("app:One", "app:Two"),
+    "user_config": ({}, {"k": 1}),
+    "max_queue_time_s": (30.0, 5.0),
+}
+BACKENDS = st.builds(Backend, name=st.just("v1"), **{name: st.sampled_from(values) for name, values in FIELDS.items()})
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(base=BACKENDS, live=BACKENDS, wanted=BACKENDS, force=st.booleans())
+def test_each_field_is_merged_by_itself(base: Backend, live: Backend, wanted: Backend, force: bool) -> None:
+    desired = applied(Desired(), Mesh(backends=(base,))).apply(ChangeSet(put_backends=(live,)))
+    merged = merge_mesh(desired, Mesh(backends=(wanted,)), force=force)
+    (backend,) = merged.mesh.backends
+    said = {it.field for it in merged.conflicts}
+    for name in FIELDS:
+        old, there, new = (getattr(it, name) for it in (base, live, wanted))
+        is_conflict = new not in (old, there) and there != old
+        assert (name.removesuffix("_s") in said) is (is_conflict and not force)
+        expected = there if new == old or (is_conflict and not force) else new
+        assert getattr(backend, name) == expected
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_conflict_is_a_value(force: bool) -> None:
+    live = with_traffic(applied(Desired(), FILE), TrafficPolicy(weights={"v2": 1.0}))
+    found = merge_mesh(live, replace(FILE, endpoints=(Endpoint(name="e", traffic=ALL_V1),)), force=force).conflicts
+    assert all(isinstance(it, FieldConflict) for it in found)
+    assert len(found) == (0 if force else 1)

@@ -1,0 +1,195 @@
+"""What makes a rollout go back, and where it goes back to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import ObservedReplica, ReplicaState
+from controller_service.core.planning import plan_file, plan_undo
+from controller_service.core.restarts import LOOPING_AFTER
+from controller_service.core.rollouts.failures import MIN_CALLS, EndedCalls
+from controller_service.core.rollouts.moves import max_surge_of, max_unavailable_of
+from controller_service.core.rollouts.progress import RolloutPhase, RolloutStep, follow, show_progress
+from controller_service.core.rollouts.record import RolloutRecord, restored
+from controller_service.core.templates import template_of
+from controller_service.shell.handler_code import read_code
+from controller_service.store.documents import BadDocument, rollout_document, rollout_from
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh
+
+OLD = Backend(name="v1", handler="a:Old", num_replicas=2)
+NEW = replace(OLD, handler="a:New", num_replicas=3, max_queued_calls=7)
+RECORD = RolloutRecord(backend="v1", template=template_of(NEW), good=OLD, since_s=50.0)
+NOW = 1_000.0
+
+
+def replica(name: str, backend: Backend = NEW, **facts: object) -> ObservedReplica:
+    known = {"state": ReplicaState.READY, "started_at": NOW - 5.0, "ready_at": NOW - 4.0, "launched": True, **facts}
+    return ObservedReplica(replica_id=name, backend="v1", template=template_of(backend), **known)  # type: ignore[arg-type]
+
+
+STARTING: Any = {"state": ReplicaState.STARTING, "ready_at": None}
+DEAD: Any = {
+    "state": ReplicaState.FAILED,
+    "ready_at": None,
+    "gone": True,
+    "reaped": True,
+    "error": "T:\nValueError: no",
+}
+
+
+def look(*replicas: ObservedReplica, record: RolloutRecord = RECORD, **calls: EndedCalls) -> RolloutStep:
+    others = [replica("old-1", OLD), replica("old-2", OLD)]
+    return follow(record, NEW, 3, [*others, *replicas], NOW, time_of_day_s=60.0, ended_calls=calls)
+
+
+def test_one_death_is_bad_luck_and_three_in_a_row_are_a_crash_loop() -> None:
+    assert look(replica("a", **DEAD, restarts=LOOPING_AFTER - 2)).goes_back_to is None
+    step = look(replica("a", **DEAD, restarts=LOOPING_AFTER - 1))
+    assert step.goes_back_to == OLD
+    assert step.record == replace(
+        RECORD,
+        template=template_of(OLD),
+        since_s=60.0,
+        failed_at_s=60.0,
+        why="3 replicas have died one after another, the newest so: ValueError: no",
+    )
+    asked = replica("a", **DEAD, restarts=LOOPING_AFTER, is_told_to_drain=True)
+    assert look(asked).goes_back_to is None
+    assert look(replica("a", **STARTING, restarts=LOOPING_AFTER)).goes_back_to == OLD
+
+
+def test_what_was_ready_for_long_does_not_count_as_a_crash_loop() -> None:
+    assert look(replica("a", restarts=LOOPING_AFTER, ready_at=NOW - 60.0)).goes_back_to is None
+
+
+def test_old_replicas_are_not_blamed_for_anything() -> None:
+    old = replica("c", OLD, **DEAD, restarts=9)
+    assert look(old, replica("d", OLD, is_unhealthy=True)).goes_back_to is None
+
+
+def test_one_that_does_not_get_ready_in_time_takes_it_back_unless_it_is_paused() -> None:
+    late = replica("a", **STARTING, started_at=NOW - 600.0)
+    assert "was not ready within 10m" in (look(late).record or RECORD).why
+    assert look(replace(late, started_at=NOW - 599.5)).again_after_s == pytest.approx(0.5)
+    assert look(late, record=replace(RECORD, is_paused=True)).goes_back_to is None
+
+
+def test_health_checks_that_fail_take_it_back() -> None:
+    step = look(replica("a", is_unhealthy=True, error="no"))
+    assert step.record is not None
+    assert step.record.why == "the health checks of a fail: no"
+
+
+@pytest.mark.parametrize(
+    ("calls", "before", "is_bad"),
+    [
+        (EndedCalls(MIN_CALLS - 1, MIN_CALLS - 1), EndedCalls(), False),
+        (EndedCalls(MIN_CALLS, MIN_CALLS), EndedCalls(), True),
+        (EndedCalls(100, 10), EndedCalls(100, 0), False),
+        (EndedCalls(100, 11), EndedCalls(100, 0), True),
+        (EndedCalls(100, 30), EndedCalls(100, 20), False),
+    ],
+)
+def test_calls_that_fail_more_often_than_at_old_replicas_take_it_back(
+    calls: EndedCalls, before: EndedCalls, is_bad: bool
+) -> None:
+    step = follow(
+        RECORD,
+        NEW,
+        3,
+        [replica("old-1", OLD), replica("a")],
+        NOW,
+        time_of_day_s=60.0,
+        ended_calls={"a": calls, "old-1": before},
+    )
+    assert (step.goes_back_to is not None) is is_bad
+
+
+def test_what_is_complete_or_has_nothing_to_go_back_to_stays() -> None:
+    dead = replica("a", **DEAD, restarts=9)
+    assert look(dead, record=replace(RECORD, is_complete=True)) == RolloutStep()
+    assert look(dead, record=replace(RECORD, good=None)).goes_back_to is None
+    shown = show_progress(replace(RECORD, good=None), NEW, 3, [dead], NOW)
+    assert shown.phase is RolloutPhase.FAILING
+    assert "ValueError: no" in shown.trouble
+
+
+def test_only_what_starts_replicas_is_taken_back() -> None:
+    assert restored(NEW, OLD) == replace(NEW, handler="a:Old")
+
+
+def test_completion_remembers_the_settings_and_those_before() -> None:
+    ready = [replica(name) for name in "abc"]
+    step = follow(RECORD, NEW, 3, ready, NOW, time_of_day_s=60.0)
+    assert step.record == replace(RECORD, is_complete=True, good=NEW, previous=OLD)
+    young = [*ready[:2], replica("c", ready_at=NOW - 0.5)]
+    assert follow(RECORD, NEW, 3, young, NOW, time_of_day_s=60.0).again_after_s == pytest.approx(0.5)
+
+
+def test_undo_goes_back_from_a_rollout_under_way_and_from_one_that_is_complete() -> None:
+    state = Desired().apply(ChangeSet(put_backends=(NEW,), put_rollouts=(replace(RECORD, is_paused=True),)))
+    change = plan_undo(state, "v1").change
+    assert change.put_backends == (restored(NEW, OLD),)
+    assert not change.put_rollouts[0].is_paused
+    done = state.apply(ChangeSet(put_rollouts=(replace(RECORD, is_complete=True, good=NEW, previous=OLD),)))
+    assert plan_undo(done, "v1").change.put_backends == (restored(NEW, OLD),)
+    first = state.apply(ChangeSet(put_rollouts=(replace(RECORD, is_complete=True, good=NEW),)))
+    with pytest.raises(InvalidSpec, match="nothing that v1 could go back to"):
+        plan_undo(first, "v1")
+
+
+def test_a_deleted_backend_has_no_rollout_any_more() -> None:
+    state = Desired().apply(ChangeSet(put_backends=(NEW,), put_rollouts=(RECORD,)))
+    assert not state.apply(ChangeSet(delete_backends=("v1",))).rollouts
+
+
+def test_what_is_stored_of_a_rollout_is_read_again_and_nothing_else() -> None:
+    record = replace(RECORD, is_paused=True, previous=NEW, why="it died", failed_at_s=5.5)
+    assert rollout_from("v1", rollout_document(record)) == record
+    for wrong in ({**rollout_document(record), "later": 1}, {**rollout_document(record), "why": 1}):
+        with pytest.raises(BadDocument, match="rollout of backend v1"):
+            rollout_from("v1", wrong)
+
+
+def test_bounds_that_nobody_has_set() -> None:
+    assert [max_surge_of(NEW, wanted) for wanted in (0, 1, 4, 5, 100)] == [1, 1, 1, 2, 25]
+    assert max_unavailable_of(NEW) == 0
+    assert max_unavailable_of(replace(NEW, max_surge=0)) == 1
+
+
+def test_the_code_of_a_handler_has_a_version_which_no_import_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "rolled_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    (package / "app.py").write_text("class One: ...")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    handler = "rolled_package.app:One"
+    before = read_code([handler, "no_such_package.app:One", "sys:One"])
+    assert before.keys() == {handler}
+    assert read_code([handler]) == before
+    (package / "app.py").write_text("class One: x = 1")
+    assert read_code([handler])[handler] != before[handler]
+    assert before[handler].startswith("file:")
+
+
+def test_a_file_that_names_no_version_gets_that_of_the_code_each_time() -> None:
+    written = Mesh(backends=(OLD,))
+    state, fills = Desired(), {"a:Old": "file:1"}
+    for version in ("file:1", "file:2"):
+        fills = {"a:Old": version}
+        plan = plan_file(state, written, prune=False, launches=True, force=False, code=fills)
+        state = state.apply(plan.change)
+        assert state.backends["v1"].version == version
+    assert plan_file(state, written, prune=False, launches=True, force=False, code=fills).changes_nothing
+    assert plan_file(state, written, prune=False, launches=True, force=False).changes_nothing, "it was not found"
+    said = Mesh(backends=(replace(OLD, version="7"),))
+    plan = plan_file(state, said, prune=False, launches=True, force=False, code=fills)
+    assert not plan.conflicts
+    assert state.apply(plan.change).backends["v1"].version == "7"
