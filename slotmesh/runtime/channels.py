@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
+from typing import Final
 
 import grpc
 
+from slotmesh.security.identity import Role, server_name
+from slotmesh.security.tls import TlsSource
 from slotmesh.units import join_host_port, parse_host_port
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
@@ -72,15 +75,48 @@ def server_options(*, so_reuseport: bool = False) -> Options:
     )
 
 
+class Dialer:
+    """Opens the channels of a process: in plain text, or by TLS, as whom its certificate names."""
+
+    def __init__(self, tls: TlsSource | None = None) -> None:
+        """`tls` None: in plain text."""
+        self._tls = tls
+
+    @property
+    def version(self) -> int:
+        """Changes when certificates do: what connects again opens a new channel, as one of before would be refused."""
+        return 0 if self._tls is None else self._tls.version
+
+    def open(self, address: str, server: Role, backend: str = "") -> grpc.aio.Channel:
+        """A channel to `HOST:PORT`, connected at first use. The caller closes it.
+
+        By TLS the server has to be one of this role, and a replica one of this backend, whatever its address. Where
+        nothing names a trust domain, its certificate has to name the address instead.
+
+        Raises:
+            ValueError: `address` is not HOST:PORT.
+        """
+        host, port = parse_host_port(address)
+        target = join_host_port(host, port)
+        if self._tls is None:
+            return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
+        if domain := self._tls.current().trust_domain:
+            options.append(("grpc.ssl_target_name_override", server_name(domain, server, backend)))
+        return grpc.aio.secure_channel(target, self._tls.channel_credentials(), options=options)
+
+
+PLAIN_TEXT: Final = Dialer()
+"""Of a process without certificates."""
+
+
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to `HOST:PORT`, connected at first use. The caller closes it.
+    """A channel in plain text to `HOST:PORT`, connected at first use. The caller closes it.
 
     Raises:
         ValueError: `address` is not HOST:PORT.
     """
-    host, port = parse_host_port(address)
-    target = join_host_port(host, port)
-    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    return PLAIN_TEXT.open(address, Role.ROUTER)
 
 
 def _max_connections() -> int:

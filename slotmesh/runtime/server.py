@@ -20,6 +20,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.security.tls import TlsSource
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
 
@@ -61,10 +62,12 @@ class GrpcServer:
         insecure: bool = False,
         so_reuseport: bool = False,
         channelz: bool = False,
+        tls: TlsSource | None = None,
     ) -> None:
         """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
 
-        `so_reuseport`: several processes share the port on purpose. `channelz`: it answers `grpc.channelz.v1`.
+        `so_reuseport`: several processes share the port on purpose. `channelz`: it answers `grpc.channelz.v1`. With
+        `tls` only who has a certificate of its authorities can connect.
 
         Raises:
             SettingsError: `host` is off loopback and `insecure` is not set.
@@ -75,6 +78,7 @@ class GrpcServer:
         self._port = port
         self._so_reuseport = so_reuseport
         self._channelz = channelz
+        self._tls = tls
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._server: grpc.aio.Server | None = None
         self._health: health.ServerHealth | None = None
@@ -107,7 +111,7 @@ class GrpcServer:
         state.add(registration.services)
         reflection.register(registration.services, registration)
         try:
-            self._bound_port = server.add_insecure_port(join_host_port(self._host, self._port))
+            self._bound_port = self._bind(server, join_host_port(self._host, self._port))
         except RuntimeError as error:
             address = join_host_port(self._host, self._port)
             raise CannotStart(
@@ -117,6 +121,11 @@ class GrpcServer:
         await server.start()
         self._server, self._health = server, state
         _log.info("listening", server=self._name, address=self.address)
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        if self._tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, self._tls.server_credentials(asks_for_certificate=True))
 
     @property
     def port(self) -> int:
