@@ -14,7 +14,7 @@ from collections.abc import Callable
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.direct_servicer import DirectServicer
-from replica_service.servicer import Identity, ReplicaServicer
+from replica_service.servicer import ReplicaIdentity, ReplicaServicer
 from replica_service.shell.call_traces import ReplicaTraces
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.handler_loop import HandlerLoop
@@ -111,7 +111,7 @@ class ReplicaApp:
         self.on_ready: Callable[[], None] = lambda: None
         """Called once, when the handler takes calls."""
         self._clock = clock or MonotonicClock()
-        self.identity = Identity(
+        self.identity = ReplicaIdentity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
         )
         self.servicer = ReplicaServicer(self.identity, self._clock)

@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class ReplicaIdentity:
     """Which replica this is."""
 
     replica_id: str
@@ -36,7 +36,7 @@ class Identity:
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     """Serves routers."""
 
-    def __init__(self, identity: Identity, clock: Clock) -> None:
+    def __init__(self, identity: ReplicaIdentity, clock: Clock) -> None:
         self._identity = identity
         self._clock = clock
         self._streams: set[RouterStream] = set()
