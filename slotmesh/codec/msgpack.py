@@ -37,6 +37,9 @@ DecodedT = TypeVar("DecodedT")
 _MOST_IN_PLACE: Final = 64
 """Longer lists and maps are left to msgspec, with the arrays in them wherever they come to be."""
 
+_MOST_SEARCHED: Final = 10_000
+"""Entries among which the place of a broken array is looked for."""
+
 _LISTS_PER_BYTE: Final = 2
 """Lists that arrays may become, for each byte of their payload: a list that is sent as such takes a byte, at least."""
 
@@ -191,7 +194,7 @@ def _with_lists(payload: Any) -> bytes | None:
 
 
 def _place_of_array(payload: Any) -> str:
-    """Where in the payload the first broken array is."""
+    """Where in the payload the first broken array is; empty where that would take long to find."""
     ahead = Ext(EXTENSION, b"")
 
     def mark(code: int, data: memoryview) -> Any:
@@ -202,18 +205,36 @@ def _place_of_array(payload: Any) -> str:
                 return ahead
         return None
 
-    return _path_to(ahead, msgspec.msgpack.Decoder(ext_hook=mark).decode(payload)) or ""
+    return _path_to(ahead, msgspec.msgpack.Decoder(ext_hook=mark).decode(payload))
 
 
-def _path_to(marker: Any, value: Any) -> str | None:
-    if value is marker:
-        return ""
-    entries: Iterable[tuple[str, Any]] = ()
+def _path_to(marker: Any, value: Any) -> str:
+    """Empty where it is not among the first entries: a payload can hold millions, and a better message is not worth it.
+
+    Not recursive, either: values can be nested as deep as Python's own functions can.
+    """
+    path: list[str] = []
+    ahead = [_entries(value)]
+    for _ in range(_MOST_SEARCHED):
+        entry = next(ahead[-1], None)
+        if entry is None:
+            ahead.pop()
+            if not path:
+                break
+            path.pop()
+            continue
+        step, each = entry
+        if each is marker:
+            return "".join((*path, step))
+        if isinstance(each, list | dict):
+            path.append(step)
+            ahead.append(_entries(each))
+    return ""
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value consists of, each with its step of a path."""
     if isinstance(value, list):
-        entries = ((f"[{index}]", each) for index, each in enumerate(value))
+        yield from ((f"[{index}]", each) for index, each in enumerate(value))
     elif isinstance(value, dict):
-        entries = ((f".{key}", each) for key, each in value.items())
-    for step, each in entries:
-        if (path := _path_to(marker, each)) is not None:
-            return f"{step}{path}"
-    return None
+        yield from ((f".{key}", each) for key, each in value.items())

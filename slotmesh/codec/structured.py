@@ -16,7 +16,7 @@ from msgspec import UNSET
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.content_types import JSON
 from slotmesh.codec.errors import DecodeError, where
-from slotmesh.codec.hooks import from_builtins
+from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import decode_again, msgpack_decoder
 from slotmesh.codec.signature import Parameter, Signature
 
@@ -149,7 +149,7 @@ def _first_unset(values: Sequence[Any]) -> int:
 
 def _open_ended(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
     """`*args`: the parts are taken raw, then checked one by one, as no type of msgspec says `int, then any str`."""
-    split = _decoder(list[msgspec.Raw], content_type, ())
+    split = _splitter(list[msgspec.Raw], content_type)
     decoders = [_decoder(parameter.wanted, content_type, (parameter,)) for parameter in parameters]
     decode_rest = _decoder(rest, content_type, ())
     required = sum(parameter.required for parameter in parameters)
@@ -209,7 +209,7 @@ def _named_decoder(signature: Signature, content_type: str) -> DecodeArguments:
 
 def _open_named(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
     """`**kwargs`: split raw, then checked one by one."""
-    split = _decoder(dict[str, msgspec.Raw], content_type, ())
+    split = _splitter(dict[str, msgspec.Raw], content_type)
     decoders = {parameter.name: _decoder(parameter.wanted, content_type, (parameter,)) for parameter in parameters}
     decode_rest = _decoder(rest, content_type, ())
     required = [parameter.name for parameter in parameters if parameter.required]
@@ -243,10 +243,15 @@ def _struct(parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspe
     )
 
 
+def _splitter(wanted: Any, content_type: str) -> Callable[[bytes], Any]:
+    """Into parts that are not decoded yet."""
+    return msgspec.json.Decoder(wanted).decode if content_type == JSON else msgspec.msgpack.Decoder(wanted).decode
+
+
 def _decoder(wanted: Any, content_type: str, parameters: Sequence[Parameter]) -> Callable[[Any], Any]:
     try:
         if content_type == JSON:
-            return msgspec.json.Decoder(wanted, dec_hook=from_builtins).decode
+            return json_decoder(wanted)
         return msgpack_decoder(wanted, may_import=False)
     except TypeError as error:
         for parameter in parameters if len(parameters) > 1 else ():

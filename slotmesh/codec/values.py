@@ -17,7 +17,8 @@ from google.protobuf.message import Message
 from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
 from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
-from slotmesh.codec.hooks import from_builtins, to_builtins
+from slotmesh.codec.hooks import to_builtins
+from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
 from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
 from slotmesh.errors import Reason
@@ -162,7 +163,7 @@ def _raw_decoder(content_type: str, wanted: Any) -> DecodeFunction:
     if content_type == MSGPACK:
         return msgpack_decoder(wanted, may_import=True)
     if content_type == JSON:
-        return msgspec.json.Decoder(wanted, dec_hook=from_builtins).decode
+        return json_decoder(wanted)
     if content_type in {OCTET_STREAM, ""}:
         if wanted is not Any and wanted is not bytes:
             raise TypeError(f"{OCTET_STREAM} gives bytes, never {_name(wanted)}")

@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
+from slotmesh.config.safe_yaml import BoundedLoader, read_with
 from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
@@ -183,6 +184,7 @@ def _map(path: str, content: object, mistakes: list[Mistake]) -> dict[str, objec
 
 
 def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
+    """What handlers are configured with may be secret: it is not repeated."""
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
@@ -197,7 +199,10 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
             return Mistake(where, f"must be {detail['ctx']['expected']}")
         case _:
             message = detail["msg"].removeprefix("Input should be ")
-            return Mistake(where, f"must be {message}, is {_kind(detail['input'])}")
+            setting = SETTINGS.get(str(detail["loc"][0]))
+            is_secret = setting is not None and setting.kind is SettingKind.JSON
+            given = "" if is_secret else f", is {_kind(detail['input'])}"
+            return Mistake(where, f"must be {message}{given}")
 
 
 def _no_such_setting(name: str, known: Names) -> str:
@@ -214,19 +219,15 @@ def _meant(name: str, known: Names) -> str:
 
 def _yaml(text: str | bytes) -> object:
     try:
-        loader = _UniqueKeyLoader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
+        return read_with(_UniqueKeyLoader, text)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         raise InvalidSpec([Mistake("", f"{where}{error.problem or error}")]) from error
-    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError) as error:
+    except yaml.YAMLError as error:
         raise InvalidSpec([Mistake("", f"is no YAML: {str(error).splitlines()[0]}")]) from error
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+class _UniqueKeyLoader(BoundedLoader):
     """YAML lets a repeated key win silently over the earlier one; here it is a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
