@@ -7,21 +7,25 @@ server of the wrong kind is distinguished from one that refuses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from slotmesh.cli.credentials import dialer
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.errors import Reason
-from slotmesh.runtime.channels import open_channel
+from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a server may take to answer at all."""
+
+_DETAILS_TIMEOUT_S: Final = 1.0
 
 _State = grpc.ChannelConnectivity
 
@@ -36,11 +40,24 @@ class Peer:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[grpc.aio.Channel]:
-        """A channel that is connected. Raises CommandFailed where nothing answers."""
-        async with open_channel(self.address) as channel:
-            if not await _is_reached(channel):
-                raise self._unreachable(f"no {self.kind} answers at {self.address}")
-            yield channel
+        """A channel that is connected. Raises CommandFailed where nothing answers, or certificates do not allow it."""
+        problem = ""
+        for role in self._roles:
+            async with dialer().open(self.address, role) as channel:
+                if await _is_reached(channel):
+                    yield channel
+                    return
+                problem = dialer().problem(await _details(channel), role) or ""
+                if not problem:
+                    break
+        if problem:
+            raise CommandFailed(f"no connection to {self.kind} {self.address}: {problem}")
+        raise self._unreachable(f"no {self.kind} answers at {self.address}")
+
+    @property
+    def _roles(self) -> Sequence[Role]:
+        """What the server may be: each is tried, as the certificate of a server has the name of its role."""
+        return [Role(self.kind)] if self.kind in SERVERS else SERVERS
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -65,6 +82,16 @@ class Peer:
         if self.kind != "server":
             way_out += ", or start a mesh with `slotmesh run`"
         return CommandFailed(f"{message}; {way_out}")
+
+
+async def _details(channel: grpc.aio.Channel) -> str:
+    """What gRPC says of a connection that could not be made."""
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    try:
+        await health.Check(health_pb2.HealthCheckRequest(), timeout=_DETAILS_TIMEOUT_S)
+    except grpc.RpcError as error:
+        return error.details() or ""
+    return ""
 
 
 async def _is_reached(channel: grpc.aio.Channel) -> bool:

@@ -6,7 +6,9 @@ Invariants: failures go to stderr, as words and never as a traceback; results go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import typer
@@ -21,6 +23,9 @@ WRONG_INPUT: Final = 2
 NOT_IN_TIME: Final = 3
 """Exit status: it was done, and what should follow from it has not come in time."""
 
+UNWELL: Final = 4
+"""Exit status: it was looked at, and something is wrong with it."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -30,6 +35,29 @@ class CommandFailed(Exception):
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@asynccontextmanager
+async def ended_by_sigterm() -> AsyncIterator[None]:
+    """SIGTERM cancels the block, so that it says its last words; then the command ends as if killed by it."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    received = False
+
+    def end() -> None:
+        nonlocal received
+        received = True
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if received and task is not None and not task.uncancel():
+            raise typer.Exit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:

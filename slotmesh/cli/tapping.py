@@ -20,12 +20,17 @@ from slotmesh.cli.connection import Peer
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.spec.wire import seconds
+from slotmesh.suggestions import did_you_mean
 from slotmesh.v1 import call_pb2
 from slotmesh.v1 import tap_service_pb2 as pb
+from slotmesh.v1.router_service_pb2 import DescribeEndpointsRequest
+from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
 
 LOOK_EVERY_S: Final = 2.0
 """How often the controller is asked which routers there are."""
+_ASK_S: Final = 2.0
+"""How long a router may take to say which methods there are."""
 MAX_RESPONSES: Final = 16
 """That wait to be printed."""
 _FINAL: Final = frozenset({Reason.BAD_REQUEST, Reason.ENDPOINT_NOT_FOUND, Reason.QUEUE_FULL})
@@ -92,8 +97,10 @@ class TappedRouters:
                     await call.initial_metadata()
                     if call.done():
                         await call.read()
-                    self._has_opened = True
                     self._tell(f"tapping {self._request.endpoint} at {address}")
+                    if not self._has_opened and (doubt := await _doubt_of(channel, self._request)):
+                        self._tell(doubt)
+                    self._has_opened = True
                     while (response := await call.read()) is not grpc.aio.EOF:
                         await self._came.put(Tapped(address, response))
             self._tell(f"the router at {address} has ended")
@@ -107,6 +114,20 @@ class TappedRouters:
                 self._tell(str(failure))
             else:
                 await self._came.put(failure)
+
+
+async def _doubt_of(channel: grpc.aio.Channel, request: pb.TapCallsRequest) -> str:
+    """What is said where no replica that the router knows has the method; empty where all is well, or not known."""
+    stub: Any = RouterServiceStub(channel)
+    try:
+        described = await stub.DescribeEndpoints(DescribeEndpointsRequest(endpoint=request.endpoint), timeout=_ASK_S)
+    except grpc.RpcError:
+        return ""
+    methods = {method for endpoint in described.endpoints for method in endpoint.methods}
+    if not request.method or not methods or request.method in methods:
+        return ""
+    closest = did_you_mean(request.method, methods) or f"; there is {', '.join(sorted(methods))}"
+    return f"{request.endpoint} has no method {request.method} now{closest}"
 
 
 def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:

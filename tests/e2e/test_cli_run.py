@@ -158,23 +158,24 @@ async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("handler", "told", "where"),
+    ("handler", "status", "told", "where"),
     [
         (
             "misspelt:Any",
+            2,
             "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
             ("misspelt.py", "1, in <module>"),
         ),
-        ("app:Missing", "Missing", None),
-        ("app:Broken", "RuntimeError: no model here", ("app.py", "")),
-        ("app:Quits", "RuntimeError: the handler tried to end the process: SystemExit('enough')", None),
+        ("app:Missing", 2, "Missing", None),
+        ("app:Broken", 1, "RuntimeError: no model here", ("app.py", "")),
+        ("app:Quits", 1, "RuntimeError: the handler tried to end the process: SystemExit('enough')", None),
     ],
 )
 async def test_a_handler_that_cannot_start_is_told_once_with_its_traceback(
-    folder: Path, handler: str, told: str, where: tuple[str, str] | None
+    folder: Path, handler: str, status: int, told: str, where: tuple[str, str] | None
 ) -> None:
     async with mesh_run(handler, "--replicas=2", *ANY_PORTS, cwd=folder) as mesh:
-        assert await mesh.wait_ended() == 1
+        assert await mesh.wait_ended() == status
         assert not mesh.processes()
         assert await rest_of_stdout(mesh) == ""
         log = mesh.log_text()

@@ -94,10 +94,13 @@ async def test_shadows_are_set_and_taken_away_and_weights_stay(mesh: Controlled)
 
 async def test_it_returns_when_every_router_has_the_change(mesh: Controlled) -> None:
     async with PromptRouter(mesh.channel, "prompt"), FakeRouter(mesh.channel, "slow", "127.0.0.1:7081") as slow:
-        await slow.wait_for(lambda _: True, what="a table")
+        await slow.wait_for(lambda table: bool(table.endpoints), what="a table")
         await slow.acknowledge()
         changing = asyncio.create_task(traffic(mesh, "digits", "v2=1", "--timeout=20s"))
-        await slow.wait_for(lambda table: dict(table.endpoints[0].traffic.weights) == {"v2": 1.0}, what="the change")
+        # The command is a process of its own, which takes a while to start on a busy machine.
+        await slow.wait_for(
+            lambda table: dict(table.endpoints[0].traffic.weights) == {"v2": 1.0}, what="the change", timeout=30.0
+        )
         assert not changing.done()
         await slow.acknowledge()
         said = await changing

@@ -14,9 +14,22 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from slotmesh.cli.latencies import CallTally
-from slotmesh.errors import SlotmeshError
+from slotmesh.errors import Reason, SlotmeshError
 
 MAX_IN_FLIGHT: Final = 10_000
+
+_ROUNDING_S: Final = 1e-6
+_FINAL: Final = frozenset(
+    {
+        Reason.ENDPOINT_NOT_FOUND,
+        Reason.METHOD_NOT_FOUND,
+        Reason.BAD_REQUEST,
+        Reason.BAD_ARGUMENTS,
+        Reason.PAYLOAD_TOO_LARGE,
+        Reason.NOT_IMPLEMENTED,
+    }
+)
+"""Failures that follow from what is called, and with what."""
 
 MakeCall = Callable[[int], Awaitable[object]]
 """Makes a call; which of the callers it is, from 0. Raises SlotmeshError."""
@@ -28,6 +41,8 @@ class BenchRun:
     def __init__(self, warm_up_s: float, duration_s: float) -> None:
         """Calls that begin, or should have begun, in the warm-up are made and not counted."""
         self.tally = CallTally()
+        self.planned_s = warm_up_s + duration_s
+        """From the first call to when none begins any more."""
         self.counted_from = time.monotonic() + warm_up_s
         self.until = self.counted_from + duration_s
         self.ended_at = self.until
@@ -48,9 +63,19 @@ class BenchRun:
         except SlotmeshError as failure:
             reason = failure.reason.value
         now = time.monotonic()
-        if began >= self.counted_from:
+        # Sums of seconds are exact to less than that.
+        if began >= self.counted_from - _ROUNDING_S:
             self.tally.add(now - began, reason)
             self.ended_at = max(self.ended_at, now)
+
+
+async def try_one(call: Awaitable[object]) -> None:
+    """A call before all others. Raises SlotmeshError where each of them would fail the same way, whatever the load."""
+    try:
+        await call
+    except SlotmeshError as failure:
+        if failure.reason in _FINAL:
+            raise
 
 
 async def closed_loop(run: BenchRun, make_call: MakeCall, in_flight: int) -> None:
@@ -69,8 +94,8 @@ async def closed_loop(run: BenchRun, make_call: MakeCall, in_flight: int) -> Non
 
 async def open_loop(run: BenchRun, make_call: MakeCall, rate: float, callers: int) -> None:
     """So many calls a second, whatever becomes of them; `callers` take turns, and may have several under way."""
-    began = time.monotonic()
-    total = int((run.until - began) * rate)
+    began = run.until - run.planned_s
+    total = round(run.planned_s * rate)
     room = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def one(number: int, due: float) -> None:

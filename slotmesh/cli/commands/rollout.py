@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
@@ -35,6 +36,7 @@ class RolloutOutput(StrEnum):
 
 
 @rollout.command("status")
+@connects
 def status(
     backend: BackendName,
     *,
@@ -69,6 +71,7 @@ def status(
 
 
 @rollout.command("pause")
+@connects
 def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Hold a rollout: old and new replicas stay as they are, until `rollout resume`."""
     complete(_hold(backend, True, address))
@@ -76,6 +79,7 @@ def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None
 
 
 @rollout.command("resume")
+@connects
 def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Let a rollout that was paused go on."""
     complete(_hold(backend, False, address))
@@ -83,6 +87,7 @@ def resume(backend: BackendName, address: ControllerAddress = CONTROLLER) -> Non
 
 
 @rollout.command("undo")
+@connects
 def undo(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
     """Bring back what replicas of a backend were started with before.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from slotmesh.cli.local.mesh import LocalMesh, run_until_stopped
+from slotmesh.cli.credentials import credentials
+from slotmesh.cli.local.mesh import LocalMesh, Tell, run_until_stopped
 from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.outcome import complete
@@ -65,6 +67,9 @@ Reload = Annotated[
     bool,
     typer.Option("--reload", help="Replace replicas whose module has changed, and apply a FILE that has changed."),
 ]
+ControllerPort = Annotated[int, typer.Option(min=0, max=65_535, help="Port of the controller. 0: any free one.")]
+LogSeverity = Annotated[LogLevel, typer.Option(help="The least severe messages that the processes log, to stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of progress, nor how to call it.")]
 
 
 def run(
@@ -77,15 +82,12 @@ def run(
         int,
         typer.Option(min=0, max=65_535, help="Port of the first router; the others take free ones. 0: any free one."),
     ] = 7071,
-    controller_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the controller. 0: any free one.")
-    ] = 7070,
+    controller_port: ControllerPort = 7070,
     state: StatePath = "memory",
     start_timeout: StartTimeout = timedelta(minutes=2),
     reload: Reload = False,
-    log_level: Annotated[
-        LogLevel, typer.Option(help="The least severe messages that the processes log, to stderr.")
-    ] = "warning",
+    log_level: LogSeverity = "warning",
+    quiet: Quiet = False,
 ) -> None:
     """Start a mesh on this machine, and keep it up until Ctrl-C.
 
@@ -97,8 +99,9 @@ def run(
 
     Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes
     everything down in order, with exit status 0; calls that run get up to 10 s, of a FILE what it says. When a router
-    or the controller dies, or a handler cannot start, everything is taken down with exit status 1. No process is left
-    behind, not even when this command is killed.
+    or the controller dies, or a handler cannot start, everything is taken down with exit status 1. A handler that is
+    not there or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is left behind,
+    not even when this command is killed.
 
     With `--reload`, for development, each handler's module file is watched, and so is FILE: when a module has changed
     and can still be imported, the replicas of its backends drain and are replaced. Modules that it imports are not
@@ -108,7 +111,7 @@ def run(
 
         slotmesh run examples.digits.app:Digits --replicas 4
         slotmesh run app:Model --config name=svc --config sizes='[1, 2]' --state mesh.state
-        slotmesh run mesh.yaml --reload
+        slotmesh run mesh.yaml --reload --tls-dir certs
     """
     file = Path(what) if what.endswith(_FILE_ENDS) else None
     order = Order(
@@ -126,7 +129,8 @@ def run(
     if reload:
         # Compiled modules are told apart by size and second: a quick change would be missed.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    complete(run_until_stopped(order, _tell, _announce))
+    tell = _keep_quiet if quiet else _tell
+    complete(run_until_stopped(order, tell, partial(_announce, tell)))
 
 
 def _of_handler(handler: str, config: list[str], replicas: int) -> Mesh:
@@ -170,11 +174,17 @@ def _tell(progress: str) -> None:
     typer.echo(f"slotmesh: {progress}", err=True)
 
 
-def _announce(mesh: LocalMesh) -> None:
+def _keep_quiet(progress: str) -> None:
+    """Nobody reads it."""
+
+
+def _announce(tell: Tell, mesh: LocalMesh) -> None:
     routers, controller = ",".join(mesh.router_addresses), mesh.controller_address
     sys.stdout.write(f"ready router={routers} controller={controller}\n")
     sys.stdout.flush()
     first = mesh.router_addresses[0]
     endpoint = mesh.endpoint_name or "ENDPOINT"
-    _tell(f"ready; call it:  slotmesh call {endpoint} METHOD '[ARGUMENTS]' --address {first}")
-    _tell(f"look at it:  slotmesh status --address {controller}; Ctrl-C stops it")
+    directory = credentials().tls_dir
+    by = "" if directory is None else f" --tls-dir {directory}"
+    tell(f"ready; call it:  slotmesh call {endpoint} METHOD '[ARGUMENTS]' --address {first}{by}")
+    tell(f"look at it:  slotmesh status --address {controller}{by}; Ctrl-C stops it")

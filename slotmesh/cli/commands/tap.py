@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed, complete
+from slotmesh.cli.outcome import CommandFailed, complete, ended_by_sigterm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
 from slotmesh.cli.subjects import ENDPOINT, name_of
+from slotmesh.cli.tap_drops import TapDrops
 from slotmesh.cli.tapping import ListRouters, TappedRouters, call_document
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import tap_service_pb2 as pb
@@ -68,8 +69,9 @@ def tap(
 
     A line has the method, sizes in bytes, the replica, the time in the router's queue, the time from there to the
     outcome, and the outcome with its reason. Which routers are tapped, and how many calls they have dropped because
-    there were too many a second, goes to stderr. Not seen are reservations, copies for shadows and calls that go
-    straight to replicas. While nobody taps, routers do nothing for it.
+    there were too many a second, goes to stderr, and the sum of both at the end, after SIGTERM, too. Not seen are
+    reservations, copies for shadows and calls that go straight to replicas. While nobody taps, routers do nothing for
+    it.
 
     Like this:
 
@@ -98,13 +100,12 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
     if not await routers():
         raise CommandFailed(f"the controller at {controller} knows no router")
     taps = TappedRouters(request, _forgiving(routers), lambda text: typer.echo(f"slotmesh: {text}", err=True))
-    shown = dropped = 0
+    shown, drops, loop = 0, TapDrops(), asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(duration_s), aclosing(taps.responses()) as responses:
+        async with asyncio.timeout(duration_s), ended_by_sigterm(), aclosing(taps.responses()) as responses:
             async for tapped in responses:
-                dropped += tapped.response.dropped
-                if tapped.response.dropped:
-                    typer.echo(f"slotmesh: {tapped.address} dropped {tapped.response.dropped} calls", err=True)
+                if text := drops.add(tapped.address, tapped.response.dropped, loop.time()):
+                    typer.echo(f"slotmesh: {text}", err=True)
                 for call in tapped.response.calls:
                     typer.echo(json.dumps(call_document(tapped.address, call)))
                     shown += 1
@@ -113,7 +114,7 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
     except TimeoutError:
         pass
     finally:
-        typer.echo(f"slotmesh: {shown} calls shown, {dropped} dropped", err=True)
+        typer.echo(f"slotmesh: {shown} calls shown, {drops.total} dropped", err=True)
 
 
 async def _listed(controller: str) -> list[str]:

@@ -23,6 +23,10 @@ from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.parent import ParentPipe
 
 _STDERR: Final = 2
+_OF_OPERATORS: Final = frozenset(
+    f"SLOTMESH_{name}" for name in ("TLS_DIR", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
+)
+"""Variables that say who connects. Children hear of certificates by flags."""
 
 
 class Child:
@@ -86,8 +90,11 @@ class Child:
 
 
 def environment() -> Mapping[str, str]:
-    """What children inherit: everything, and the working directory is importable whatever the interpreter's flags."""
-    variables = dict(os.environ)
+    """What children inherit: all but what says who the operator is, who starts them; flags say who they are.
+
+    The working directory is importable whatever the interpreter's flags.
+    """
+    variables = {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
     if variables.get("PYTHONSAFEPATH"):
         path = variables.get("PYTHONPATH")
         variables["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])

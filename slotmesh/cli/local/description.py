@@ -8,12 +8,12 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import suppress
 
 from slotmesh.cli.local.child import environment, how
-from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.outcome import FAILED, WRONG_INPUT, CommandFailed
 from slotmesh.runtime.parent import ParentPipe
 
 
 async def check_handler(handler: str, parent: ParentPipe) -> None:
-    """Raises CommandFailed, with the traceback, for a handler that cannot be imported or described."""
+    """Raises CommandFailed, with the traceback, for a handler that cannot be imported or described: wrong input."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -37,4 +37,7 @@ async def check_handler(handler: str, parent: ParentPipe) -> None:
             await process.wait()
     if process.returncode:
         told = (err or out).decode(errors="replace").rstrip()
-        raise CommandFailed("\n".join(filter(None, [told, f"{handler} cannot be used: {how(process.returncode)}"])))
+        # Status 1 says that the reason is told.
+        how_it_ended = f": {how(process.returncode)}" if process.returncode != 1 else ""
+        said = [*filter(None, [told]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
+        raise CommandFailed("\n".join(said), WRONG_INPUT if process.returncode > 0 else FAILED)

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.description import check_handler
 from slotmesh.cli.local.order import GRACEFUL_TIMEOUT_S, Order
@@ -144,7 +145,7 @@ class LocalMesh:
             self._tell(f"{child.name} at {address}")
 
     def _flags(self) -> list[str]:
-        return ["--metrics-port=0", f"--log-level={self._order.log_level}"]
+        return ["--metrics-port=0", f"--log-level={self._order.log_level}", *credentials().of_members]
 
     def _watch(self, child: Child) -> None:
         async def watch() -> None:

@@ -1,0 +1,160 @@
+"""What `slotmesh certs` does: makes a development authority, issues with it, issues again.
+
+Invariants: an authority is never overwritten; what is refused is told with the way out, and nothing is half done of it
+but whole files. `cryptography` is imported here, and this module only where one of these commands runs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from slotmesh.cli.outcome import FAILED
+from slotmesh.security.identity import Role, trust_domain_of
+from slotmesh.security.tls import BadTls
+from slotmesh.security.tls.authority import (
+    LONGEST,
+    SHORTEST,
+    Authority,
+    Subject,
+    create_authority,
+    load_authority,
+    replace,
+)
+from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in
+from slotmesh.security.tls_paths import CA_FILE
+
+DAYS: Final = 90
+"""How long certificates last, unless something else is said."""
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatePlace:
+    """Where an authority is, and what it has issued."""
+
+    directory: Path
+    ca_key: Path
+
+    @classmethod
+    def of(cls, directory: Path, ca_key: Path | None) -> CertificatePlace:
+        """`ca_key` None: it is in the directory."""
+        return cls(directory, ca_key or directory / CA_KEY_FILE)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority."""
+        return self.directory / CA_FILE
+
+    def authority(self) -> Authority:
+        """Raises BadTls."""
+        return load_authority(self.ca, self.ca_key)
+
+
+def lifetime_of(days: int | None, hours: int | None) -> timedelta:
+    """As it was asked for. Raises typer.BadParameter."""
+    if days is not None and hours is not None:
+        raise typer.BadParameter("contradicts --days: give one of them", param_hint="--hours")
+    lifetime = timedelta(hours=hours) if hours is not None else timedelta(days=DAYS if days is None else days)
+    if not SHORTEST <= lifetime <= LONGEST:
+        hint = "--days" if hours is None else "--hours"
+        raise typer.BadParameter("certificates last from 24 hours to 366 days", param_hint=hint)
+    return lifetime
+
+
+def initialise(place: CertificatePlace, trust_domain: str, operator: str | None, lifetime: timedelta) -> list[Path]:
+    """Makes an authority, and certificates of the services and an operator. Returns their paths. Raises BadTls."""
+    written = [*(str(role) for role in (Role.CONTROLLER, Role.ROUTER, Role.REPLICA)), f"operator/{operator or _user()}"]
+    for each in written:
+        subject_of(trust_domain, each)
+    authority = create_authority(place.ca, place.ca_key, trust_domain)
+    return [authority.issue(place.directory, subject_of(trust_domain, each), lifetime) for each in written]
+
+
+def issue(
+    place: CertificatePlace, written: str, dns_names: Sequence[str], out: Path | None, lifetime: timedelta
+) -> Path:
+    """Issues a certificate for `KIND` or `KIND/NAME`, in `out` with the authority's beside it. Raises BadTls."""
+    authority = place.authority()
+    subject = subject_of(authority.trust_domain, written, dns_names)
+    if out is None:
+        return authority.issue(place.directory, subject, lifetime)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadTls(f"{out}: cannot be made: {error.strerror}") from None
+    replace(out / CA_FILE, place.ca.read_bytes(), mode=0o644)
+    return authority.issue(out, subject, lifetime)
+
+
+def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | None) -> list[Path]:
+    """Issues certificates of the directory again, all or those of these names; for as long as they were, unless said.
+
+    Raises:
+        BadTls: one cannot be issued again; those before it were.
+    """
+    authority = place.authority()
+    held = {each.name: each for each in certificates_in(place.directory) if not each.is_authority}
+    wanted = [name.replace("/", "-") for name in names] or list(held)
+    if unknown := [name for name in wanted if name not in held]:
+        there = ", ".join(held) or "none"
+        raise BadTls(f"{place.directory / unknown[0]}.crt: there is none to issue again; there are: {there}")
+    return [_again(authority, place, held[name], lifetime) for name in wanted]
+
+
+def subject_of(trust_domain: str, written: str, dns_names: Sequence[str] = ()) -> Subject:
+    """Raises BadTls."""
+    try:
+        return Subject.of(trust_domain, written, tuple(dns_names))
+    except ValueError as error:
+        raise BadTls(str(error)) from None
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What cannot be done becomes words on stderr, and an exit status."""
+    try:
+        yield
+    except BadTls as failure:
+        typer.echo(str(failure), err=True)
+        raise typer.Exit(FAILED) from failure
+
+
+def _again(authority: Authority, place: CertificatePlace, held: HeldCertificate, lifetime: timedelta | None) -> Path:
+    certificate = held.certificate
+    if certificate is None:
+        raise BadTls(f"{held.path}: {held.problem}; issue it with `slotmesh certs issue`")
+    if len(certificate.uris) != 1 or trust_domain_of(certificate.uris[0]) != authority.trust_domain:
+        raise BadTls(f"{held.path}: names nobody of {authority.trust_domain}; move it away, or name those to rotate")
+    written = certificate.uris[0].removeprefix(f"spiffe://{authority.trust_domain}/")
+    subject = subject_of(authority.trust_domain, written, certificate.dns_names)
+    if subject.stem != held.name:
+        raise BadTls(f"{held.path}: names {written}, whose file is {subject.stem}.crt; rename it and its key")
+    before = timedelta(seconds=certificate.not_after - certificate.not_before)
+    # It begins some minutes before it was issued: whole hours are what was asked for.
+    whole_hours = timedelta(hours=before // timedelta(hours=1))
+    return authority.issue(place.directory, subject, lifetime or min(max(whole_hours, SHORTEST), LONGEST))
+
+
+def until(path: Path) -> str:
+    """When the certificate of a file ends, for people. Raises BadTls."""
+    (held,) = (each for each in certificates_in(path.parent) if each.path == path)
+    ends = 0.0 if held.certificate is None else held.certificate.not_after
+    return datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _user() -> str:
+    """The name of who runs the command, as far as identities may have it."""
+    try:
+        name = _NOT_IN_NAMES.sub("", getpass.getuser()).lstrip("_.-")[:63]
+    except (OSError, KeyError):
+        name = ""
+    return name or "admin"

@@ -1,0 +1,142 @@
+"""Asks each server of a mesh who it is, all at once, each for a bounded time.
+
+Invariants: what does not answer in time is an answer, too; so many are asked at a time, however many there are.
+Owner: `gathering.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+
+from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, Validity
+from slotmesh.cli.credentials import credentials, dialer
+from slotmesh.client.tls import Tls
+from slotmesh.errors import Reason
+from slotmesh.security.identity import Role
+from slotmesh.status import from_rpc_error
+from slotmesh.units import parse_host_port
+from slotmesh.v1 import info_service_pb2 as pb
+from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
+
+ANSWER_WITHIN_S: Final = 3.0
+AT_A_TIME: Final = 64
+_ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
+_NO_SERVER: Final = "what answers there is no server of a mesh"
+
+
+async def ask_all(announced: Sequence[AnnouncedAddress]) -> tuple[ServerAnswer, ...]:
+    """An answer for each, in this order."""
+    room = asyncio.Semaphore(AT_A_TIME)
+
+    async def ask(each: AnnouncedAddress) -> ServerAnswer:
+        async with room:
+            if each.kind.startswith("metrics"):
+                return await _connect(each)
+            answer, certificate = await asyncio.gather(_ask(each), _certificate(each.address))
+            return replace(answer, certificate=certificate)
+
+    return tuple(await asyncio.gather(*map(ask, announced)))
+
+
+def own_tls() -> OwnTls:
+    """What the command that runs connects with. Raises CommandFailed where it cannot be used."""
+    tls = credentials().tls
+    dialer()  # what cannot be used is said in the words of all commands
+    if tls is None:
+        return OwnTls()
+    # Most of a second, for those who have certificates.
+    from slotmesh.security.tls.certificates import read_certificates  # noqa: PLC0415 - see above
+    from slotmesh.security.tls.files import read_pem  # noqa: PLC0415
+
+    own, authority = (
+        None if path is None else read_certificates(read_pem(path, "certificate"))[0] for path in (tls.cert, tls.ca)
+    )
+    return OwnTls(
+        by_tls=True,
+        name="" if own is None else ", ".join(own.uris),
+        certificate=None if own is None else Validity(own.not_before, own.not_after),
+        authority=None if authority is None else Validity(authority.not_before, authority.not_after),
+    )
+
+
+async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
+    role = _ROLES.get(announced.kind, Role.CONTROLLER)
+    async with dialer().open(announced.address, role, announced.backend) as channel:
+        stub: Any = InfoServiceStub(channel)
+        began, sent_at = time.monotonic(), time.time()
+        try:
+            info = await stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=ANSWER_WITHIN_S)
+        except grpc.RpcError as error:
+            return ServerAnswer(announced=announced, problem=_problem(error, role, announced.backend))
+        took_s = time.monotonic() - began
+    return ServerAnswer(
+        announced=announced,
+        server_id=info.server_id,
+        version=info.version,
+        leads=info.controller.leads if info.HasField("controller") else None,
+        leader_address=info.controller.leader_address,
+        ahead_s=info.time.ToMicroseconds() / 1e6 - sent_at - took_s / 2 if info.HasField("time") else None,
+        uncertain_s=took_s / 2,
+        open_descriptors=info.open_descriptors,
+        max_descriptors=info.max_descriptors,
+    )
+
+
+def _problem(error: grpc.RpcError, role: Role, backend: str) -> str:
+    failure = from_rpc_error(error)
+    if failure.reason is Reason.NOT_IMPLEMENTED:
+        return _NO_SERVER
+    if failure.reason is Reason.DEADLINE_RUNNING:
+        return f"no answer within {ANSWER_WITHIN_S:g} s"
+    return dialer().problem(failure.message, role, backend) or failure.message.splitlines()[0]
+
+
+async def _connect(announced: AnnouncedAddress) -> ServerAnswer:
+    """Whether anything listens there."""
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            _, writer = await asyncio.open_connection(*parse_host_port(announced.address))
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        problem = getattr(error, "strerror", None) or f"no connection within {ANSWER_WITHIN_S:g} s"
+        return ServerAnswer(announced=announced, problem=problem)
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return ServerAnswer(announced=announced)
+
+
+async def _certificate(address: str) -> Validity | None:
+    """How long the certificate lasts that is shown there; None in plain text, and where there is no valid one."""
+    tls = credentials().tls
+    if tls is None:
+        return None
+    try:
+        host, port = parse_host_port(address)
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=_context(tls), server_hostname=host)
+    except (OSError, ValueError):  # SSLError is an OSError
+        return None
+    shown = writer.get_extra_info("peercert") or {}
+    writer.transport.abort()
+    begin, end = shown.get("notBefore"), shown.get("notAfter")
+    if not isinstance(begin, str) or not isinstance(end, str):
+        return None
+    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Trusts the same authority; whose name the certificate has is looked at by the connection of the rpc."""
+    context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    if tls.cert is not None and tls.key is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context

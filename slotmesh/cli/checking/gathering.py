@@ -1,0 +1,113 @@
+"""Looks at a mesh: asks the controller what there is, and every server that it names.
+
+Invariants: what is so for a moment only, such as a router that has yet to get the newest table, is given a while.
+Owner: the command `check`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from slotmesh.cli.checking.asking import ask_all, own_tls
+from slotmesh.cli.checking.seen import AnnouncedAddress, SeenMesh
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.snapshot import ENDED, Members, Snapshot
+from slotmesh.errors import NotLeader, SlotmeshError
+from slotmesh.version import VERSION
+
+SETTLES_WITHIN_S: Final = 3.0
+"""How long a router may take to get a table, or a link."""
+_LOOK_EVERY_S: Final = 0.1
+SILENT_S: Final = 10.0
+"""Routers report every second."""
+ASK_WITHIN_S: Final = 10.0
+
+
+async def look_at(address: str) -> SeenMesh:
+    """All of a mesh. Raises CommandFailed or SlotmeshError where no controller that leads can be asked."""
+    own = own_tls()
+    async with Operator.at(address) as operator:
+        try:
+            async with asyncio.timeout(ASK_WITHIN_S):
+                snapshot = await operator.snapshot()
+        except NotLeader:
+            standing = await operator.standing()
+            leader = standing.leader_address
+            way_out = f"check that one: --address {leader}" if leader else "name all controllers, with commas"
+            raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
+        except TimeoutError:
+            raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
+        answers, (snapshot, lagging, unlinked), silent = await asyncio.gather(
+            ask_all([*announced_by(snapshot)]), _settled(operator, snapshot), _silent(operator)
+        )
+    return SeenMesh(
+        now=time.time(),
+        own_version=VERSION,
+        snapshot=snapshot,
+        answers=answers,
+        own_tls=own,
+        silent_routers=silent,
+        lagging_routers=lagging,
+        unlinked=unlinked,
+    )
+
+
+def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
+    """All addresses that somebody is told: each server, each page of metrics."""
+    if (standing := snapshot.controller) is not None:
+        yield AnnouncedAddress(subject=f"controller {standing.address}", kind="controller", address=standing.address)
+        for address in standing.standby_addresses:
+            yield AnnouncedAddress(subject=f"controller {address}", kind="standby", address=address)
+    for router in snapshot.members.routers:
+        subject = f"router/{router.router_id}"
+        yield AnnouncedAddress(subject=subject, kind="router", address=router.address, server_id=router.router_id)
+        if router.metrics_address:
+            yield AnnouncedAddress(subject=subject, kind="metrics of a router", address=router.metrics_address)
+    for replica in snapshot.members.replicas:
+        if replica.state in ENDED or not replica.address:
+            continue
+        subject, backend = f"replica/{replica.replica_id}", replica.backend
+        yield AnnouncedAddress(
+            subject=subject, kind="replica", address=replica.address, server_id=replica.replica_id, backend=backend
+        )
+        if replica.metrics_address:
+            yield AnnouncedAddress(subject=subject, kind="metrics of a replica", address=replica.metrics_address)
+
+
+async def _settled(
+    operator: Operator, snapshot: Snapshot
+) -> tuple[Snapshot, frozenset[str], dict[str, tuple[str, ...]]]:
+    """The newest snapshot, routers that are behind all the while, and links that are lacking all the while."""
+    deadline = asyncio.get_running_loop().time() + SETTLES_WITHIN_S
+    lagging, lacking = _lagging(snapshot.members), _lacking(snapshot.members)
+    while (lagging or lacking) and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        snapshot = await operator.snapshot()
+        lagging, lacking = lagging & _lagging(snapshot.members), lacking & _lacking(snapshot.members)
+    unlinked: dict[str, tuple[str, ...]] = {}
+    for router_id, replica_id in sorted(lacking):
+        unlinked[router_id] = (*unlinked.get(router_id, ()), replica_id)
+    return snapshot, lagging, unlinked
+
+
+def _lagging(members: Members) -> frozenset[str]:
+    return frozenset(it.router_id for it in members.routers if not members.is_current(it))
+
+
+def _lacking(members: Members) -> frozenset[tuple[str, str]]:
+    ready = members.ready()
+    return frozenset((it.router_id, name) for it in members.routers for name in ready - it.linked_replica_ids)
+
+
+async def _silent(operator: Operator) -> dict[str, float]:
+    """Controllers of older versions do not say."""
+    try:
+        sample = await operator.sample(timeout_s=ASK_WITHIN_S)
+    except (CommandFailed, SlotmeshError):
+        return {}
+    ages = {it.status.router_id: it.age_s for it in sample.routers}
+    return {router_id: age_s for router_id, age_s in ages.items() if age_s is not None and age_s > SILENT_S}

@@ -1,0 +1,59 @@
+"""All findings of a check, in order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from slotmesh.cli.checking import servers, work
+from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
+from slotmesh.cli.checking.seen import SeenMesh
+
+_JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
+    servers.controllers,
+    servers.reachability,
+    servers.certificates,
+    servers.security,
+    servers.versions,
+    servers.clocks,
+    servers.descriptors,
+    work.routers,
+    work.backends,
+    work.endpoints,
+)
+
+
+def findings_of(seen: SeenMesh) -> list[MeshFinding]:
+    """What is wrong, and what is well, by section."""
+    return [finding for judge in _JUDGES for finding in judge(seen)]
+
+
+def not_answering(problem: str) -> list[MeshFinding]:
+    """What is found where no controller can be asked."""
+    line, _, way_out = problem.partition("; ")
+    return [MeshFinding(Section.CONTROLLER, Severity.ERROR, "", line, way_out)]
+
+
+def is_well(findings: Iterable[MeshFinding]) -> bool:
+    return all(finding.severity is not Severity.ERROR for finding in findings)
+
+
+def document_of(findings: Iterable[MeshFinding]) -> dict[str, Any]:
+    """As values of JSON."""
+    findings = [*findings]
+    count = {severity: sum(it.severity is severity for it in findings) for severity in Severity}
+    return {
+        "well": is_well(findings),
+        "errors": count[Severity.ERROR],
+        "warnings": count[Severity.WARNING],
+        "findings": [
+            {
+                "section": it.section.value,
+                "severity": it.severity.value,
+                "subject": it.subject or None,
+                "text": it.text,
+                "fix": it.fix or None,
+            }
+            for it in findings
+        ],
+    }

@@ -1,0 +1,84 @@
+"""What was seen of a mesh: the controller's view of it, and what each of its servers answered. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from slotmesh.cli.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Of a certificate, seconds since 1970."""
+
+    begins_at: float
+    ends_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedAddress:
+    """An address that somebody is told."""
+
+    subject: str
+    """As `router/r-1`."""
+    kind: str
+    """`controller`, `standby`, `router`, `replica`, or `metrics` of one of them."""
+    address: str
+    server_id: str = ""
+    """Of the server that should answer."""
+    backend: str = ""
+    """Of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAnswer:
+    """What answered at an address."""
+
+    announced: AnnouncedAddress
+    problem: str = ""
+    """Why nothing did; empty where something has."""
+    server_id: str = ""
+    version: str = ""
+    leads: bool | None = None
+    """Of controllers."""
+    leader_address: str = ""
+    ahead_s: float | None = None
+    """How far its clock is before that of this machine; negative: behind. None: it does not say."""
+    uncertain_s: float = 0.0
+    """By how much `ahead_s` may be wrong: half the time that the answer took."""
+    open_descriptors: int = 0
+    max_descriptors: int = 0
+    """0: not known."""
+    certificate: Validity | None = None
+    """Of the one that it shows; None: it shows none, or none that is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTls:
+    """What the command itself connects with."""
+
+    by_tls: bool = False
+    name: str = ""
+    """The identity that the certificate names; empty where there is none."""
+    certificate: Validity | None = None
+    authority: Validity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenMesh:
+    """All that was seen."""
+
+    now: float
+    """Seconds since 1970, by this machine's clock."""
+    own_version: str
+    snapshot: Snapshot
+    answers: tuple[ServerAnswer, ...]
+    own_tls: OwnTls = field(default_factory=OwnTls)
+    silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds since the newest report, of those that have sent none for long."""
+    lagging_routers: frozenset[str] = frozenset()
+    """Ids of those whose table is not the newest, and was not a while before."""
+    unlinked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Ready replicas that a router has had no link to for a while, by its id."""

@@ -1,0 +1,187 @@
+"""What is wrong with the servers of a mesh: addresses, identities, certificates, versions, clocks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
+from slotmesh.cli.checking.seen import SeenMesh, ServerAnswer
+from slotmesh.units import is_loopback, parse_host_port
+
+ENDS_SOON: Final = 1 / 5
+"""Of a certificate's lifetime, as `slotmesh certs show` has it: with less than this left, it is time for a new one."""
+CLOCK_DIFFERS_S: Final = 1.0
+CLOCK_WRONG_S: Final = 30.0
+"""What is further off takes certificates and tokens for expired, or for not yet valid."""
+MANY_DESCRIPTORS: Final = 0.8
+FULL_DESCRIPTORS: Final = 0.95
+_MOST_NAMED: Final = 5
+
+
+def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Who leads, and who stands by."""
+    section, standing = Section.CONTROLLER, seen.snapshot.controller
+    told = [it for it in seen.answers if it.announced.kind in {"controller", "standby"} and it.leads is not None]
+    leaders = [it for it in told if it.leads]
+    if len(leaders) > 1:
+        named = ", ".join(it.announced.address for it in leaders)
+        fix = "end all but one, and start them with one --state file: only one can have its lock"
+        yield MeshFinding(section, Severity.ERROR, "", f"several controllers lead: {named}", fix)
+    elif standing is not None:
+        yield ok(section, f"{standing.address} leads, term {standing.term}")
+    for each in told:
+        if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:
+            text = f"{each.announced.address} stands by for {each.leader_address}, which does not lead"
+            fix = "start it with the --state file of the controller that leads"
+            yield MeshFinding(section, Severity.WARNING, each.announced.subject, text, fix)
+    standbys = [it for it in told if not it.leads]
+    if standbys:
+        yield ok(section, f"{len(standbys)} standing by")
+
+
+def reachability(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether whatever is announced answers, and is what it should be."""
+    answered = 0
+    for each in seen.answers:
+        announced = each.announced
+        if each.problem:
+            yield _unreached(seen, each)
+        elif announced.server_id and each.server_id and each.server_id != announced.server_id:
+            yield MeshFinding(
+                Section.REACHABILITY,
+                Severity.ERROR,
+                announced.subject,
+                f"at {announced.address} another one answers: {each.server_id}",
+                "two servers announce one address: give each its own with --advertise HOST:PORT, and a port of its own",
+            )
+        else:
+            answered += 1
+    if answered:
+        yield ok(Section.REACHABILITY, f"{answered} of {len(seen.answers)} announced addresses answer from here")
+
+
+def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
+    announced = answer.announced
+    severity, fix = Severity.ERROR, "see that it runs, and that --advertise is an address which others can reach"
+    if announced.kind.startswith("metrics"):
+        severity = Severity.WARNING
+        fix = "nobody can scrape it from here: see --metrics-host and --metrics-port"
+    elif announced.kind == "replica" and _is_linked(seen, announced.server_id):
+        severity = Severity.WARNING
+        fix = "routers have links to it; slots can be used straight at it only from where it is reached"
+    text = f"{announced.kind} {announced.address} does not answer from here: {answer.problem}"
+    return MeshFinding(Section.REACHABILITY, severity, announced.subject, text, fix)
+
+
+def _is_linked(seen: SeenMesh, replica_id: str) -> bool:
+    routers = seen.snapshot.members.routers
+    return bool(routers) and all(replica_id in router.linked_replica_ids for router in routers)
+
+
+def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """When they end: the command's own, that of its authority, and those of the servers."""
+    section, own = Section.CERTIFICATES, seen.own_tls
+    shown = [("own certificate" + (f" ({own.name})" if own.name else ""), "", own.certificate)]
+    shown.append(("certificate of the authority", "", own.authority))
+    shown += [(f"certificate of {it.announced.subject}", it.announced.subject, it.certificate) for it in seen.answers]
+    known = [(what, subject, validity) for what, subject, validity in shown if validity is not None]
+    for what, subject, validity in known:
+        left_s = validity.ends_at - seen.now
+        if left_s <= 0:
+            fix = "issue it again: `slotmesh certs rotate`; servers read the new files by themselves"
+            yield MeshFinding(section, Severity.ERROR, subject, f"{what} ended {_span(-left_s)} ago", fix)
+        elif left_s < ENDS_SOON * (validity.ends_at - validity.begins_at):
+            fix = "issue it again: `slotmesh certs rotate`; servers read the new files by themselves"
+            yield MeshFinding(section, Severity.WARNING, subject, f"{what} ends in {_span(left_s)}", fix)
+    if known and (soonest_s := min(validity.ends_at for _, _, validity in known) - seen.now) > 0:
+        yield ok(section, f"{len(known)} certificates are valid, the first ends in {_span(soonest_s)}")
+
+
+def security(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Plain text where others can read it."""
+    if seen.own_tls.by_tls:
+        yield ok(Section.SECURITY, "all connections of this command are by TLS")
+        return
+    open_ = [it for it in seen.answers if not it.problem and not is_loopback(parse_host_port(it.announced.address)[0])]
+    if not open_:
+        yield ok(Section.SECURITY, "in plain text, on loopback only")
+        return
+    named = _named([it.announced.address for it in open_])
+    yield MeshFinding(
+        Section.SECURITY,
+        Severity.WARNING,
+        "",
+        f"in plain text and without asking who calls: {named}",
+        "`slotmesh certs init` once, then start each with --tls-dir certs in place of --insecure",
+    )
+
+
+def versions(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Of servers, and of this command."""
+    by_version: dict[str, list[str]] = {}
+    for each in seen.answers:
+        if each.version:
+            by_version.setdefault(each.version, []).append(each.announced.subject)
+    if len(by_version) > 1:
+        fix = "finish the upgrade: what both understand works meanwhile"
+        for version, subjects in sorted(by_version.items(), key=lambda it: len(it[1]))[:-1]:
+            text = f"several versions: {version} at {_named(subjects)}"
+            yield MeshFinding(Section.VERSIONS, Severity.WARNING, "", text, fix)
+    others = sorted(set(by_version) - {seen.own_version})
+    if others:
+        text = f"this command is of {seen.own_version}, servers of {', '.join(others)}"
+        fix = "use the command of the servers' version: what it does not know it cannot show"
+        yield MeshFinding(Section.VERSIONS, Severity.WARNING, "", text, fix)
+    elif by_version:
+        yield ok(Section.VERSIONS, f"all of {seen.own_version}")
+
+
+def clocks(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """How far they are from each other."""
+    known = [it for it in seen.answers if it.ahead_s is not None]
+    aheads = [(it.ahead_s or 0.0, it) for it in known] + [(0.0, None)]
+    median = sorted(ahead for ahead, _ in aheads)[len(aheads) // 2]
+    worst = Severity.OK
+    for ahead_s, answer in aheads:
+        uncertain_s = answer.uncertain_s if answer is not None else 0.0
+        off_s = max(0.0, abs(ahead_s - median) - uncertain_s)
+        if off_s < CLOCK_DIFFERS_S:
+            continue
+        worst = Severity.ERROR if off_s >= CLOCK_WRONG_S else Severity.WARNING
+        subject = answer.announced.subject if answer is not None else ""
+        way = "ahead of" if ahead_s > median else "behind"
+        text = f"the clock of {subject or 'this machine'} is {_span(off_s)} {way} the others"
+        yield MeshFinding(Section.CLOCKS, worst, subject, text, "have the machine set its clock by NTP (chrony)")
+    if known and worst is Severity.OK:
+        yield ok(Section.CLOCKS, f"{len(known)} clocks differ by less than {CLOCK_DIFFERS_S:g} s")
+
+
+def descriptors(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """How many of them are left."""
+    known = [it for it in seen.answers if it.open_descriptors and it.max_descriptors]
+    for each in known:
+        share = each.open_descriptors / each.max_descriptors
+        if share < MANY_DESCRIPTORS:
+            continue
+        severity = Severity.ERROR if share >= FULL_DESCRIPTORS else Severity.WARNING
+        text = f"{each.announced.subject} has {each.open_descriptors:,} of {each.max_descriptors:,} descriptors open"
+        fix = "raise its limit (ulimit -n, LimitNOFILE=), or add routers: a connection takes one"
+        yield MeshFinding(Section.DESCRIPTORS, severity, each.announced.subject, text, fix)
+    if known:
+        most = max(each.open_descriptors / each.max_descriptors for each in known)
+        yield ok(Section.DESCRIPTORS, f"at most {most:.1%} of what a process may open is open")
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    )
+
+
+def _span(seconds: float) -> str:
+    """As people say it, in the largest unit that fits."""
+    for unit, size in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"

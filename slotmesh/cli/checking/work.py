@@ -1,0 +1,113 @@
+"""What is wrong with the work of a mesh: routers, backends, endpoints, as the controller knows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
+from slotmesh.cli.checking.seen import SeenMesh
+from slotmesh.cli.snapshot import FAILED, Snapshot
+from slotmesh.cli.view.troubles import LOOPING_AFTER
+from slotmesh.spec.model import Backend
+
+_MAX_REASON_CHARS: Final = 200
+_MOST_NAMED: Final = 5
+
+
+def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether they have the newest table, and links to all replicas."""
+    section, there = Section.ROUTERS, seen.snapshot.members.routers
+    if not there:
+        fix = "start one: `python -m router_service --controller HOST:PORT`"
+        yield MeshFinding(section, Severity.ERROR, "", "no router is attached: nobody can be called", fix)
+        return
+    bad = 0
+    for router in there:
+        subject, fix, text = f"router/{router.router_id}", "look at its log; start it again if it does not recover", ""
+        if (silent_s := seen.silent_routers.get(router.router_id)) is not None:
+            text = f"has said nothing for {silent_s:.0f} s"
+        elif router.router_id in seen.lagging_routers:
+            text = f"has revision {router.revision} of the routing table, not {seen.snapshot.members.revision}"
+            if router.generation != seen.snapshot.members.generation:
+                text = "has the routing table of another controller"
+        elif missing := seen.unlinked.get(router.router_id):
+            named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
+            text = f"has no link to {len(missing)} ready replicas: {named}"
+            fix = "see that the addresses which these announce (--advertise) are reached from the router"
+        if text:
+            bad += 1
+            yield MeshFinding(section, Severity.ERROR, subject, f"{router.router_id} {text}", fix)
+    if not bad:
+        yield ok(section, f"{len(there)} attached, with the newest routing table and links to all ready replicas")
+
+
+def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether each has the replicas that it should have, and why not."""
+    snapshot = seen.snapshot
+    led_to = {name for it in snapshot.endpoints if it.traffic is not None for name in it.traffic.weights}
+    well = 0
+    for backend in snapshot.backends:
+        finding = _of_backend(snapshot, backend, is_led_to=backend.name in led_to)
+        if finding is None:
+            well += 1
+        else:
+            yield finding
+    if well:
+        yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")
+
+
+def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> MeshFinding | None:
+    name, members, wanted = backend.name, snapshot.members, snapshot.wanted(backend)
+    ready = len(members.ready(name))
+    subject, fix = f"backend/{name}", f"`slotmesh logs {name}`, `slotmesh status --tracebacks`"
+    if ready >= (1 if wanted is None else wanted) and (ready or not is_led_to):
+        return None
+    severity = Severity.WARNING if ready or not is_led_to else Severity.ERROR
+    if wanted == 0:
+        return MeshFinding(
+            Section.BACKENDS,
+            severity,
+            subject,
+            f"{name} should have no replica, and endpoints lead to it: calls wait, and ordering keys have no owner",
+            f"`slotmesh scale {name} 1`, or lead its endpoints elsewhere with `slotmesh traffic`",
+        )
+    replicas = [it for it in members.replicas if it.backend == name]
+    if not replicas:
+        text = f"{name} has no replica"
+        if wanted is None:
+            fix = f"start one: `python -m replica_service MODULE:NAME --backend {name} --controller HOST:PORT`"
+    else:
+        text = f"{name} has {ready} of {'any' if wanted is None else wanted} replicas ready"
+        looping = max((it.restart_count for it in replicas if it.state != "READY"), default=0)
+        if looping >= LOOPING_AFTER:
+            severity, text = Severity.ERROR, f"{text}, one was restarted {looping} times"
+        elif any(it.state == FAILED for it in replicas):
+            severity = Severity.ERROR
+    said = [line for it in replicas if it.state != "READY" for line in (it.error or it.last_exit).splitlines()[-1:]]
+    why = f": {said[-1][:_MAX_REASON_CHARS]}" if said else ""
+    lost = "; calls wait, and ordering keys have no owner" if not ready and is_led_to else ""
+    return MeshFinding(Section.BACKENDS, severity, subject, f"{text}{lost}{why}", fix)
+
+
+def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether they lead anywhere."""
+    snapshot, well = seen.snapshot, 0
+    known = {backend.name for backend in snapshot.backends}
+    for endpoint in snapshot.endpoints:
+        subject, traffic = f"endpoint/{endpoint.name}", endpoint.traffic
+        if traffic is None or not traffic.weights:
+            text = f"{endpoint.name} leads nowhere: its calls wait"
+            fix = f"`slotmesh traffic {endpoint.name} BACKEND=1`"
+            yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, subject, text, fix)
+        elif missing := sorted({*traffic.weights, *traffic.shadows} - known):
+            text = f"{endpoint.name} leads to what there is not: {', '.join(missing)}"
+            fix = f"`slotmesh traffic {endpoint.name} BACKEND=1`, or apply these backends"
+            yield MeshFinding(Section.ENDPOINTS, Severity.ERROR, subject, text, fix)
+        else:
+            well += 1
+    if well:
+        yield ok(Section.ENDPOINTS, f"{well} of {len(snapshot.endpoints)} lead to backends that there are")
+    if not snapshot.endpoints:
+        text = "there is no endpoint: nothing can be called"
+        yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, "", text, "`slotmesh apply mesh.yaml`")

@@ -1,0 +1,146 @@
+"""`slotmesh certs`: certificates for a mesh, of an authority of its own."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slotmesh.cli.outcome import UNWELL
+from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
+
+# What makes certificates takes most of a second to import: the commands do so, when they run.
+
+certs = typer.Typer(name="certs", no_args_is_help=True, help="Make certificates for TLS, and see when they expire.")
+
+Directory = Annotated[
+    Path, typer.Option("--dir", envvar="SLOTMESH_TLS_DIR", metavar="DIR", help="Where the certificates are.")
+]
+CaKey = Annotated[
+    Path | None,
+    typer.Option("--ca-key", metavar="PATH", help="The authority's key, where it is not DIR/ca.key."),
+]
+Days = Annotated[int | None, typer.Option("--days", metavar="N", help="How long they last, 1 to 366 days.")]
+Hours = Annotated[int | None, typer.Option("--hours", metavar="N", help="The same in hours, 24 to 8784.")]
+CERTS = Path("certs")
+
+
+@certs.command()
+def init(
+    directory: Directory = CERTS,
+    trust_domain: Annotated[
+        str, typer.Option("--trust-domain", metavar="DOMAIN", help="What the identities of this mesh belong to.")
+    ] = "slotmesh.local",
+    operator: Annotated[
+        str | None, typer.Option("--operator", metavar="NAME", help="The operator's name; your own unless given.")
+    ] = None,
+    ca_key: CaKey = None,
+    days: Days = None,
+    hours: Hours = None,
+    if_missing: Annotated[
+        bool, typer.Option("--if-missing", help="Do nothing where there is an authority already.")
+    ] = False,
+) -> None:
+    """Make an authority for development, and certificates for a controller, routers, replicas and an operator.
+
+    All use them with `--tls-dir DIR` or `SLOTMESH_TLS_DIR`. Who has DIR/ca.key can be anybody in this mesh: services
+    do not need it.
+    """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
+    place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
+    with certificates.told():
+        if if_missing and place.ca.exists():
+            typer.echo(f"{place.ca}: there is an authority already")
+            return
+        paths = certificates.initialise(place, trust_domain, operator, lifetime)
+        typer.echo(f"{place.ca}: an authority of {trust_domain}; keep its key to yourself: {place.ca_key}")
+        for path in paths:
+            typer.echo(f"{path}: until {certificates.until(path)}")
+    typer.echo(f"Use them with --tls-dir {directory}, or SLOTMESH_TLS_DIR={directory}")
+
+
+@certs.command()
+def issue(
+    who: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND[/NAME]",
+            help="controller, router, replica, replica/BACKEND, client/NAME, viewer/NAME or operator/NAME.",
+        ),
+    ],
+    directory: Directory = CERTS,
+    ca_key: CaKey = None,
+    dns: Annotated[
+        list[str] | None,
+        typer.Option("--dns", metavar="NAME", help="A DNS name beside those of the role; may be given several times."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to write it, with ca.crt; beside the authority unless given."),
+    ] = None,
+    days: Days = None,
+    hours: Hours = None,
+) -> None:
+    """Issue a certificate, in place of the one that there may be.
+
+    Like this:
+
+        slotmesh certs issue client/alice --days 7
+    """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
+    place, lifetime = certificates.CertificatePlace.of(directory, ca_key), certificates.lifetime_of(days, hours)
+    with certificates.told():
+        path = certificates.issue(place, who, dns or [], out, lifetime)
+        typer.echo(f"{path}: until {certificates.until(path)}")
+
+
+@certs.command()
+def rotate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[KIND[/NAME]]...", help="Which ones; all of them unless given.")
+    ] = None,
+    directory: Directory = CERTS,
+    ca_key: CaKey = None,
+    days: Days = None,
+    hours: Hours = None,
+) -> None:
+    """Issue certificates again, with new keys, for as long as they were issued before.
+
+    Services take the new ones within a second or two, and no connection ends.
+    """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
+    lifetime: timedelta | None = None
+    if days is not None or hours is not None:
+        lifetime = certificates.lifetime_of(days, hours)
+    with certificates.told():
+        for path in certificates.rotate(certificates.CertificatePlace.of(directory, ca_key), names or [], lifetime):
+            typer.echo(f"{path}: until {certificates.until(path)}")
+
+
+@certs.command()
+def show(directory: Directory = CERTS, as_document: AsJson = False, output: Output = OutputForm.TABLE) -> None:
+    """Show whom the certificates of a directory name, and until when.
+
+    Red: less than a fifth of the time is left. Exit status 4: one has expired, or cannot be used.
+    """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+    from slotmesh.cli.view.certificates import as_json, print_certificates  # noqa: PLC0415 - see above
+    from slotmesh.security.tls.directory import certificates_in  # noqa: PLC0415 - see above
+
+    form, now = form_of(output, as_document), time.time()
+    with certificates.told():
+        held = certificates_in(directory)
+    Printable(
+        table=partial(print_certificates, held, now),
+        document=partial(as_json, held, now),
+        names=lambda: (each.name for each in held),
+    ).write(form)
+    if any(each.state(now) not in ("ok", "ends-soon") for each in held):
+        raise typer.Exit(UNWELL)

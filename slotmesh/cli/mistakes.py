@@ -1,0 +1,67 @@
+"""What is wrong with an option or argument, in the words of this command line.
+
+Invariant: no class name, no word of the libraries that read parameters, and no Python notation reaches the user.
+Owner: `CommandGroup` is the group of all commands (`slotmesh/cli/app.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+_KINDS: Final = {
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be less than {lt:g}",
+}
+"""By the name that the library which reads parameters has for a mistake."""
+_PREFIX: Final = "Value error, "
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose mistakes of usage are told in words of their own."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _in_own_words():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _in_own_words():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _in_own_words() -> Iterator[None]:
+    try:
+        yield
+    except typer.BadParameter as mistake:
+        mistake.message = _message(mistake)
+        envvar = getattr(mistake.param, "envvar", None)
+        if mistake.param is not None and mistake.param_hint is None and isinstance(envvar, list | tuple):
+            options = " / ".join(f"'{option}'" for option in mistake.param.opts)
+            mistake.param_hint = f"{options} (or {', '.join(envvar)})"
+        raise
+
+
+def _message(mistake: typer.BadParameter) -> str:
+    errors = getattr(mistake.__cause__, "errors", None)
+    details: list[Mapping[str, Any]] = errors() if callable(errors) else []
+    known = [own_words(it["type"], it["input"], it.get("ctx", {})) for it in details]
+    return "; ".join(known) if known and all(known) else mistake.message.removeprefix(_PREFIX)
+
+
+def own_words(kind: str, given: object, bounds: Mapping[str, Any]) -> str:
+    """What is wrong, for a kind of mistake that is known; else empty."""
+    words = _KINDS.get(kind)
+    return f"{words.format_map(bounds)}, is {given}" if words else ""

@@ -1,0 +1,114 @@
+"""`slotmesh check` on real meshes: one that is well, one with several faults, one by TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotmesh.runtime.channels import open_channel
+from tests.support.certificates import Authority
+from tests.support.fakes.members import FakeRouter
+from tests.support.mesh import started_mesh
+from tests.support.shell import Said, slotmesh
+from tests.support.tls_mesh import tls_mesh
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio]
+
+NOBODY = "127.0.0.1:1"
+FAULTS = """
+backends:
+  broken: {handler: "tests.e2e.no_such_module:Model", num_replicas: 1}
+endpoints:
+  lost: {traffic: {broken: 1.0}}
+  nowhere: {}
+"""
+
+
+async def checked(*arguments: str) -> tuple[Said, dict[str, Any]]:
+    said = await slotmesh("check", "--output", "json", *arguments)
+    document: dict[str, Any] = json.loads(said.out)
+    return said, document
+
+
+def not_well(document: dict[str, Any]) -> set[tuple[str, str, str | None]]:
+    return {(it["section"], it["severity"], it["subject"]) for it in document["findings"] if it["severity"] != "ok"}
+
+
+@asynccontextmanager
+async def router_that_takes_no_new_table(controller: str) -> AsyncIterator[None]:
+    """It is heard of all the while, and announces an address at which nothing is."""
+    async with open_channel(controller) as channel, FakeRouter(channel, "stuck", NOBODY) as stuck:
+        old = await stuck.wait_for(lambda _: True, what="a table")
+
+        async def report() -> None:
+            while True:
+                await stuck.acknowledge(table=old)
+                await asyncio.sleep(0.5)
+
+        reporting = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+
+
+async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -> None:
+    async with started_mesh("tests.e2e.handlers:Gallery", routers=2) as mesh:
+        at = ("--address", mesh.controller_address)
+        said, document = await checked("--wait", "20s", *at)
+        assert (said.status, document["well"], not_well(document)) == (0, True, set()), document
+        texts = [it["text"] for it in document["findings"]]
+        # A controller, two routers, a replica, and the metrics of the latter three.
+        assert "7 of 7 announced addresses answer from here" in texts
+        assert "4 clocks differ by less than 1 s" in texts
+        table = await slotmesh("check", *at)
+        assert (table.status, table.out.splitlines()[-1]) == (0, "all is well")
+
+        (tmp_path / "faults.yaml").write_text(FAULTS, "utf-8")
+        async with router_that_takes_no_new_table(mesh.controller_address):
+            await slotmesh("apply", str(tmp_path / "faults.yaml"), "--yes", "--no-wait", *at)
+            said, document = await checked(*at)
+        assert (said.status, document["well"]) == (4, False)
+        found = not_well(document)
+        assert {
+            ("reachability", "error", "router/stuck"),
+            ("routers", "error", "router/stuck"),
+            ("backends", "error", "backend/broken"),
+            ("endpoints", "warning", "endpoint/nowhere"),
+        } <= found, document
+        assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
+        broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
+        assert "0 of 1 replicas ready; calls wait" in broken
+
+
+async def test_where_no_controller_answers_it_is_one_line() -> None:
+    said, document = await checked("--address", NOBODY)
+    assert (said.status, said.err) == (4, "")
+    (finding,) = document["findings"]
+    assert finding["text"] == f"no controller answers at {NOBODY}"
+    assert "--address" in finding["fix"]
+
+
+async def test_certificates_of_servers_and_the_own_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with tls_mesh(authority) as mesh:
+        at = ("--tls-dir", str(authority.directory), "--address", mesh.controller.address)
+        said, document = await checked(*at)
+        assert {it["section"] for it in document["findings"]} >= {"certificates", "security"}
+        ends_soon = [it for it in document["findings"] if it["section"] == "certificates" and it["severity"] != "ok"]
+        assert (said.status, len(ends_soon)) == (0, 0), document
+        # It lasts for 70 minutes. Servers read their new certificates by themselves: one that ends soon is seen.
+        authority.issue("router", not_after=datetime.now(UTC) + timedelta(minutes=10))
+        said, document = await checked(*at)
+        assert ("certificates", "warning", "router/r0") in not_well(document), document
+        # Without certificates it is not answered.
+        said, document = await checked("--address", mesh.controller.address)
+        assert (said.status, len(document["findings"])) == (4, 1)

@@ -1,0 +1,1 @@
+"""What `slotmesh check` finds."""

@@ -1,0 +1,263 @@
+"""Each thing that a check finds, from what was seen of a mesh."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
+from slotmesh.cli.checking.judging import document_of, findings_of, is_well, not_answering
+from slotmesh.cli.checking.printing import print_findings
+from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, SeenMesh, ServerAnswer, Validity
+from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+NOW = 1_800_000_000.0
+DAY_S = 86_400.0
+REPLICA = ReplicaStatus(replica_id="b-1", backend="b", state="READY", address="127.0.0.1:3", version="1.0.0")
+ROUTER = RouterStatus(
+    router_id="r", address="127.0.0.1:2", generation="g", revision=5, linked_replica_ids=frozenset({"b-1"})
+)
+SNAPSHOT = Snapshot(
+    backends=(Backend(name="b", handler="a:B", num_replicas=1),),
+    endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),),
+    members=Members(replicas=(REPLICA,), routers=(ROUTER,), generation="g", revision=5),
+    controller=ControllerStatus(address="127.0.0.1:1", leads=True, term=3),
+)
+
+
+def announced(kind: str, address: str, server_id: str = "") -> AnnouncedAddress:
+    subject = f"{kind}/{server_id}" if server_id else f"{kind} {address}"
+    return AnnouncedAddress(subject=subject, kind=kind, address=address, server_id=server_id)
+
+
+CONTROLLER_ANSWER = ServerAnswer(
+    announced=announced("controller", "127.0.0.1:1"), leads=True, leader_address="127.0.0.1:1", version="1.0.0"
+)
+ROUTER_ANSWER = ServerAnswer(
+    announced=announced("router", "127.0.0.1:2", "r"),
+    server_id="r",
+    version="1.0.0",
+    ahead_s=0.01,
+    uncertain_s=0.001,
+    open_descriptors=50,
+    max_descriptors=1_000,
+)
+REPLICA_ANSWER = replace(ROUTER_ANSWER, announced=announced("replica", "127.0.0.1:3", "b-1"), server_id="b-1")
+SEEN = SeenMesh(
+    now=NOW, own_version="1.0.0", snapshot=SNAPSHOT, answers=(CONTROLLER_ANSWER, ROUTER_ANSWER, REPLICA_ANSWER)
+)
+
+
+def wrong(seen: SeenMesh, section: Section) -> list[MeshFinding]:
+    """What is not well there. Whatever it is, it says what to do."""
+    found = [it for it in findings_of(seen) if it.section is section and it.severity is not Severity.OK]
+    assert all(it.fix for it in found)
+    return found
+
+
+def one(seen: SeenMesh, section: Section) -> tuple[Severity, str, str]:
+    (finding,) = wrong(seen, section)
+    return finding.severity, finding.subject, finding.text
+
+
+def with_router(**changes: Any) -> SeenMesh:
+    answers = (CONTROLLER_ANSWER, replace(ROUTER_ANSWER, **changes), REPLICA_ANSWER)
+    return replace(SEEN, answers=answers)
+
+
+def with_replicas(*replicas: ReplicaStatus, wanted: int | None = 1) -> SeenMesh:
+    members = replace(SNAPSHOT.members, replicas=replicas)
+    backends = (Backend(name="b", handler="a:B", num_replicas=wanted),)
+    return replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends))
+
+
+def test_a_healthy_mesh_is_green_in_every_section() -> None:
+    findings = findings_of(SEEN)
+    assert {it.severity for it in findings} == {Severity.OK}
+    # Certificates are looked at where there are some.
+    assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES}
+
+
+def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
+    gone = with_router(problem="no answer within 3 s")
+    severity, subject, text = one(gone, Section.REACHABILITY)
+    assert (severity, subject) == (Severity.ERROR, "router/r")
+    assert "127.0.0.1:2 does not answer from here: no answer within 3 s" in text
+    metrics = replace(announced("metrics of a router", "127.0.0.1:9"), subject="router/r")
+    answers = (*SEEN.answers, ServerAnswer(announced=metrics, problem="Connection refused"))
+    assert one(replace(SEEN, answers=answers), Section.REACHABILITY)[0] is Severity.WARNING
+
+
+def test_a_replica_that_only_routers_reach_is_a_warning() -> None:
+    answers = (CONTROLLER_ANSWER, ROUTER_ANSWER, replace(REPLICA_ANSWER, problem="refused"))
+    assert one(replace(SEEN, answers=answers), Section.REACHABILITY)[0] is Severity.WARNING
+    unlinked = replace(SNAPSHOT.members, routers=(replace(ROUTER, linked_replica_ids=frozenset()),))
+    seen = replace(SEEN, answers=answers, snapshot=replace(SNAPSHOT, members=unlinked))
+    assert one(seen, Section.REACHABILITY)[0] is Severity.ERROR
+
+
+def test_another_server_at_an_address_is_wrong() -> None:
+    assert "another one answers: r-2" in one(with_router(server_id="r-2"), Section.REACHABILITY)[2]
+
+
+def test_two_leaders_and_a_standby_of_another_mesh() -> None:
+    standby = ServerAnswer(announced=announced("standby", "h:1"), leads=False, leader_address="127.0.0.1:1")
+    assert not wrong(replace(SEEN, answers=(*SEEN.answers, standby)), Section.CONTROLLER)
+    assert "1 standing by" in [it.text for it in findings_of(replace(SEEN, answers=(*SEEN.answers, standby)))]
+    second = replace(SEEN, answers=(*SEEN.answers, replace(standby, leads=True)))
+    assert one(second, Section.CONTROLLER) == (
+        Severity.ERROR,
+        "",
+        "several controllers lead: 127.0.0.1:1, h:1",
+    )
+    stray = replace(SEEN, answers=(*SEEN.answers, replace(standby, leader_address="h:9")))
+    assert one(stray, Section.CONTROLLER)[0] is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("left_s", "severity", "text"),
+    [
+        (-3 * DAY_S, Severity.ERROR, "certificate of router/r ended 3 days ago"),
+        (17 * DAY_S, Severity.WARNING, "certificate of router/r ends in 17 days"),
+        (30 * DAY_S, None, ""),
+    ],
+)
+def test_certificates_that_end(left_s: float, severity: Severity | None, text: str) -> None:
+    """It lasts for 90 days, and a fifth of that is soon."""
+    own = Validity(NOW - DAY_S, NOW + 60 * DAY_S)
+    ends_at = NOW + left_s
+    seen = replace(
+        with_router(certificate=Validity(ends_at - 90 * DAY_S, ends_at)), own_tls=OwnTls(by_tls=True, certificate=own)
+    )
+    if severity is None:
+        assert "2 certificates are valid, the first ends in 30 days" in [it.text for it in findings_of(seen)]
+    else:
+        assert one(seen, Section.CERTIFICATES) == (severity, "router/r", text)
+
+
+def test_the_own_certificate_and_that_of_the_authority_are_looked_at() -> None:
+    own = OwnTls(
+        by_tls=True,
+        name="spiffe://m/operator/ops",
+        certificate=Validity(NOW - DAY_S, NOW - 1),
+        authority=Validity(NOW - 365 * DAY_S, NOW + DAY_S),
+    )
+    ended, soon = wrong(replace(SEEN, own_tls=own), Section.CERTIFICATES)
+    assert (ended.severity, soon.severity) == (Severity.ERROR, Severity.WARNING)
+    assert "spiffe://m/operator/ops" in ended.text
+    assert "authority" in soon.text
+
+
+def test_plain_text_off_loopback_is_a_warning() -> None:
+    seen = with_router(announced=announced("router", "10.0.0.5:7071", "r"))
+    assert one(seen, Section.SECURITY) == (
+        Severity.WARNING,
+        "",
+        "in plain text and without asking who calls: 10.0.0.5:7071",
+    )
+    assert not wrong(replace(seen, own_tls=OwnTls(by_tls=True)), Section.SECURITY)
+
+
+def test_versions_that_differ_from_each_other_and_from_the_command() -> None:
+    mixed = wrong(with_router(version="0.9.0"), Section.VERSIONS)
+    assert [it.text for it in mixed] == [
+        "several versions: 0.9.0 at router/r",
+        "this command is of 1.0.0, servers of 0.9.0",
+    ]
+    assert {it.severity for it in mixed} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "uncertain_s", "severity"),
+    [
+        (5.0, 0.1, Severity.WARNING),
+        (-400.0, 0.1, Severity.ERROR),
+        (2.0, 1.5, None),
+        (0.9, 0.0, None),
+    ],
+)
+def test_clocks_that_differ_by_more_than_the_answer_took(
+    ahead_s: float, uncertain_s: float, severity: Severity | None
+) -> None:
+    found = wrong(with_router(ahead_s=ahead_s, uncertain_s=uncertain_s), Section.CLOCKS)
+    assert [it.severity for it in found] == ([] if severity is None else [severity])
+    assert all(it.subject == "router/r" for it in found)
+
+
+def test_the_clock_of_this_machine_is_the_one_that_is_off() -> None:
+    answers = (CONTROLLER_ANSWER, replace(ROUTER_ANSWER, ahead_s=60.0), replace(REPLICA_ANSWER, ahead_s=60.1))
+    assert (
+        "the clock of this machine is 60.0 s behind the others"
+        in one(replace(SEEN, answers=answers), Section.CLOCKS)[2]
+    )
+
+
+@pytest.mark.parametrize(("open_", "severity"), [(800, Severity.WARNING), (960, Severity.ERROR)])
+def test_descriptors_that_run_out(open_: int, severity: Severity) -> None:
+    assert one(with_router(open_descriptors=open_), Section.DESCRIPTORS)[:2] == (severity, "router/r")
+
+
+def test_routers_that_are_silent_behind_or_without_links() -> None:
+    assert "said nothing for 12 s" in one(replace(SEEN, silent_routers={"r": 12.0}), Section.ROUTERS)[2]
+    newer = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, revision=7)))
+    lagging = one(replace(newer, lagging_routers=frozenset({"r"})), Section.ROUTERS)
+    assert lagging == (Severity.ERROR, "router/r", "r has revision 5 of the routing table, not 7")
+    other = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, generation="h")))
+    assert "of another controller" in one(replace(other, lagging_routers=frozenset({"r"})), Section.ROUTERS)[2]
+    assert "no link to 1 ready replicas: b-1" in one(replace(SEEN, unlinked={"r": ("b-1",)}), Section.ROUTERS)[2]
+    none = replace(SEEN, snapshot=replace(SNAPSHOT, members=replace(SNAPSHOT.members, routers=())))
+    assert one(none, Section.ROUTERS)[0] is Severity.ERROR
+
+
+def test_backends_without_replicas_and_why() -> None:
+    failed = replace(REPLICA, state="FAILED", error="Traceback\nRuntimeError: no model")
+    severity, subject, text = one(with_replicas(failed), Section.BACKENDS)
+    assert (severity, subject) == (Severity.ERROR, "backend/b")
+    assert text == "b has 0 of 1 replicas ready; calls wait, and ordering keys have no owner: RuntimeError: no model"
+    assert one(with_replicas(REPLICA, wanted=2), Section.BACKENDS)[0] is Severity.WARNING
+    looping = replace(REPLICA, replica_id="b-2", state="STARTING", restart_count=7)
+    assert "restarted 7 times" in one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[2]
+    assert one(with_replicas(REPLICA, looping, wanted=2), Section.BACKENDS)[0] is Severity.ERROR
+    assert one(with_replicas(wanted=None), Section.BACKENDS)[2].startswith("b has no replica; calls wait")
+    assert one(with_replicas(wanted=0), Section.BACKENDS)[0] is Severity.ERROR
+    unused = replace(with_replicas(wanted=0).snapshot, endpoints=())
+    assert not wrong(replace(SEEN, snapshot=unused), Section.BACKENDS)
+    # With no certain number, one is enough.
+    assert not wrong(with_replicas(REPLICA, wanted=None), Section.BACKENDS)
+
+
+def test_endpoints_that_lead_nowhere_or_to_what_there_is_not() -> None:
+    nowhere = replace(SNAPSHOT, endpoints=(Endpoint(name="e"),))
+    assert one(replace(SEEN, snapshot=nowhere), Section.ENDPOINTS)[0] is Severity.WARNING
+    lost = replace(SNAPSHOT, endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 0.5, "x": 0.5})),))
+    assert one(replace(SEEN, snapshot=lost), Section.ENDPOINTS) == (
+        Severity.ERROR,
+        "endpoint/e",
+        "e leads to what there is not: x",
+    )
+    assert one(replace(SEEN, snapshot=replace(SNAPSHOT, endpoints=())), Section.ENDPOINTS)[0] is Severity.WARNING
+
+
+def test_a_mesh_that_does_not_answer_is_one_red_line_with_the_way_out() -> None:
+    findings = not_answering("no controller answers at h:1; name a controller with --address")
+    assert [(it.severity, it.text, it.fix) for it in findings] == [
+        (Severity.ERROR, "no controller answers at h:1", "name a controller with --address")
+    ]
+    assert not is_well(findings)
+
+
+def test_both_forms_have_the_same() -> None:
+    findings = findings_of(with_router(problem="refused", version=""))
+    document = json.loads(json.dumps(document_of(findings)))
+    assert (document["well"], document["errors"], document["warnings"]) == (False, 1, 0)
+    out = io.StringIO()
+    print_findings(findings, out)
+    for finding in document["findings"]:
+        assert f"{finding['text']}\n" in out.getvalue()
+        assert (finding["fix"] or "") in out.getvalue()
+    assert out.getvalue().endswith("\n1 error, 0 warnings\n")

@@ -1,0 +1,159 @@
+"""`slotmesh certs`: what it makes, what it refuses, and what it says of certificates."""
+
+from __future__ import annotations
+
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from slotmesh.cli.app import app
+from slotmesh.security.identity import Role
+from slotmesh.security.tls import BadTls, TlsFiles, TlsMaterial
+from slotmesh.security.tls.authority import Subject, load_authority, replace
+from slotmesh.security.tls.server_rules import server_problem
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["certs", *map(str, words)])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "certs"
+    assert run("init", "--dir", made, "--operator", "ann", "--trust-domain", "mesh.test").exit_code == 0
+    return made
+
+
+def material(directory: Path, name: str) -> TlsMaterial:
+    return TlsFiles(directory / "ca.crt", directory / f"{name}.crt", directory / f"{name}.key").read()
+
+
+def left(found: TlsMaterial) -> timedelta:
+    assert found.not_after is not None
+    return datetime.fromtimestamp(found.not_after, UTC) - datetime.now(UTC)
+
+
+def test_one_command_makes_what_a_mesh_needs(directory: Path) -> None:
+    for role in (Role.CONTROLLER, Role.ROUTER, Role.REPLICA):
+        assert server_problem(material(directory, role), role, "any" if role is Role.REPLICA else "") is None
+    assert material(directory, "operator-ann").uri == "spiffe://mesh.test/operator/ann"
+    assert timedelta(days=89) < left(material(directory, "router")) < timedelta(days=91)
+    keys = [each for each in directory.iterdir() if each.suffix == ".key"]
+    assert len(keys) == 5
+    assert {stat.S_IMODE(each.stat().st_mode) for each in keys} == {0o600}
+
+
+def test_an_authority_is_never_overwritten(directory: Path) -> None:
+    before = (directory / "ca.key").read_bytes(), (directory / "ca.crt").read_bytes()
+    again = run("init", "--dir", directory)
+    assert again.exit_code == 1
+    assert "never overwritten" in again.stderr
+    assert run("init", "--dir", directory, "--if-missing").exit_code == 0
+    (directory / "ca.crt").unlink()
+    assert run("init", "--dir", directory).exit_code == 1
+    assert (directory / "ca.key").read_bytes() == before[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["issue", "client"], 1, "needs a name"),
+        (["issue", "king/arthur"], 1, "'king' is no kind of identity"),
+        (["issue", "client/a b"], 1, "cannot be used"),
+        (["issue", "router", "--hours", "23"], 2, "from 24 hours to 366 days"),
+        (["issue", "router", "--days", "367"], 2, "from 24 hours to 366 days"),
+        (["issue", "router", "--days", "3", "--hours", "72"], 2, "contradicts --days"),
+        (["issue", "router", "--dns", "ümlaut.example"], 1, "DNS name"),
+        (["rotate", "client/nobody"], 1, "client-nobody.crt: there is none to issue again; there are: controller"),
+    ],
+)
+def test_what_cannot_be_issued_is_told(directory: Path, words: list[str], status: int, said: str) -> None:
+    refused = run(*words, "--dir", directory)
+    assert refused.exit_code == status
+    assert said in refused.stderr
+
+
+def test_without_an_authority_the_way_to_one_is_told(tmp_path: Path) -> None:
+    for words in (["issue", "router"], ["rotate"], ["show"]):
+        refused = run(*words, "--dir", tmp_path / "none")
+        assert refused.exit_code == 1
+        assert "slotmesh certs init" in refused.stderr
+
+
+def test_a_leaf_can_be_issued_for_another_machine(directory: Path, tmp_path: Path) -> None:
+    out = tmp_path / "of-replica"
+    words: list[str | Path] = [
+        "issue",
+        "replica/digits",
+        "--dir",
+        directory,
+        "--out",
+        out,
+        "--hours",
+        "24",
+        "--dns",
+        "gpu7.example",
+    ]
+    assert run(*words).exit_code == 0
+    found = material(out, "replica-digits")
+    assert server_problem(found, Role.REPLICA, "digits") is None
+    assert found.leaf is not None
+    assert "gpu7.example" in found.leaf.dns_names
+    assert left(found) < timedelta(hours=24)
+    assert sorted(each.name for each in out.iterdir()) == ["ca.crt", "replica-digits.crt", "replica-digits.key"]
+
+
+def test_certificates_are_issued_again_as_they_were(directory: Path) -> None:
+    run("issue", "client/bob", "--dir", directory, "--days", "7", "--dns", "bob.example")
+    before = {name: material(directory, name) for name in ("router", "client-bob")}
+    assert run("rotate", "--dir", directory).exit_code == 0
+    for name, old in before.items():
+        new = material(directory, name)
+        assert new.key_pem != old.key_pem
+        assert old.leaf is not None
+        assert new.leaf is not None
+        assert (new.leaf.uris, new.leaf.dns_names) == (old.leaf.uris, old.leaf.dns_names)
+        assert abs(left(new) - left(old)) < timedelta(minutes=1)
+    kept = material(directory, "router").cert_pem
+    assert run("rotate", "client/bob", "--dir", directory, "--hours", "48").exit_code == 0
+    assert material(directory, "router").cert_pem == kept
+    assert left(material(directory, "client-bob")) < timedelta(hours=48)
+
+
+def test_show_tells_until_when_and_fails_where_one_has_expired(directory: Path) -> None:
+    fine = run("show", "--dir", directory, "-o", "json")
+    assert fine.exit_code == 0
+    states = {each["name"]: each["state"] for each in json.loads(fine.stdout)["certificates"]}
+    assert states == dict.fromkeys(("ca", "controller", "operator-ann", "replica", "router"), "ok")
+    authority = load_authority(directory / "ca.crt", directory / "ca.key")
+    month = timedelta(days=30)
+    for name, age in (("late", timedelta(days=25)), ("gone", timedelta(days=31))):
+        subject = Subject.of("mesh.test", f"client/{name}")
+        authority.issue(directory, subject, month, datetime.now(UTC) - age)
+    (directory / "odd.crt").write_text("nothing")
+    shown = run("show", "--dir", directory, "--json")
+    assert shown.exit_code == 4
+    states = {each["name"]: each["state"] for each in json.loads(shown.stdout)["certificates"]}
+    assert (states["client-late"], states["client-gone"], states["odd"]) == ("ends-soon", "expired", "unreadable")
+    assert "expired" in run("show", "--dir", directory).stdout
+    assert "client-late" in run("show", "--dir", directory, "-o", "name").stdout.splitlines()
+
+
+def test_no_message_has_a_key(directory: Path) -> None:
+    key = (directory / "ca.key").read_text().splitlines()[1]
+    authority = load_authority(directory / "ca.crt", directory / "ca.key")
+    outputs = [run(*words, "--dir", directory).output for words in (["show"], ["rotate"], ["issue", "router"])]
+    assert key not in f"{authority!r}{outputs}"
+
+
+def test_nothing_that_is_there_is_replaced_by_what_has_to_be_new(tmp_path: Path) -> None:
+    path = tmp_path / "ca.key"
+    replace(path, b"one", mode=0o600, is_new=True)
+    with pytest.raises(BadTls, match="never overwritten"):
+        replace(path, b"two", mode=0o600, is_new=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["ca.key"]
+    assert path.read_bytes() == b"one"

@@ -1,0 +1,64 @@
+"""What is wrong with what was typed, in the words of the command line: no library's, and no Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import Enum
+from typing import get_args, get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from slotmesh.cli.app import app
+
+FOREIGN = re.compile(r"Input should|Value error|unable to parse|pydantic|\[['\"]|is not a valid|Traceback")
+"""Words of the libraries that read parameters."""
+
+
+def told(*arguments: str) -> str:
+    """What stderr has, without its frame."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 2, result.output
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("scale", "digits", "many"), "must be a whole number, is many"),
+        (("scale", "digits", "1.5"), "must be a whole number, is 1.5"),
+        (("bench", "e", "m", "--rate", "fast"), "'--rate': must be a number, is fast"),
+        (("bench", "e", "m", "--in-flight", "0"), "'--in-flight': must be at least 1, is 0"),
+        (("tap", "e", "--rate", "2"), "'--rate': must be at most 1, is 2"),
+        (("status", "--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml', 'name'"),
+        (("status", "--address", "nowhere"), "(or SLOTMESH_CONTROLLER, SLOTMESH_ADDRESS): expected HOST:PORT"),
+        (("health", "--address", "nowhere"), "expected HOST:PORT"),
+    ],
+)
+def test_mistakes_are_told_in_own_words(arguments: tuple[str, ...], expected: str) -> None:
+    text = told(*arguments)
+    assert expected in text
+    assert not FOREIGN.search(text), text
+
+
+def _options(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Each option of each command that takes a number, a duration or a choice, as it is typed."""
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _options(command, (*path, name))
+        hints = get_type_hints(command.callback) if getattr(command, "callback", None) else {}
+        for param in command.params:
+            wanted = [hints.get(param.name), *get_args(hints.get(param.name))]
+            if any(isinstance(it, type) and issubclass(it, int | float | timedelta | Enum) for it in wanted):
+                yield from ((*path, name, opt) for opt in param.opts if opt.startswith("--") and bool not in wanted)
+
+
+def test_no_option_of_any_command_answers_in_foreign_words() -> None:
+    options = [*_options(typer.main.get_command(app))]
+    assert len(options) > 30
+    for option in options:
+        text = told(*option, "x?")
+        assert "x?" in text, option
+        assert not FOREIGN.search(text), (option, text)
