@@ -14,6 +14,8 @@ BENCH_ARGS ?=
 SIM_ARGS ?=
 COMPOSE_ARGS ?=
 SEEDS ?= 200
+SECONDS ?= 20
+FUZZ_ARGS ?=
 
 # The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -67,6 +69,14 @@ compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine unde
 .PHONY: simulate
 simulate: $(VENV)/.dev-ready ## Simulate whole meshes in which things break, SEEDS=200 other ones each time
 	@$(BIN)/python -m simulation mesh --seeds $(SEEDS) $(SIM_ARGS)
+
+# Atheris has wheels for few interpreters, so it is no part of what developers need: where it cannot be had, hypothesis
+# makes the inputs. FUZZ_ARGS="payloads --jobs 4" chooses targets, by words in their names.
+.PHONY: fuzz
+fuzz: $(VENV)/.dev-ready ## Give arbitrary bytes to all decoders and rpcs, SECONDS=20 for each (FUZZ_ARGS=... to choose)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		--only-binary atheris -c constraints.txt atheris 2>/dev/null || true
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
 
 # --- check ----------------------------------------------------------------------------------------------------------
 

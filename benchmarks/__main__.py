@@ -29,6 +29,7 @@ from benchmarks import (
     profiling,
     report,
     scaling,
+    security_cost,
     sessions_cost,
     slow_calls,
     stalled,
@@ -60,6 +61,7 @@ TITLES: Final = {
     "metrics": "cost of metrics",
     "tracing": "cost of traces",
     "sessions": "cost of sessions",
+    "security": "cost of TLS and tokens",
     "large": "small calls beside large payloads",
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
@@ -67,7 +69,7 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "memory", "tables", "metrics", "tracing", "sessions", "large"),
+    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large"),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -180,6 +182,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
+        "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
         "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),
         "overload": lambda: overload.measure(

@@ -49,10 +49,12 @@ from controller_service.store.memory import MemoryCandidacy
 from controller_service.store.protocol import Candidacy, Store
 from controller_service.store.sqlite.refusals import StateRefused
 from controller_service.store.sqlite.store import SqliteCandidacy
+from slotmesh.ids import new_id
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.security.identity import Role
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import MetricsServer
 from slotmesh.units import join_host_port
@@ -113,10 +115,9 @@ async def open_controller(
         if store is None:
             raise CannotStart(f"{settings.state}: is in use by {candidacy.leader.name}")
     else:
-        store = await open_store(secrets.token_hex(16), _epoch_floor(clock))
-    async with lead(
-        store, Front(settings, *SERVICERS), settings, make_launcher, clock=clock, on_end=on_failure
-    ) as leader:
+        store = await open_store(new_id(), _epoch_floor(clock))
+    front = Front(settings, *SERVICERS, tls=settings.tls_source(Role.CONTROLLER))
+    async with lead(store, front, settings, make_launcher, clock=clock, on_end=on_failure) as leader:
         yield leader
 
 
@@ -154,7 +155,7 @@ async def _controller_of(
     patience_s: float,
 ) -> AsyncIterator[Controller]:
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
-    feed, queue, board = EventFeed(secrets.token_hex(8)), WorkQueue[Key](), TableBoard()
+    feed, queue, board = EventFeed(new_id(8)), WorkQueue[Key](), TableBoard()
     leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
@@ -247,7 +248,7 @@ async def _stop(controller: Controller, front: Front, launcher: Launcher, *, dra
 
 def candidacy_of(state: str, clock: Clock) -> Candidacy:
     """For the store of that name: `memory`, or a path."""
-    generation, epoch_floor = secrets.token_hex(16), _epoch_floor(clock)
+    generation, epoch_floor = new_id(), _epoch_floor(clock)
     if state == MEMORY:
         return MemoryCandidacy(generation=generation, epoch_floor=epoch_floor)
     return SqliteCandidacy(Path(state), lambda: (generation, Desired(epoch_floor=epoch_floor)))

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from slotmesh.config import Duration, Size
 from slotmesh.config.fields import FlagOnly
-from slotmesh.config.members import MemberSettings
+from slotmesh.config.members import TokenPortSettings
 from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 
@@ -20,7 +20,7 @@ SHORTEST_LEASE: Final = timedelta(seconds=2)
 """Two intervals of members' reports, which are a second apart."""
 
 
-class ControllerSettings(MemberSettings):
+class ControllerSettings(TokenPortSettings):
     """The controller of slotmesh: what should run, what does run, and how traffic is divided."""
 
     port: int = Field(7070, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -104,6 +104,10 @@ class ControllerSettings(MemberSettings):
         """Others are told where it is only where another controller stands by."""
         return False
 
+    @property
+    def tls_names(self) -> tuple[str, ...]:
+        return ("controller",)
+
     @field_validator("autoscale_policies")
     @classmethod
     def _name_functions(cls, text: str) -> str:
@@ -121,6 +125,14 @@ class ControllerSettings(MemberSettings):
                 f"report would make them suspect; {format_duration(SHORTEST_LEASE)} or more"
             )
         return lease
+
+    @model_validator(mode="after")
+    def _has_certificates_for_replicas(self) -> Self:
+        if self.launcher == "process" and self.tls_dir is None and self.tls_cert is not None:
+            raise ValueError(
+                "--tls-dir is required with --launcher process: replicas that it starts need certificates of their own"
+            )
+        return self
 
     @model_validator(mode="after")
     def _are_in_order(self) -> Self:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -22,6 +22,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.controllers import LEADER_FACT
 from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.server import GrpcServer
+from slotmesh.security.tokens import Tokens
 from slotmesh.status import to_exception
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import (
@@ -30,6 +31,10 @@ from slotmesh.v1 import (
     info_service_pb2_grpc,
     membership_service_pb2_grpc,
 )
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
 
 RETRY_S: Final = 1.0
 """When to ask again, where it is not known who leads."""
@@ -60,8 +65,19 @@ class Gate:
 class Front:
     """The server of a controller. Made before it leads; `start` may come before that, too."""
 
-    def __init__(self, settings: ControllerSettings, operators: type, members: type) -> None:
-        """`operators` and `members` are the classes of the servicers that answer while this controller leads."""
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        operators: type,
+        members: type,
+        *,
+        tls: TlsSource | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """`operators` and `members` are the classes of the servicers that answer while this controller leads.
+
+        `tls` has its certificates; None: in plain text. `tokens` knows the holders of bearer tokens.
+        """
         self._settings = settings
         self.is_started = False
         """It listens."""
@@ -69,7 +85,14 @@ class Front:
         self.leader: Callable[[], Leader] | None = None
         """Who leads while this controller stands by; None where it does not."""
         self.server = GrpcServer(
-            "controller", host=settings.host, port=settings.port, insecure=settings.insecure, channelz=settings.channelz
+            "controller",
+            host=settings.host,
+            port=settings.port,
+            insecure=settings.insecure,
+            channelz=settings.channelz,
+            tls=tls,
+            token_port=settings.token_port,
+            tokens=tokens,
         )
         self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=self._tell_standing)
         self._operators, self._members = Gate(operators, self._refusal), Gate(members, self._refusal)

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import aclosing
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -40,6 +40,7 @@ from controller_service.shell.shift_control import ShiftControl
 from controller_service.shell.table_board import TableBoard
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
+from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
 from slotmesh.spec.rules import show
 from slotmesh.spec.wire import (
@@ -51,9 +52,13 @@ from slotmesh.spec.wire import (
     traffic_from_wire,
 )
 from slotmesh.status import to_exception
+from slotmesh.suggestions import did_you_mean
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from slotmesh.wire.sendable_text import sendable_text
+
+_MOST_NAMED: Final = 20
+"""Replicas and backends that an error names, at most."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -228,6 +233,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             deleted=plan.deleted,
         )
 
+    @names_all_mistakes
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)
         is_outdated = outdated_among(self._store.read().backends)
@@ -285,6 +291,8 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             request.replica_id,
             lambda observed, _: transitions.told_to_drain(observed, request.replica_id, "an operator asked for it"),
         )
+        revision = self._store.read().configured_at
+        AUDIT.changed(origin_of(context).who, f"replica/{request.replica_id}", revision, revision)
         return pb.DrainReplicaResponse()
 
     @names_all_mistakes
@@ -325,8 +333,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
                 await context.write(pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed))
 
     def _logs_not_found(self, name: str) -> Failure:
-        where = "there is none" if self._launches else "this controller starts none: look where they are started"
-        text = f"no output is known of a replica or a backend {show(name)!r} ({where})"
+        if self._launches:
+            known = self._logs.names()
+            those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
+            way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
+        else:
+            way_out = "; this controller starts none: look where they are started"
+        text = f"no output is known of a replica or a backend {show(name)!r}{way_out}"
         return Failure(reason=Reason.REPLICA_NOT_FOUND, message=text)
 
     def _wall_s(self, monotonic_s: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from controller_service.app import (
     SERVICERS,
@@ -42,11 +42,18 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.parent import ParentPipe, watch_parent
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
+from slotmesh.security.identity import Role
+from slotmesh.security.tokens import Tokens
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.tokens import observe_tokens
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
 
 LEADS_NO_MORE: Final = 1
 """Exit status: another controller leads, or may."""
@@ -61,11 +68,19 @@ async def serve(settings: ControllerSettings) -> int:
     with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
+        tls, tokens = settings.tls_source(Role.CONTROLLER), settings.token_verifier()
         metrics = setup_metrics(
-            "slotmesh-controller", settings.metrics_host, settings.metrics_port, otlp=metrics_target(settings)
+            "slotmesh-controller",
+            settings.metrics_host,
+            settings.metrics_port,
+            otlp=metrics_target(settings),
+            tls=tls,
+            tokens=tokens,
         )
+        if tokens is not None:
+            observe_tokens(metrics.meter, tokens)
         try:
-            return await ControllerLife(settings, metrics, stop).run()
+            return await ControllerLife(settings, metrics, stop, tls, tokens).run()
         finally:
             await metrics.aclose()
 
@@ -73,11 +88,18 @@ async def serve(settings: ControllerSettings) -> int:
 class ControllerLife:
     """From the start of a controller to its end."""
 
-    def __init__(self, settings: ControllerSettings, metrics: MetricsServer, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        metrics: MetricsServer,
+        stop: asyncio.Event,
+        tls: TlsSource | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._stop = stop
-        self.front = Front(settings, *SERVICERS)
+        self.front = Front(settings, *SERVICERS, tls=tls, tokens=tokens)
         self._tell_address: Callable[[], None] = self._announce
         metrics.look_at(lambda: self.front.server.serving, self.front.why_not_serving)
         metrics.observe_rpcs(self.front.server.rpc_times)
@@ -193,6 +215,7 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
                 log_format=settings.log_format,
                 log_level=settings.log_level,
                 orphan_timeout=settings.orphan_timeout,
+                tls=tls_flags(settings),
                 tether=tether,
             ),
             on_exit,
@@ -205,6 +228,12 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
         )
 
     return make
+
+
+def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:
+    """For replicas that this controller starts: where they find certificates of their own."""
+    flags = {"--tls-dir": settings.tls_dir, "--tls-ca": settings.tls_ca}
+    return tuple(f"{flag}={path.absolute()}" for flag, path in flags.items() if path is not None)
 
 
 async def apply_spec(spec: Path, configurator: Configurator) -> None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -48,9 +48,19 @@ class ExampleMesh:
 
 @asynccontextmanager
 async def local_mesh(
-    handler: str, *, replicas: int = 1, routers: int = 1, router_port: int = 0, controller_port: int = 0
+    handler: str,
+    *,
+    replicas: int = 1,
+    routers: int = 1,
+    router_port: int = 0,
+    controller_port: int = 0,
+    is_quiet: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ExampleMesh]:
     """Runs a handler, `MODULE:NAME`. Ports: of the first router and of the controller; 0 is any free one.
+
+    `is_quiet`: nothing is said of progress, nor of how to call a mesh that is soon gone. `env` adds to the environment
+    of all of its processes.
 
     Raises:
         CannotStart: the mesh did not get ready; it said why on stderr.
@@ -60,7 +70,9 @@ async def local_mesh(
             *(sys.executable, "-m", "examples.local_mesh", str(parent.fd)),
             *("run", handler, f"--replicas={replicas}", f"--routers={routers}"),
             *(f"--router-port={router_port}", f"--controller-port={controller_port}"),
+            *(["--quiet"] if is_quiet else []),
             stdout=PIPE,
+            env={**os.environ, **(env or {})},
             pass_fds=parent.pass_fds,
             # Ctrl-C in the terminal is this process's; the mesh is ended in order.
             start_new_session=True,

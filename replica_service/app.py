@@ -28,6 +28,7 @@ from slotmesh.handlers.own_mesh import current_source, of_process
 from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.info_servicer import InfoServicer
@@ -36,6 +37,7 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.security.identity import Role
 from slotmesh.telemetry import names
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import setup_metrics
@@ -117,12 +119,16 @@ class ReplicaApp:
         self.servicer = ReplicaServicer(self.identity, self._clock)
         self._slot_servicer = ReplicaSlotServicer(self._clock)
         self._direct_servicer = DirectServicer(self._clock)
+        self.tls = settings.tls_source(Role.REPLICA, self.identity.backend)
+        self._dialer = Dialer(self.tls)
+        """Certificates; None without TLS."""
         self.server = server or GrpcServer(
             "replica",
             host=settings.host,
             port=settings.port,
             insecure=settings.insecure,
             channelz=settings.channelz,
+            tls=self.tls,
         )
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
@@ -141,6 +147,7 @@ class ReplicaApp:
             resume_ttl_s=settings.resume_ttl.total_seconds(),
             load=load,
             clock=self._clock,
+            dialer=self._dialer,
         )
         self.is_process = False
         """Whether it has the process to itself."""
@@ -169,9 +176,11 @@ class ReplicaApp:
             settings.metrics_port,
             otlp=metrics_target(settings),
             instance=self.identity.replica_id,
+            tls=self.tls,
         )
         metrics.look_at(lambda: self.server.serving)
         metrics.observe_rpcs(self.server.rpc_times)
+        metrics.observe_spans(lambda: traces.dropped)
         try:
             await self.server.start()
             self._info.address = replica.address = settings.advertised(self.server.address)
@@ -230,6 +239,7 @@ class ReplicaApp:
             self.replica,
             Backoff(),
             orphan_timeout_s=orphan_timeout.total_seconds() if orphan_timeout is not None else None,
+            dialer=self._dialer,
         )
         self.replica.on_change = link.report_soon
         self.replica.has_controller = True

@@ -71,6 +71,10 @@ class ReplicaSettings(MemberSettings):
         """The backend that the replica belongs to."""
         return self.backend or (self.handler or "").rpartition(":")[2]
 
+    @property
+    def tls_names(self) -> tuple[str, ...]:
+        return (f"replica-{self.backend_name}", "replica")
+
     def make_replica_id(self) -> str:
         """The identity that was given, or a new one."""
         return self.replica_id or f"{self.backend_name}-{new_id(3)}"

@@ -19,6 +19,8 @@ from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.call_options.rules import option_mistake
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
+from slotmesh.security.current import caller_name, of_caller
+from slotmesh.security.limits import endpoint_refusal, slot_refusal
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import abort, to_exception
 from slotmesh.v1 import call_pb2, slot_service_pb2, slot_service_pb2_grpc
@@ -45,11 +47,12 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
         slots = self._ready()
-        if failure := reservation_mistake(request) or option_mistake(request.options) or self._misses(request):
+        failure = endpoint_refusal(request.endpoint) or reservation_mistake(request) or option_mistake(request.options)
+        if failure := failure or self._misses(request):
             await abort(context, failure)
-        wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)))
+        wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)), caller_name())
         patience_s = _patience_s(request.options, context)
-        granted = _sound(await slots.reserve(wish, patience_s, request.request_id))
+        granted = _sound(await slots.reserve(wish, patience_s, of_caller(request.request_id)))
         return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))
 
     async def RenewSlot(
@@ -57,14 +60,16 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.RenewSlotResponse:
         """Prolongs a lease."""
         slots = self._ready()
-        granted = _sound(slots.renew(_sound(self._issuer.secret_of(request.token)), _sound(ttl_of(request))))
+        secret = _sound(self._issuer.secret_of(request.token, caller_name()))
+        granted = _sound(slots.renew(secret, _sound(ttl_of(request))))
         return slot_service_pb2.RenewSlotResponse(slot=self._to_wire(granted))
 
     async def ReleaseSlot(
         self, request: slot_service_pb2.ReleaseSlotRequest, context: Context
     ) -> slot_service_pb2.ReleaseSlotResponse:
         """Gives a slot back."""
-        released = self._ready().release(_sound(self._issuer.secret_to_release(request.token)))
+        slots = self._ready()
+        released = slots.release(_sound(self._issuer.secret_to_release(request.token, caller_name())))
         return convert.released_to_wire(released)
 
     async def Dispatch(
@@ -104,7 +109,9 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         streaming: bool,
     ) -> None:
         slots = self._ready()
-        secret = _sound(self._issuer.secret_of(request.token))
+        if failure := slot_refusal(request.endpoint):
+            await abort(context, failure)
+        secret = _sound(self._issuer.secret_of(request.token, caller_name()))
         if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
             await abort(context, failure)
         patience_s = _patience_s(request.options, context)

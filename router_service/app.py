@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from router_service.config import RouterSettings, call_metadata_keys
 from router_service.core.callers import Window
@@ -19,6 +19,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.servicer import RouterServicer
 from router_service.shell.call_traces import RouterTraces
+from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
@@ -31,18 +32,23 @@ from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.table_watch import TableWatch
 from router_service.slot_servicer import RouterSlotServicer
 from router_service.tap_servicer import TapServicer
+from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.security.identity import Role
+from slotmesh.security.tokens import Tokens
 from slotmesh.telemetry import names
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
+from slotmesh.telemetry.tokens import observe_tokens
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
@@ -53,6 +59,10 @@ from slotmesh.v1 import (
 )
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
 
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
@@ -78,18 +88,18 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
     async with Supervisor(on_failure=on_failure) as tasks:
         scheduler = RouterScheduler(random.random, max_upload_bytes=settings.max_upload_bytes)
         links = LinkReport(scheduler)
+        tls, tokens = settings.tls_source(Role.ROUTER), settings.token_verifier()
+        dialer = Dialer(tls)
 
         def open_link(replica: RoutedReplica, dispatcher: Dispatcher) -> ReplicaLink:
-            link = ReplicaLink(replica, dispatcher, links, settings.router_id, clock)
+            link = ReplicaLink(replica, dispatcher, links, settings.router_id, clock, dialer)
             link.start(tasks)
             return link
 
         dispatcher = Dispatcher(scheduler, clock, open_link)
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
-        server = GrpcServer(
-            "router", host=settings.host, port=settings.port, insecure=settings.insecure, channelz=settings.channelz
-        )
+        server = _server(settings, tls, tokens)
         dispatcher.failures = FailureLog()
         traces = _traced(dispatcher, settings)
         handed = HandedMetadata(call_metadata_keys(settings.call_metadata), with_traces=traces.tracing is not None)
@@ -101,19 +111,16 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
         server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
-        info = InfoServicer(
-            info_service_pb2.SERVER_KIND_ROUTER, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS
-        )
-        server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
-        metrics = _metrics(settings)
+        info = _info(settings, server)
+        metrics = _metrics(settings, tls, tokens)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
-            metrics.look_at(lambda: server.serving)
-            metrics.observe_rpcs(server.rpc_times)
+            _observe_process(metrics, server, traces)
             await server.start()
-            info.address = servicer.address = settings.advertised(server.address)
-            hello = _hello(settings, servicer.address, metrics.address)
-            watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff())
+            own, info.address = servicer.alternates, settings.advertised(server.address)
+            own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
+            hello = _hello(settings, own, metrics.address)
+            watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff(), dialer)
             links.on_change = watch.report_soon
             dispatcher.report_load = watch.load_waits
             tasks.start(watch.run(), name="table watch")
@@ -133,6 +140,26 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             await traces.aclose()
 
 
+def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | None) -> GrpcServer:
+    return GrpcServer(
+        "router",
+        host=settings.host,
+        port=settings.port,
+        insecure=settings.insecure,
+        channelz=settings.channelz,
+        tls=tls,
+        token_port=settings.token_port,
+        tokens=tokens,
+    )
+
+
+def _info(settings: RouterSettings, server: GrpcServer) -> InfoServicer:
+    kind = info_service_pb2.SERVER_KIND_ROUTER
+    info = InfoServicer(kind, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS)
+    server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
+    return info
+
+
 def _traced(dispatcher: Dispatcher, settings: RouterSettings) -> TracingSetup:
     """Has the dispatcher make spans, where there is a collector."""
     traces = setup_tracing("slotmesh-router", settings, {names.INSTANCE: settings.router_id})
@@ -141,24 +168,38 @@ def _traced(dispatcher: Dispatcher, settings: RouterSettings) -> TracingSetup:
     return traces
 
 
-def _metrics(settings: RouterSettings) -> MetricsServer:
-    return setup_metrics(
+def _metrics(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | None) -> MetricsServer:
+    metrics = setup_metrics(
         "slotmesh-router",
         settings.metrics_host,
         settings.metrics_port,
         otlp=metrics_target(settings),
         instance=settings.router_id,
+        tls=tls,
+        tokens=tokens,
     )
+    if tokens is not None:
+        observe_tokens(metrics.meter, tokens)
+    return metrics
 
 
-def _hello(settings: RouterSettings, address: str, metrics_address: str | None) -> membership_service_pb2.RouterHello:
+def _observe_process(metrics: MetricsServer, server: GrpcServer, traces: TracingSetup) -> None:
+    metrics.look_at(lambda: server.serving)
+    metrics.observe_rpcs(server.rpc_times)
+    metrics.observe_spans(lambda: traces.dropped)
+
+
+def _hello(
+    settings: RouterSettings, own: Alternates, metrics_address: str | None
+) -> membership_service_pb2.RouterHello:
     """Who this start of the router is. `metrics_address` is None where there are no metrics."""
     return membership_service_pb2.RouterHello(
         router_id=settings.router_id,
-        address=address,
+        address=own.address,
+        token_address=own.token_address,
         version=VERSION,
         metrics_address=settings.advertised_metrics(metrics_address) if metrics_address else "",
-        incarnation=secrets.token_hex(16),
+        incarnation=new_id(),
     )
 
 

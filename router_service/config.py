@@ -11,14 +11,14 @@ from pydantic import Field, field_validator
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.config import Duration, HostPorts, Size
-from slotmesh.config.members import MemberId, MemberSettings
+from slotmesh.config.members import MemberId, TokenPortSettings
 from slotmesh.ids import new_id
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 
 _KEY: Final = re.compile(r"[a-z0-9_.-]+")
 
 
-class RouterSettings(MemberSettings):
+class RouterSettings(TokenPortSettings):
     """The router: queues calls, picks a replica, keeps order."""
 
     port: int = Field(7071, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -56,9 +56,13 @@ class RouterSettings(MemberSettings):
 
     tap_payloads: bool = Field(
         False,
-        description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Whoever"
-        " reaches the router's port may tap.",
+        description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Where "
+        "nobody is asked who they are, whoever reaches the router's port may.",
     )
+
+    @property
+    def tls_names(self) -> tuple[str, ...]:
+        return ("router",)
 
     @field_validator("call_metadata")
     @classmethod

@@ -6,29 +6,31 @@ Owner: the app registers one instance of each servicer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
 from router_service import convert
-from router_service.convert.mistakes import bad_field, opening_mistake
+from router_service.convert.mistakes import opening_mistake
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.callable import callable_methods
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.unread_results import Unread
+from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.brake import Brake
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import JSON
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.security.current import of_caller
+from slotmesh.security.limits import endpoint_refusal, known_endpoints
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -72,20 +74,21 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._turns = turns or StepQueue()
         self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
         """What all streams hold of their clients' results."""
-        self._streams: set[ClientStream] = set()
+        self._streams: dict[ClientStream, bool] = {}
+        """Those that are open, and whether their clients came by the port for tokens."""
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
         self._is_leaving = False
-        self.address = ""
-        """Where clients reach this router, once it listens: what `alternates` leaves out."""
+        self.alternates = Alternates(lambda: dispatcher.scheduler.table)
+        """Where clients can go instead."""
 
     async def drain(self, message: str, grace_s: float) -> None:
         """Asks the clients of all streams to send no more; returns when all was answered, or after the grace."""
-        leave = call_pb2.GoAway(message=message, alternates=self._alternates())
-        leave.time_left.FromNanoseconds(int(grace_s * 1e9))
         self._is_leaving = True
-        streams = list(self._streams)
-        for stream in streams:
+        streams = dict(self._streams)
+        for stream, by_token in streams.items():
+            leave = call_pb2.GoAway(message=message, alternates=self.alternates.others(by_token=by_token))
+            leave.time_left.FromNanoseconds(int(grace_s * 1e9))
             stream.say(StreamResponse(go_away=leave))
         try:
             async with asyncio.timeout(grace_s):
@@ -159,7 +162,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
         """What can be called."""
         await self._dispatcher.first_table.wait_a_while()
-        return convert.described(callable_methods(self._dispatcher.scheduler.topology, request.endpoint))
+        known = known_endpoints()
+        found = callable_methods(self._dispatcher.scheduler.topology, request.endpoint)
+        return convert.described(each for each in found if known is None or each[0] in known)
 
     @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
@@ -170,11 +175,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if opening is None:
             return
         await self._dispatcher.first_table.wait_a_while()
-        if failure := self._leaving() or opening_mistake(opening):
+        if failure := self._leaving() or opening_mistake(opening) or endpoint_refusal(opening.open.endpoint):
             await abort(context, failure)
         open_stream = opening.open
         del opening
-        session = await self._turns.take(convert.session_of(open_stream, self._window.calls))
+        session = await self._turns.take(convert.session_of(open_stream, self._window.calls, of_caller))
         if isinstance(session, Failure):
             await abort(context, session)
         if failure := self._leaving():  # that may have begun while others had their turns
@@ -193,11 +198,12 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         del open_stream  # it may have thousands of ranges
         if session is not None and (failure := self._take_over(session, stream)):
             await abort(context, failure)
-        stream.say(self._opened(in_session=session is not None))
+        by_token = self.alternates.came_by_token_port(context)
+        stream.say(self._opened(in_session=session is not None, by_token=by_token))
         self._dispatcher.attach(stream.caller, stream)
         counts = self._dispatcher.counts
         counts.streams += 1
-        self._streams.add(stream)
+        self._streams[stream] = by_token
         try:
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
         finally:
@@ -205,7 +211,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 del self._sessions[session.session_id]
                 counts.sessions = len(self._sessions)
             counts.streams -= 1
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             stream.ended()
             self._dispatcher.detach(stream.caller)
         if failure is not None:
@@ -233,6 +239,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """The options of a unary call, or what is wrong with it."""
         if not endpoint:
             return bad_field("endpoint", "is required")
+        if failure := endpoint_refusal(endpoint):
+            return failure
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))
         return convert.options_from_wire(wire)
@@ -253,23 +261,19 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """The failure of streams and calls that come after the go_away."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
-    def _opened(self, *, in_session: bool) -> StreamResponse:
+    def _opened(self, *, in_session: bool, by_token: bool) -> StreamResponse:
         table = self._dispatcher.scheduler.table
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
                 router_id=self._router_id,
                 version=VERSION,
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
-                alternates=self._alternates(),
+                alternates=self.alternates.others(by_token=by_token),
                 max_payload_bytes=self._max_payload_bytes,
                 features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=convert.roster_to_wire(table.roster.version) if in_session and table.revision else None,
             )
         )
-
-    def _alternates(self) -> Sequence[str]:
-        known = self._dispatcher.scheduler.table.router_addresses
-        return [address for address in known if address != self.address]
 
 
 async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:

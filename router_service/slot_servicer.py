@@ -16,6 +16,8 @@ from router_service.core.slots.slot import Dispatch, Release, Renew
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from slotmesh.errors import Failure
+from slotmesh.security.current import caller_name, of_caller
+from slotmesh.security.limits import endpoint_refusal, slot_refusal
 from slotmesh.slots.requests import token_of, ttl_of
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
@@ -38,10 +40,11 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
-        reservation = convert.reservation_from_wire(request)
+        reservation = endpoint_refusal(request.endpoint) or convert.reservation_from_wire(request, caller_name())
         if isinstance(reservation, Failure):
             await abort(context, reservation)
-        slot = await self._slots.reserve(context.peer(), request.endpoint, *reservation, request.request_id)
+        request_id = of_caller(request.request_id)
+        slot = await self._slots.reserve(context.peer(), request.endpoint, *reservation, request_id)
         if isinstance(slot, Failure):
             await abort(context, slot)
         return slot_service_pb2.ReserveSlotResponse(slot=convert.slot_to_wire(slot))
@@ -56,7 +59,8 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         ttl_s = ttl_of(request)
         if isinstance(ttl_s, Failure):
             await abort(context, ttl_s)
-        slot = await self._slots.renew(context.peer(), key, Renew(token=request.token, ttl_s=ttl_s))
+        op = Renew(token=request.token, ttl_s=ttl_s, identity=caller_name())
+        slot = await self._slots.renew(context.peer(), key, op)
         if isinstance(slot, Failure):
             await abort(context, slot)
         return slot_service_pb2.RenewSlotResponse(slot=convert.slot_to_wire(slot))
@@ -68,7 +72,8 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
-        released = await self._slots.release(context.peer(), key, Release(token=request.token))
+        op = Release(token=request.token, identity=caller_name())
+        released = await self._slots.release(context.peer(), key, op)
         if isinstance(released, Failure):
             await abort(context, released)
         return slot_service_pb2.ReleaseSlotResponse(ongoing=released.ongoing, max_ongoing=released.max_ongoing)
@@ -77,14 +82,14 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        key = _giver_of(request.token)
+        key = slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
         self._handed.take(context, request.options)
         options = convert.dispatch_from_wire(request, streaming=False)
         if isinstance(options, Failure):
             await abort(context, options)
-        into = Dispatch(token=request.token, endpoint=request.endpoint)
+        into = Dispatch(token=request.token, endpoint=request.endpoint, identity=caller_name())
         outcome = await self._slots.dispatch(context.peer(), key, options, request.payload, into)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
@@ -103,7 +108,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
-        key = _giver_of(request.token)
+        key = slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
         self._handed.take(context, request.options)
@@ -117,7 +122,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             )
             await context.write(response)
 
-        into = Dispatch(token=request.token, endpoint=request.endpoint)
+        into = Dispatch(token=request.token, endpoint=request.endpoint, identity=caller_name())
         failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)
         if failure is not None:
             await abort(context, failure)

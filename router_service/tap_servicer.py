@@ -18,6 +18,7 @@ from router_service.core.tapping.events import TapClosed, TapOpened
 from router_service.core.tapping.tap import CallTap
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
+from slotmesh.security.limits import payloads_refusal
 from slotmesh.status import abort
 from slotmesh.v1 import tap_service_pb2, tap_service_pb2_grpc
 
@@ -50,6 +51,8 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
         wish = tap_wish_of(request, allows_payloads=self._allows_payloads)
         if isinstance(wish, Failure):
             await abort(context, wish)
+        if request.payloads and (failure := payloads_refusal()):
+            await abort(context, failure)
         known = self._dispatcher.scheduler.topology.endpoints
         if wish.endpoint not in known:
             await abort(context, failures.no_endpoint(wish.endpoint, known))

@@ -40,6 +40,8 @@ class Reason(StrEnum):
     BAD_ARGUMENTS = "BAD_ARGUMENTS"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     DUPLICATE_CALL_ID = "DUPLICATE_CALL_ID"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
     BACKEND_IN_USE = "BACKEND_IN_USE"
     REVISION_CONFLICT = "REVISION_CONFLICT"
     APPLY_CONFLICT = "APPLY_CONFLICT"
@@ -83,6 +85,11 @@ class Failure:
     code: int | None = None
     """gRPC status number where it differs from the reason's own: a handler may choose one."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def bad_field(field: str, what: str) -> Failure:
+    """A request is refused for what one of its fields has."""
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
 
 
 class SlotmeshError(Exception):
@@ -213,6 +220,18 @@ class DuplicateCallId(InvalidArgument):
     """Call ids on a stream must strictly increase."""
 
     reason = Reason.DUPLICATE_CALL_ID
+
+
+class Unauthenticated(SlotmeshError):
+    """The server asks who its callers are: there was no credential, or one that does not hold, or no longer."""
+
+    reason = Reason.UNAUTHENTICATED
+
+
+class PermissionDenied(SlotmeshError):
+    """The caller is known, and may not do this; `metadata["role"]` names the roles of which one would do."""
+
+    reason = Reason.PERMISSION_DENIED
 
 
 class BackendInUse(SlotmeshError):

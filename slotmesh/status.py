@@ -39,6 +39,8 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.BAD_ARGUMENTS: _Code.INVALID_ARGUMENT,
         Reason.PAYLOAD_TOO_LARGE: _Code.INVALID_ARGUMENT,
         Reason.DUPLICATE_CALL_ID: _Code.INVALID_ARGUMENT,
+        Reason.UNAUTHENTICATED: _Code.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
         Reason.BACKEND_IN_USE: _Code.FAILED_PRECONDITION,
         Reason.REVISION_CONFLICT: _Code.ABORTED,
         Reason.APPLY_CONFLICT: _Code.ABORTED,
@@ -203,6 +205,14 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
     )
 
 
+def unauthenticated(message: str) -> grpc.aio.AioRpcError:
+    """The error of an rpc that was not sent, as its caller has no token to send."""
+    failure = Failure(reason=Reason.UNAUTHENTICATED, message=message, executed=Executed.NO)
+    status: Any = rpc_status.to_status(to_status(failure))
+    trailing = grpc.aio.Metadata(*status.trailing_metadata)
+    return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), trailing, details=message)
+
+
 def is_unknown_there(error: grpc.RpcError) -> bool:
     """Whether the server does not have the rpc at all: servers of slotmesh refuse with details."""
     try:
@@ -220,6 +230,8 @@ def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:
         _Code.DEADLINE_EXCEEDED: Reason.DEADLINE_RUNNING,
         _Code.UNIMPLEMENTED: Reason.NOT_IMPLEMENTED,
         _Code.RESOURCE_EXHAUSTED: Reason.PAYLOAD_TOO_LARGE,
+        _Code.UNAUTHENTICATED: Reason.UNAUTHENTICATED,
+        _Code.PERMISSION_DENIED: Reason.PERMISSION_DENIED,
     }.get(code, Reason.INTERNAL)
     executed = Executed.NO if code is _Code.UNIMPLEMENTED else Executed.UNKNOWN
     return Failure(reason=reason, message=message, executed=executed, code=_NUMBER[code])

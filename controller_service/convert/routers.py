@@ -41,9 +41,12 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     require_address("hello.address", hello.address)
     if hello.metrics_address:
         require_address("hello.metrics_address", hello.metrics_address)
+    if hello.token_address:
+        require_address("hello.token_address", hello.token_address)
     return ObservedRouter(
         router_id=hello.router_id,
         address=hello.address,
+        token_address=hello.token_address,
         metrics_address=hello.metrics_address,
         version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,

@@ -31,6 +31,7 @@ def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableD
     )
     if delta.has_other_routers:
         wire.router_addresses.addresses.extend(table.routes.router_addresses)
+        wire.router_addresses.token_addresses.extend(table.routes.router_token_addresses)
         wire.router_addresses.SetInParent()
     return wire
 

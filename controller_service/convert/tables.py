@@ -25,6 +25,7 @@ def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_s
         generation=table.generation,
         revision=table.revision,
         router_addresses=table.routes.router_addresses,
+        router_token_addresses=table.routes.router_token_addresses,
         roster_revision=roster.revision,
         departed=departures_to_wire(roster.departed),
         departed_since=roster.departed_since,

@@ -31,6 +31,8 @@ class ObservedRouter:
     address: str
     started_at: float
     """When it attached first, seconds (monotonic)."""
+    token_address: str = ""
+    """For clients that have a bearer token and no certificate; empty: none."""
     metrics_address: str = ""
     generation: str = ""
     revision: int = 0

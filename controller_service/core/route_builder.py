@@ -39,6 +39,7 @@ class RouteBuilder:
         self._backends: dict[str, _BuiltBackend] = {}
         self._endpoints: dict[str, ListedEndpoint] = {}
         self._router_addresses: tuple[str, ...] = ()
+        self._router_token_addresses: tuple[str, ...] = ()
 
     def build(self, desired: Desired, observed: Observed, *, launches: bool) -> Routes:
         """The routes that follow from the states. `launches`: whether this controller starts replicas."""
@@ -54,11 +55,15 @@ class RouteBuilder:
         addresses = tuple(sorted({router.address for router in observed.routers.values() if router.address}))
         if addresses != self._router_addresses:
             self._router_addresses = addresses
+        by_token = tuple(sorted({each.token_address for each in observed.routers.values() if each.token_address}))
+        if by_token != self._router_token_addresses:
+            self._router_token_addresses = by_token
         self._backends, self._endpoints = backends, endpoints
         return Routes(
             endpoints=tuple(endpoints.values()),
             backends=tuple(built.listed for built in backends.values()),
             router_addresses=self._router_addresses,
+            router_token_addresses=self._router_token_addresses,
         )
 
     def _endpoint(self, name: str, desired: Desired) -> ListedEndpoint:

@@ -64,6 +64,8 @@ class Routes:
     endpoints: tuple[ListedEndpoint, ...] = ()
     backends: tuple[ListedBackend, ...] = ()
     router_addresses: tuple[str, ...] = ()
+    router_token_addresses: tuple[str, ...] = ()
+    """For clients that have a bearer token and no certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

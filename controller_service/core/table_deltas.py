@@ -80,7 +80,8 @@ def find_delta(before: AnnouncedTable, after: AnnouncedTable) -> AnnouncedDelta 
         removed_endpoints=_missing(old_endpoints, [each.name for each in new.endpoints]),
         backends=tuple(each for each in backends if each is not None),
         removed_backends=_missing(old_backends, [each.settings.name for each in new.backends]),
-        has_other_routers=old.router_addresses != new.router_addresses,
+        has_other_routers=(old.router_addresses, old.router_token_addresses)
+        != (new.router_addresses, new.router_token_addresses),
         forgotten_departures=forgotten,
         departed=after.roster.departed[len(before.roster.departed) - forgotten :],
     )

@@ -33,6 +33,7 @@ from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.status import to_exception
 
@@ -201,6 +202,8 @@ class Configurator:
             except StoreWriteFailed as failed:
                 raise to_exception(not_stored(failed)) from failed
             self._tell(plan, committed.configured_at)
+            for subject in (*plan.created, *plan.updated, *plan.deleted):
+                AUDIT.changed(terms.origin.who, subject, desired.configured_at, committed.configured_at)
             return PlannedChange(committed.configured_at, plan)
         raise to_exception(
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")

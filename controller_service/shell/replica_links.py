@@ -42,6 +42,7 @@ from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.process_identity import has_ended
+from slotmesh.security.limits import backend_refusal
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
@@ -250,6 +251,9 @@ class ReplicaLinks:
     def _attach(self, hello: Hello) -> None:
         """Raises what the replica is refused with."""
         known = self._state.observed.replica(hello.replica_id)
+        for backend in (hello.backend, *([] if known is None else [known.backend])):
+            if failure := backend_refusal(backend):
+                raise to_exception(failure)
         if known is not None and known.incarnation != hello.incarnation and has_ended(known.process):
             self._state.replica_ended(known.owner, "its process has ended")
         is_heard = self._leases.is_heard(hello.replica_id)

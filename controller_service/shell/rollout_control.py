@@ -16,6 +16,7 @@ from controller_service.core.rollouts.progress import RolloutProgress, begun, sh
 from controller_service.shell.configurator import backend_not_found, not_stored
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
+from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Backend, InvalidSpec, Mistake
 from slotmesh.status import to_exception
 
@@ -61,6 +62,7 @@ class RolloutControl:
             except StoreWriteFailed as failed:
                 raise to_exception(not_stored(failed)) from failed
             self._state.wake(Key(Concern.BACKEND, name))
+            AUDIT.changed("an operator", f"rollout/{name}", desired.configured_at, desired.configured_at)
             return
 
     def _progress(self, backend: Backend) -> RolloutProgress:

@@ -78,6 +78,7 @@ async def _session(settings: argparse.Namespace, stop: asyncio.Event, reported: 
         replicas=settings.replicas,
         router_port=_port(settings.router_port, ROUTER, free=settings.once),
         controller_port=_port(settings.controller_port, CONTROLLER, free=settings.once),
+        is_quiet=settings.once,
     ) as mesh:
         _learn, held_out = await loading
         images, labels = held_out.images(), held_out.labels.tolist()

@@ -66,7 +66,7 @@ async def main(settings: argparse.Namespace) -> int:
 
 
 async def _session(settings: argparse.Namespace) -> int:
-    async with local_mesh("examples.prefill_decode.app:Prefill", replicas=2) as local:
+    async with local_mesh("examples.prefill_decode.app:Prefill", replicas=2, is_quiet=True) as local:
         await _apply(local.controller)
         tally = RequestTally()
         async with slotmesh.connect(local.router) as mesh:

@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 async def main(settings: argparse.Namespace) -> int:
     """Returns the exit status: 0 all answers were right, 1 not."""
     wrong, times_s = 0, []
-    async with local_mesh("examples.search.app:Embed") as local:
+    async with local_mesh("examples.search.app:Embed", is_quiet=True) as local:
         await _apply(local.controller)
         async with slotmesh.connect(local.router) as mesh:
             find = mesh.endpoint("Finder").find.options(timeout=30).returning(list[Found])

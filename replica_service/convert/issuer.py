@@ -1,7 +1,8 @@
 """Slots as their callers see them: under tokens that name this incarnation of this replica.
 
-Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why; what
-is told of a lease is true at the moment in which it is told.
+Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why; that
+of a slot which another identity has reserved is as unknown as one that was made up; what is told of a lease is true at
+the moment in which it is told.
 Owner: the app.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
@@ -32,6 +34,8 @@ class Issuer:
     backend: str = ""
     address: Callable[[], str] = str
     """Where callers reach this replica, once it is known."""
+    is_of_another: Callable[[bytes, str], bool] = lambda _secret, _identity: False
+    """Whether the slot with this secret was reserved by somebody else than who has this name."""
 
     def to_wire(self, slot: ReservedSlot, ongoing: int) -> slot_service_pb2.Slot:
         """A slot, and how loaded the replica is: running calls and reservations, this one included."""
@@ -47,20 +51,22 @@ class Issuer:
         put_seconds(wire.expire_time, self.clock.time_of_day() + ttl_s)
         return wire
 
-    def secret_of(self, token: str) -> bytes | Failure:
-        """The secret of a slot that this incarnation may have given."""
+    def secret_of(self, token: str, identity: str) -> bytes | Failure:
+        """The secret of a slot that this incarnation may have given to who has this name; empty: to anybody."""
         parsed = token_of(token)
         if isinstance(parsed, Failure):
             return parsed
         if parsed.replica_key == (self.replica_id, self.incarnation):
-            return parsed.secret
+            return SLOT_UNKNOWN if self.is_of_another(parsed.secret, identity) else parsed.secret
         return self._gone(parsed.replica_id)
 
-    def secret_to_release(self, token: str) -> bytes | Failure:
+    def secret_to_release(self, token: str, identity: str) -> bytes | Failure:
         """The same, for whoever wants nothing but that the slot is free: those of earlier incarnations are."""
-        secret = self.secret_of(token)
-        is_past = isinstance(secret, Failure) and secret.metadata.get("replica_id") == self.replica_id
-        return _NO_SECRET if is_past else secret
+        secret = self.secret_of(token, identity)
+        if not isinstance(secret, Failure):
+            return secret
+        is_past = secret.metadata.get("replica_id") == self.replica_id
+        return _NO_SECRET if is_past or secret is SLOT_UNKNOWN else secret
 
     def _gone(self, replica_id: str) -> Failure:
         is_same = replica_id == self.replica_id

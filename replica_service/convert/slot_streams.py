@@ -25,9 +25,11 @@ from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
-def attachment_of(wire: direct_service_pb2.AttachSlot, link: RouterPeer, issuer: Issuer) -> AttachCame | Failure:
-    """What a client hands over, or why it cannot."""
-    secret = issuer.secret_of(wire.token)
+def attachment_of(
+    wire: direct_service_pb2.AttachSlot, link: RouterPeer, issuer: Issuer, identity: str
+) -> AttachCame | Failure:
+    """What a client hands over, or why it cannot. `identity`: its name."""
+    secret = issuer.secret_of(wire.token, identity)
     ttl_s = ttl_of(wire)
     if isinstance(secret, Failure):
         return secret

@@ -109,11 +109,12 @@ def slot_ops_of(frame: replica_service_pb2.SlotOps, link: RouterPeer, issuer: Is
 
 
 def reservation_run(
-    link: RouterPeer, op_id: int, endpoint: str, ttl_s: float, now: float, deadline: float
+    link: RouterPeer, op_id: int, endpoint: str, ttl_s: float, now: float, deadline: float, identity: str = ""
 ) -> ReplicaRun:
-    """A reservation, as the scheduler takes it."""
+    """A reservation, as the scheduler takes it. `identity`: the name of who asks."""
     run = ReplicaRun(link, op_id, [b""], NO_OPTIONS, endpoint, now, deadline)
     run.lease_s = ttl_s
+    run.identity = identity
     return run
 
 
@@ -146,37 +147,40 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, n
     op_id = wire.op_id
     match wire.WhichOneof("op"):
         case "reserve":
-            return _reserve_op(wire.reserve, link, op_id, now)
+            return _reserve_op(wire.reserve, link, op_id, wire.identity, now)
         case "dispatch":
-            return _dispatch_op(wire.dispatch, link, op_id, issuer, now)
+            secret = issuer.secret_of(wire.dispatch.token, wire.identity)
+            return _dispatch_op(wire.dispatch, link, op_id, secret, now)
         case "renew":
-            secret = issuer.secret_of(wire.renew.token)
+            secret = issuer.secret_of(wire.renew.token, wire.identity)
             ttl_s = ttl_of(wire.renew)
             if isinstance(secret, Failure):
                 return RejectedOp(op_id, secret)
             return RejectedOp(op_id, ttl_s) if isinstance(ttl_s, Failure) else RenewOp(op_id, secret, ttl_s)
         case "release":
-            secret = issuer.secret_to_release(wire.release.token)
+            secret = issuer.secret_to_release(wire.release.token, wire.identity)
             return RejectedOp(op_id, secret) if isinstance(secret, Failure) else ReleaseOp(op_id, secret)
         case _:
             message = f"an operation on a slot that slotmesh {VERSION} does not know"
             return RejectedOp(op_id, Failure(reason=Reason.NOT_IMPLEMENTED, message=message))
 
 
-def _reserve_op(wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, now: float) -> SlotOp:
+def _reserve_op(
+    wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, identity: str, now: float
+) -> SlotOp:
     ttl_s = ttl_of(wire)
     if failure := reservation_mistake(wire):
         return RejectedOp(op_id, failure)
     if isinstance(ttl_s, Failure):
         return RejectedOp(op_id, ttl_s)
-    return ReserveOp(reservation_run(link, op_id, wire.endpoint, ttl_s, now, _deadline(wire.options, now)))
+    deadline = _deadline(wire.options, now)
+    return ReserveOp(reservation_run(link, op_id, wire.endpoint, ttl_s, now, deadline, identity))
 
 
 def _dispatch_op(
-    wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, issuer: Issuer, now: float
+    wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
 ) -> SlotOp:
     deadline = _deadline(wire.options, now)
-    secret = issuer.secret_of(wire.token)
     options = dispatch_mistake(wire, streaming=True) or slot_call_options(wire.options)
     if isinstance(options, Failure):
         return RejectedDispatch(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), options)

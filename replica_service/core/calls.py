@@ -130,6 +130,7 @@ class ReplicaRun:
         "failed_at",
         "first",
         "hi",
+        "identity",
         "is_split",
         "key",
         "lane",
@@ -194,14 +195,13 @@ class ReplicaRun:
         """Where it is in its link's `waiting`; unique there. Negative where it was split off another run."""
         self.awaits = False
         """Its payload is under way; it is a single call then, and does not start."""
-        self.is_split = False
-        """Calls of it may be in a run that was split off."""
+        self.is_split = False  # calls of it may be in a run that was split off
         self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
         """What is kept of its calls, where they belong to a session."""
         self.origin: RerunOrigin | None = None  # of another attempt at calls without a session
-        self.lease_s = 0.0
-        """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
+        self.lease_s, self.identity = 0.0, ""
+        """Of a reservation: the lease, and who asks. It is one call, which starts by becoming a slot. 0: it is none."""
         self.slot: ReservedSlot | None = None
         """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
         self.started_at = 0.0

@@ -31,6 +31,7 @@ from replica_service.shell.links.controller_link import MemberReport
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.handlers.own_mesh import OwnMesh
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import Supervisor
@@ -57,6 +58,7 @@ class HostedReplica:
         resume_ttl_s: float = RESUME_TTL_S,
         load: LoadHandler = load_handler,
         clock: Clock | None = None,
+        dialer: Dialer = PLAIN_TEXT,
     ) -> None:
         """`load` gives the class or function that `handler` names."""
         self.state = State.STARTING
@@ -74,7 +76,7 @@ class HostedReplica:
         self.engine: Engine | None = None
         self.handler: Any = None
         """The constructed object, or the function; None before."""
-        self.own_mesh = OwnMesh()
+        self.own_mesh = OwnMesh(dialer)
         """Of which code of the handler has clients."""
         self._handler = handler
         self._load = load

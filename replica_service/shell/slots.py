@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 
 from replica_service import convert
@@ -47,7 +48,7 @@ class Slots:
         fail: Callable[[ReplicaRun, Failure], None],
     ) -> None:
         """`fail` answers a call that fails as it is."""
-        self.issuer = issuer
+        self.issuer = replace(issuer, is_of_another=scheduler.slots.is_of_another)
         self.reservations: Counter[ReservationEnd] = Counter()
         self._scheduler = scheduler
         self._now = now

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, bad_field
 from slotmesh.v1 import router_service_pb2
 
 MAX_ENDPOINT_CHARS: Final = 1024
@@ -31,8 +31,3 @@ def opening_mistake(request: StreamRequest) -> Failure | None:
     if len(opening.features) > MAX_FEATURES:
         return bad_field("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
     return None
-
-
-def bad_field(field: str, what: str) -> Failure:
-    """A request is refused for one of its fields."""
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})

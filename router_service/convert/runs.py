@@ -17,7 +17,7 @@ from router_service.core.replicas.slicing import MethodTime
 from router_service.core.streaming.credits import CREDITS
 from slotmesh import batch_payloads
 from slotmesh.batch_payloads import count_of, mistake_of
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.id_ranges import ids_from_wire
 from slotmesh.outcome_ids import ids_of_results
 from slotmesh.status import from_wire
@@ -57,7 +57,7 @@ def result_too_large(size: int) -> Failure:
 def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Failure:
     """The call ids of a batch of `most` calls, parallel to its payloads."""
     if mistake := mistake_of(batch):
-        return _bad(*mistake)
+        return bad_field(*mistake)
     count = count_of(batch)
     if count > most:
         return Failure(
@@ -86,11 +86,13 @@ def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | 
     if not sizes:
         return batch_payloads.payloads_of(batch)
     if len(sizes) != len(batch.payloads):
-        return _bad("chunked_sizes", f"{len(sizes)} sizes for {len(batch.payloads)} payloads; they must be as many")
+        return bad_field(
+            "chunked_sizes", f"{len(sizes)} sizes for {len(batch.payloads)} payloads; they must be as many"
+        )
     payloads: list[CallPayload] = list(batch.payloads)
     for at, size in enumerate(sizes):
         if size < 0 or (size and batch.payloads[at]):
-            return _bad("chunked_sizes", f"{size} for a payload that has {len(batch.payloads[at])} bytes here")
+            return bad_field("chunked_sizes", f"{size} for a payload that has {len(batch.payloads[at])} bytes here")
         if size:
             payloads[at] = Announced(size)
     return payloads
@@ -161,7 +163,7 @@ def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[i
     """The trace contexts of the calls of a batch, by their ids, which are sound."""
     columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates)
     mistake = columns.mistake(len(ids))
-    return columns.by_id(ids) if mistake is None else _bad(*mistake)
+    return columns.by_id(ids) if mistake is None else bad_field(*mistake)
 
 
 def results_mistake(batches: Iterable[call_pb2.ResultBatch]) -> str:
@@ -224,7 +226,3 @@ def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
         each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
         for each in islice(wire.methods, MAX_METHODS)
     }
-
-
-def _bad(field: str, what: str) -> Failure:
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})

@@ -6,13 +6,13 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from router_service.convert.spans import Spans, asked_of
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.found_calls import FoundCalls
 from router_service.core.sessions.session import SessionConnection
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, bad_field
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 from slotmesh.wire.features import RESENT_ALL
@@ -26,25 +26,27 @@ _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
 def session_of(
-    opening: router_service_pb2.OpenStream, window_calls: int = 0
+    opening: router_service_pb2.OpenStream, window_calls: int = 0, of_caller: Callable[[str], str] = str
 ) -> Generator[None, None, SessionConnection | Failure | None]:
     """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is.
 
-    In steps.
+    `of_caller` tells a session from one of the same id of somebody else. In steps.
     """
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
             if getattr(opening, field):
-                return _bad(field, "is for sessions only: set session_id, or leave it")
+                return bad_field(field, "is for sessions only: set session_id, or leave it")
         return None
     if not _SESSION_ID.fullmatch(opening.session_id):
-        return _bad("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
+        return bad_field("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
     if opening.epoch < 1:
-        return _bad("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
+        return bad_field(
+            "epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}"
+        )
     if opening.epoch == 1:
         for field in ("unanswered", "rosters"):
             if getattr(opening, field):
-                return _bad(field, "there is nothing before the first connection (epoch 1)")
+                return bad_field(field, "there is nothing before the first connection (epoch 1)")
     if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
         return failure
     unanswered = Spans()
@@ -54,11 +56,15 @@ def session_of(
             yield
         for first, last in unanswered.add(opening.unanswered[at : at + STEP_RANGES]):
             if not before < first <= last <= MAX_CALL_ID:
-                return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
+                return bad_field(
+                    "unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}"
+                )
             before = last
     rosters = [*map(roster_from_wire, opening.rosters)]
     says_all = RESENT_ALL in opening.features
-    return SessionConnection(opening.session_id, opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all)
+    return SessionConnection(
+        of_caller(opening.session_id), opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all
+    )
 
 
 def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:
@@ -78,9 +84,9 @@ def first_roster_of(batch: router_service_pb2.CallBatch) -> RosterVersion | None
 
 def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:
     if (count := len(opening.unanswered)) > most_ranges:
-        return _bad("unanswered", f"at most {most_ranges} ranges, got {count}")
+        return bad_field("unanswered", f"at most {most_ranges} ranges, got {count}")
     if (count := len(opening.rosters)) > MAX_ROSTERS:
-        return _bad("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
+        return bad_field("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
     return None
 
 
@@ -105,8 +111,3 @@ def _by_session(
     sessions: Iterable[replica_service_pb2.SessionCalls],
 ) -> dict[tuple[str, int], Sequence[tuple[int, int]]]:
     return {(each.session_id, each.epoch): ranges_from_wire(each.calls) for each in sessions}
-
-
-def _bad(field: str, what: str) -> Failure:
-    name = f"open.{field}"
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{name}: {what}", metadata={"field": name})

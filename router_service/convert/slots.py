@@ -29,8 +29,13 @@ from slotmesh.wire.chunks import joined
 from slotmesh.wire_time import put_seconds, seconds_of
 
 
-def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[RouterCallOptions, Reserve] | Failure:
-    """What a reservation asks for, or what is wrong with it. Its options are for routing: a slot serves any method."""
+def reservation_from_wire(
+    wire: slot_service_pb2.ReserveSlotRequest, identity: str = ""
+) -> tuple[RouterCallOptions, Reserve] | Failure:
+    """What a reservation asks for, or what is wrong with it. Its options are for routing: a slot serves any method.
+
+    `identity`: the name of who asks.
+    """
     if failure := reservation_mistake(wire):
         return failure
     ttl_s, options = ttl_of(wire), _routing_options(wire.options)
@@ -38,7 +43,8 @@ def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[Ro
         return ttl_s
     if isinstance(options, Failure):
         return options
-    return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=frozenset(wire.excluded_replica_ids))
+    excluded = frozenset(wire.excluded_replica_ids)
+    return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=excluded, identity=identity)
 
 
 def dispatch_from_wire(
@@ -68,7 +74,7 @@ def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
 
 def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float) -> None:
     """Adds one operation to a frame for a replica."""
-    op = frame.ops.add(op_id=outgoing.op_id)
+    op = frame.ops.add(op_id=outgoing.op_id, identity=outgoing.identity)
     match outgoing:
         case OutgoingReserve():
             op.reserve.endpoint = outgoing.endpoint

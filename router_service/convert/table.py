@@ -45,6 +45,7 @@ def table_from_wire(wire: membership_service_pb2.RoutingTable, before: RoutingTa
         endpoints=endpoints,
         backends=backends,
         router_addresses=tuple(wire.router_addresses),
+        router_token_addresses=tuple(wire.router_token_addresses),
         roster=TableRoster(
             RosterVersion(wire.generation, wire.roster_revision),
             tuple(departures_from_wire(wire.departed)),
@@ -63,6 +64,7 @@ def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
         endpoints=map(_endpoint_to_wire, table.endpoints.values()),
         backends=map(_backend_to_wire, table.backends.values()),
         router_addresses=table.router_addresses,
+        router_token_addresses=table.router_token_addresses,
         roster_revision=roster.version.revision,
         departed=(
             membership_service_pb2.DepartedReplica(

@@ -45,6 +45,7 @@ def delta_from_wire(wire: membership_service_pb2.RoutingTableDelta, before: Rout
         backends=backends,
         removed_backends=wire.removed_backends,
         router_addresses=tuple(wire.router_addresses.addresses) if wire.HasField("router_addresses") else None,
+        router_token_addresses=tuple(wire.router_addresses.token_addresses),
         roster_revision=wire.roster_revision,
         departed_since=wire.departed_since,
         forgotten_departures=wire.forgotten_departures,

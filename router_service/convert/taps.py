@@ -8,7 +8,7 @@ from math import isfinite
 from google.protobuf import timestamp_pb2
 
 from router_service.core.tapping.tap import SeenCall, TapWish
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, bad_field
 from slotmesh.spec.wire import duration_to_wire
 from slotmesh.v1 import call_pb2
 from slotmesh.v1 import tap_service_pb2 as pb
@@ -23,15 +23,15 @@ def tap_wish_of(request: pb.TapCallsRequest, *, allows_payloads: bool) -> TapWis
     """What is asked for, or why it is refused."""
     share = request.sample_rate
     if not request.endpoint:
-        return _bad("endpoint", "is required")
+        return bad_field("endpoint", "is required")
     if not (isfinite(share) and 0 <= share <= 1):
-        return _bad("sample_rate", f"must be above 0, and 1 at most, is {share}")
+        return bad_field("sample_rate", f"must be above 0, and 1 at most, is {share}")
     if not 0 <= request.max_calls_per_second <= MAX_CALLS_PER_S:
-        return _bad("max_calls_per_second", f"must be 1 to {MAX_CALLS_PER_S}, is {request.max_calls_per_second}")
+        return bad_field("max_calls_per_second", f"must be 1 to {MAX_CALLS_PER_S}, is {request.max_calls_per_second}")
     if not 0 <= request.max_payload_bytes <= MAX_PAYLOAD_BYTES:
-        return _bad("max_payload_bytes", f"must be 1 to {MAX_PAYLOAD_BYTES}, is {request.max_payload_bytes}")
+        return bad_field("max_payload_bytes", f"must be 1 to {MAX_PAYLOAD_BYTES}, is {request.max_payload_bytes}")
     if request.payloads and not allows_payloads:
-        return _bad("payloads", "this router does not show payloads; who may, starts it with --tap-payloads")
+        return bad_field("payloads", "this router does not show payloads; who may, starts it with --tap-payloads")
     return TapWish(
         endpoint=request.endpoint,
         method=request.method,
@@ -67,7 +67,3 @@ def _call(call: SeenCall, ended_at: float) -> pb.TappedCall:
         result=call.result,
         content_type=call.content_type,
     )
-
-
-def _bad(field: str, what: str) -> Failure:
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})

@@ -50,6 +50,7 @@ class Caller:
     __slots__ = (
         "calls",
         "flow",
+        "knows",
         "large",
         "last_id",
         "max_value_bytes",
@@ -91,6 +92,8 @@ class Caller:
         credit."""
         self.request_id = ""
         """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
+        self.knows: frozenset[str] | None = None
+        """The endpoints of which it may hear; None: all."""
         self.max_value_bytes = max_value_bytes
         """Larger results, and larger values of handlers that yield, fail their call."""
 

@@ -141,9 +141,9 @@ def misanswered(replica: SliceHolder) -> Failure:
     )
 
 
-def no_endpoint(name: str, known: Iterable[str]) -> Failure:
-    """The table does not name the endpoint."""
-    there_is = ", ".join(sorted(known)[:8]) or "none yet"
+def no_endpoint(name: str, known: Iterable[str], shown: frozenset[str] | None = None) -> Failure:
+    """The table does not name the endpoint. `shown`: those of which the caller may hear; None: all."""
+    there_is = ", ".join(sorted(each for each in known if shown is None or each in shown)[:8]) or "none yet"
     return Failure(
         reason=Reason.ENDPOINT_NOT_FOUND,
         message=f"no endpoint is named {name!r}; there is: {there_is}",

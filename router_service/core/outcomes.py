@@ -61,7 +61,7 @@ class CallerOutcomes:
             return
         self._executed(sent, count)
         if self._taps.is_used:
-            self._taps.completed(sent, lo, count, payloads, content_type)
+            self._taps.completed(sent, lo, count, payloads, content_type, now=self.now)
         ids, begin = run.ids, sent.lo + lo
         if count != len(ids):
             ids = ids[begin : begin + count]
@@ -95,7 +95,7 @@ class CallerOutcomes:
             return
         self._executed(sent, count)
         if self._taps.is_used:
-            self._taps.completed(sent, lo, count, None)
+            self._taps.completed(sent, lo, count, None, now=self.now)
         ids, size = run.ids[begin : begin + count], nbytes_of(run.payloads, begin, begin + count)
         if run.options.streaming:
             self._out.append(DeliverDone(run.caller, ids, size))
@@ -259,7 +259,7 @@ class CallerOutcomes:
         links = replica.links if replica is not None else 0
         self._counters.failed(run, failure, count, backend)
         if self._taps.is_used:
-            self._taps.failed(run, begin, count, failure, sent)
+            self._taps.failed(run, begin, count, failure, sent, now=self.now)
         if run.options.no_reply:
             self._out.append(DeliverDone(run.caller, ids, size, replica, first, links))
         else:

@@ -38,6 +38,7 @@ class CallerBook(Protocol):
     runs: dict[RouterRun, None]
     stops: dict[str, dict[int, int]]
     max_value_bytes: int
+    knows: frozenset[str] | None
 
     def stop(self, key: str, generation: int, call_id: int) -> bool:
         """A call has failed; those after it of its key and generation are to fail, too. Returns whether it is news."""

@@ -46,7 +46,6 @@ class RouterScheduler:
         self._commands = parts.conclusions.commands
         self._timers = parts.timers
         self._outcomes = parts.outcomes
-        self._taps = parts.taps
         self.counters = parts.counters
         """To be read, by metrics."""
         self.topology = parts.topology
@@ -55,8 +54,6 @@ class RouterScheduler:
     def step(self, event: RouterEvent, now: float) -> list[RouterCommand]:
         """Something has happened: returns what is to be done, in order."""
         self._outcomes.now = now
-        if self._taps.is_used:
-            self._taps.now = now
         self._handlers[type(event)](event, now)
         return self._commands(now)
 

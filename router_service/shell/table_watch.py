@@ -24,6 +24,7 @@ from router_service.shell.load_report import load_report
 from router_service.shell.replicas.link_report import LinkReport
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.call_writer import writer_of
+from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
@@ -55,7 +56,9 @@ class TableWatch:
         dispatcher: Dispatcher,
         links: LinkReport,
         backoff: Backoff,
+        dialer: Dialer,
     ) -> None:
+        self._dialer = dialer
         self._search = ControllerSearch(controllers)
         self._terms = TermFence()
         self._hello = hello
@@ -88,7 +91,7 @@ class TableWatch:
 
     async def run(self) -> None:
         """Attaches until cancelled."""
-        async with ControllerChannels(self._search) as channels:
+        async with ControllerChannels(self._search, self._dialer) as channels:
             while True:
                 stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
                 controller, is_referred, why = self._search.current, False, ""
@@ -97,7 +100,7 @@ class TableWatch:
                     self._search.failed()
                 except grpc.aio.AioRpcError as error:
                     is_referred = channels.refused(from_rpc_error(error))
-                    why = f"{error.code().name}: {error.details()}"
+                    why = f"{error.code().name}: {channels.explained(error.details() or '')}"
                 log = _log.info if is_referred else _log.warning
                 log(
                     "controller link ended; the last routing table stays in force",

@@ -7,6 +7,7 @@ from slotmesh.client.direct import DirectLanes, DirectMethod
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
+from slotmesh.client.tls import Tls
 from slotmesh.client.values.value_stream import ValueStream
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ReservationOfAll",
     "Slot",
     "SlotMethod",
+    "Tls",
     "ValueStream",
     "connect",
 ]

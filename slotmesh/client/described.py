@@ -45,7 +45,7 @@ class DescribedEndpoints:
             try:
                 response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
             except grpc.RpcError as error:
-                failure = refusal_of(error, address)
+                failure = refusal_of(error, address, self._routers.dialer)
                 if failure.reason is Reason.NOT_IMPLEMENTED:
                     break
             else:

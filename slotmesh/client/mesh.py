@@ -22,6 +22,9 @@ from slotmesh.client.slots.reserve_all import ReservationOfAll
 from slotmesh.client.slots.terms import AllArguments, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers, parse_addresses
+from slotmesh.client.tls import Tls, dialer_of
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.security.token_source import Token
 
 _WITHOUT_ASYNCIO: Final = "without asyncio use slotmesh.connect_sync, whose calls block"
 
@@ -29,6 +32,8 @@ _WITHOUT_ASYNCIO: Final = "without asyncio use slotmesh.connect_sync, whose call
 def connect(
     addresses: str | Sequence[str],
     *,
+    tls: Tls | None = None,
+    token: Token | None = None,
     connect_timeout: float | timedelta = 10.0,
     close_grace: float | timedelta = 30.0,
 ) -> Mesh:
@@ -39,16 +44,21 @@ def connect(
 
     Args:
         addresses: where routers listen: `HOST:PORT`, several with commas between them, or a sequence.
+        tls: whose servers are trusted, and by which certificate this client is known; None: plain text.
+        token: a bearer token, or a function that gives one and is called for each rpc; it has to be quick. Only with
+            `tls`. Replicas, to which direct lanes connect, are not shown it.
         connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `async with` waits for unanswered calls; seconds or a timedelta.
 
     Raises:
-        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
+        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive; or certificates cannot be
+            used, or the token can be none, or is given without `tls`.
     """
     connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
     if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
-    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_of("close_grace", close_grace))
+    grace_s = grace_of("close_grace", close_grace)
+    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token))
 
 
 def grace_of(name: str, grace: float | timedelta) -> float:
@@ -79,10 +89,11 @@ class Mesh:
         connect_timeout_s: float,
         close_grace_s: float,
         options: ViewOptions | None = None,
+        dialer: Dialer = PLAIN_TEXT,
     ) -> None:
-        """`options` are those of its endpoints; the defaults where None."""
+        """`options` are those of its endpoints; the defaults where None. `dialer` connects."""
         self._options = options or ViewOptions()
-        self._routers = Routers(addresses)
+        self._routers = Routers(addresses, dialer)
         self._connect_timeout_s = connect_timeout_s
         self._close_grace_s = close_grace_s
         self._endpoints: dict[str, Endpoint] = {}

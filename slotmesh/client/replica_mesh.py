@@ -15,6 +15,7 @@ from typing import Final
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync.mesh import SyncMesh
+from slotmesh.runtime.channels import Dialer
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """How long calls wait where no router can be reached."""
@@ -24,8 +25,8 @@ _SHARED: Final = "this client is shared by all calls of the replica, and ends wi
 class FollowingMesh(Mesh):
     """A client that is told where the routers are."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        super().__init__(addresses, CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True))
+    def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
+        super().__init__(addresses, CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer)
 
     def follow(self, addresses: Iterable[str]) -> None:
         """These are the routers of the mesh now. May be called in any thread."""
@@ -48,8 +49,8 @@ class ReplicaMesh(FollowingMesh):
 class SyncReplicaMesh(SyncMesh):
     """What `slotmesh.mesh_sync()` gives."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        following = FollowingMesh(addresses)
+    def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
+        following = FollowingMesh(addresses, dialer)
         super().__init__(following, 0.0)
         self.follow = following.follow
         """As that of `FollowingMesh`."""

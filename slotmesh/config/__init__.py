@@ -19,12 +19,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from slotmesh.config.fields import FieldKind, FlagOnly
+from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
 from slotmesh.config.reading import Reading, SettingsError
 from slotmesh.units import (
     format_duration,
     format_size,
-    is_loopback,
     join_host_port,
     parse_duration,
     parse_host_port,
@@ -42,7 +42,6 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Size",
-    "allowed_host",
     "read_with",
 ]
 
@@ -123,9 +122,11 @@ class ServiceSettings(Settings):
     """The settings that every service of the mesh has. A service subclasses it and sets the defaults of its ports."""
 
     insecure: bool = Field(
-        False, description="Listen off loopback although there is neither encryption nor authentication."
+        False, description="Listen off loopback even without TLS, with neither encryption nor authentication."
     )
-    host: str = Field("127.0.0.1", description="Host to listen on. Others than loopback need --insecure.")
+    host: str = Field(
+        "127.0.0.1", description="Host to listen on. Others than loopback need TLS (--tls-dir), or --insecure."
+    )
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     metrics_host: str = Field("127.0.0.1", description="Host of the Prometheus endpoint.")
     metrics_port: int = Field(
@@ -168,19 +169,8 @@ class ServiceSettings(Settings):
     @field_validator("host", "metrics_host")
     @classmethod
     def _is_allowed(cls, host: str, info: ValidationInfo) -> str:
-        # Absent where it was a mistake itself, which is reported already.
-        return allowed_host(host, insecure=info.data.get("insecure", True))
-
-
-def allowed_host(host: str, *, insecure: bool) -> str:
-    """The host, unless other machines can reach it and `insecure` is not set.
-
-    Raises:
-        ValueError: it is off loopback and `insecure` is not set.
-    """
-    if insecure or is_loopback(host):
+        # Fields that are absent were mistakes themselves, which are reported already.
+        has_tls = any(info.data.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
+        if problem := start_problem(host, tls=has_tls, tokens=False, insecure=info.data.get("insecure", True)):
+            raise ValueError(problem)
         return host
-    raise ValueError(
-        f"{host} can be reached from other machines, and there is neither encryption nor authentication; use 127.0.0.1,"
-        " or allow it with --insecure (SLOTMESH_INSECURE=true) on a network you trust"
-    )

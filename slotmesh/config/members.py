@@ -13,6 +13,9 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from slotmesh.config import FieldKind, ServiceSettings, read_with
+from slotmesh.config.listening import start_problem
+from slotmesh.config.tls import TlsSettings
+from slotmesh.config.tokens import TokenSettings
 from slotmesh.units import join_host_port, parse_host_port
 
 OWN_HOSTNAME: Final = "@hostname"
@@ -50,7 +53,7 @@ Advertised = Annotated[
 """Where a process is reached. Without a port it is the one that is asked for."""
 
 
-class MemberSettings(ServiceSettings):
+class MemberSettings(ServiceSettings, TlsSettings):
     """Base of the settings of routers and replicas."""
 
     advertise: Advertised | None = Field(
@@ -86,3 +89,40 @@ class MemberSettings(ServiceSettings):
         if host not in WILDCARDS or self.advertise is None:
             return bound
         return join_host_port(_split(self.advertise)[0], port)
+
+
+class TokenPortSettings(MemberSettings, TokenSettings):
+    """Base of the settings of what clients and operators connect to: routers and controllers."""
+
+    token_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="A second port, by TLS without a certificate of the client, for who shows a bearer token; 0: a "
+        "free one. Needs TLS.",
+    )
+
+    @model_validator(mode="after")
+    def _has_tokens_for_their_port(self) -> Self:
+        if self.token_port is not None and self.tls_paths is not None and not self.accepts_tokens:
+            raise ValueError(
+                "--token-port: nobody could use it: say which tokens there are with --tokens FILE (`slotmesh token "
+                "create` makes one) or --jwt-issuer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_tls_for_tokens(self) -> Self:
+        has_port = self.token_port is not None
+        if problem := start_problem(self.host, tls=self.tls_paths is not None, tokens=has_port, insecure=self.insecure):
+            raise ValueError(f"--token-port: {problem}")
+        return self
+
+    def advertised_token(self, bound: str) -> str:
+        """Where others reach the token port that listens at `bound`: --advertise's host, on the port that is bound.
+
+        Empty where there is none.
+        """
+        if self.advertise is None or not bound:
+            return bound
+        return join_host_port(_split(self.advertise)[0], parse_host_port(bound)[1])

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from slotmesh.config.fields import default_of, expects, is_flag_only, kind_of, plain_type
+from slotmesh.config.safe_yaml import read_yaml
 from slotmesh.suggestions import did_you_mean
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
@@ -143,7 +144,7 @@ class Reading(Generic[SettingsT]):
             problem = "needs a path"
         else:
             try:
-                content = yaml.safe_load(Path(path.value).read_text(encoding="utf-8"))
+                content = read_yaml(Path(path.value).read_text(encoding="utf-8"))
             except (OSError, UnicodeError) as error:
                 problem = f"{path.value} cannot be read: {getattr(error, 'strerror', None) or error}"
             except yaml.YAMLError as error:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slotmesh.client.mesh import Mesh
     from slotmesh.client.replica_mesh import ReplicaMesh, SyncReplicaMesh
     from slotmesh.client.sync.mesh import SyncMesh
+    from slotmesh.runtime.channels import Dialer
 
 RunOnLoop = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Calls a function on the handler's event loop, and awaits there what it returns."""
@@ -56,7 +57,9 @@ class MeshSource(Protocol):
 class OwnMesh:
     """The clients of one replica's handler. A `MeshSource`."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialer: Dialer) -> None:
+        """`dialer` connects the clients."""
+        self._dialer = dialer
         self.loop: asyncio.AbstractEventLoop | None = None
         """The handler's; None before that is known."""
         self.refusal = NO_CONTROLLER
@@ -91,7 +94,7 @@ class OwnMesh:
         with self._lock:
             if self._client is None:
                 self._check()
-                self._client = _clients().ReplicaMesh(self._addresses)
+                self._client = _clients().ReplicaMesh(self._addresses, self._dialer)
             return self._client
 
     def sync_client(self) -> SyncMesh:
@@ -106,7 +109,7 @@ class OwnMesh:
         with self._lock:
             if self._sync_client is None:
                 self._check()
-                self._sync_client = _clients().SyncReplicaMesh(self._addresses)
+                self._sync_client = _clients().SyncReplicaMesh(self._addresses, self._dialer)
             return self._sync_client
 
     async def end(self, run_on_loop: RunOnLoop) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 
+from slotmesh.runtime.token_channel import TokenChannel
+from slotmesh.security.failed_handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
-from slotmesh.security.tls import TlsSource
+from slotmesh.security.token_source import TokenSource
 from slotmesh.units import join_host_port, parse_host_port
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
@@ -75,12 +77,38 @@ def server_options(*, so_reuseport: bool = False) -> Options:
     )
 
 
-class Dialer:
-    """Opens the channels of a process: in plain text, or by TLS, as whom its certificate names."""
+class ChannelTls(Protocol):
+    """What channels need of certificates. A `TlsSource` has it."""
 
-    def __init__(self, tls: TlsSource | None = None) -> None:
-        """`tls` None: in plain text."""
+    @property
+    def version(self) -> int:
+        """Changes when the certificates do."""
+
+    @property
+    def trust_domain(self) -> str:
+        """The mesh whose servers are asked for their role; empty: servers have to show a name of their address."""
+
+    @property
+    def identity(self) -> str:
+        """What the own certificate names; empty without one."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Those of now."""
+
+
+class Dialer:
+    """Opens the channels of a process: in plain text, or by TLS, as whom its certificate or its token names."""
+
+    def __init__(self, tls: ChannelTls | None = None, token: TokenSource | None = None) -> None:
+        """`tls` None: in plain text. `token`: shown to routers and controllers, never to replicas.
+
+        Raises:
+            ValueError: a token without TLS: everybody between here and the server could read and use it.
+        """
+        if token is not None and tls is None:
+            raise ValueError("a token is sent by TLS only: give the authority of the servers as well")
         self._tls = tls
+        self._token = token
 
     @property
     def version(self) -> int:
@@ -101,9 +129,27 @@ class Dialer:
         if self._tls is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
-        if domain := self._tls.current().trust_domain:
+        if domain := self._tls.trust_domain:
             options.append(("grpc.ssl_target_name_override", server_name(domain, server, backend)))
-        return grpc.aio.secure_channel(target, self._tls.channel_credentials(), options=options)
+        channel = grpc.aio.secure_channel(target, self._tls.channel_credentials(), options=options)
+        # Replicas run code of handlers: a token that they were shown could be used elsewhere.
+        if self._token is None or server is Role.REPLICA:
+            return channel
+        return TokenChannel(channel, self._token)
+
+    def explained(self, details: str, server: Role, backend: str = "") -> str:
+        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        return self.problem(details, server, backend) or details
+
+    def problem(self, details: str, server: Role, backend: str = "") -> str | None:
+        """Why no connection was made, in words with the way out; None where that is not for certificates."""
+        if self._tls is None:
+            attempt = Attempt(by_tls=False, server=server)
+        else:
+            domain = self._tls.trust_domain
+            name = server_name(domain, server, backend) if domain else ""
+            attempt = Attempt(by_tls=True, server=server, name=name, identity=self._tls.identity)
+        return handshake_problem(details, attempt)
 
 
 PLAIN_TEXT: Final = Dialer()

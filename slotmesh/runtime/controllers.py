@@ -1,6 +1,7 @@
 """The channel of a member to the controller that it tries, of several of which one leads.
 
-Invariants: one channel at a time, which stays as long as its address is the one that is tried.
+Invariants: one channel at a time, which stays as long as its address is the one that is tried, and its certificate the
+newest.
 Owner: the task that keeps up a member's stream to its controller.
 """
 
@@ -12,7 +13,9 @@ from typing import Self
 import grpc
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.runtime.current_channel import CurrentChannel
+from slotmesh.security.identity import Role
 from slotmesh.units import parse_host_port
 from slotmesh.wire.leadership import ControllerSearch
 
@@ -23,10 +26,10 @@ LEADER_FACT = "leader"
 class ControllerChannels:
     """Open as a context."""
 
-    def __init__(self, search: ControllerSearch) -> None:
+    def __init__(self, search: ControllerSearch, dialer: Dialer = PLAIN_TEXT) -> None:
         self._search = search
-        self._address = ""
-        self._channel: grpc.aio.Channel | None = None
+        self._dialer = dialer
+        self._channel: CurrentChannel | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -38,11 +41,14 @@ class ControllerChannels:
 
     async def current(self) -> grpc.aio.Channel:
         """To the controller that is tried now. The one before it is closed where that is another one."""
-        if self._channel is None or self._address != self._search.current:
+        if self._channel is None or self._channel.address != self._search.current:
             await self._close()
-            self._address = self._search.current
-            self._channel = open_channel(self._address)
-        return self._channel
+            self._channel = CurrentChannel(self._dialer, self._search.current, Role.CONTROLLER)
+        return self._channel.get()
+
+    def explained(self, details: str) -> str:
+        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        return self._dialer.explained(details, Role.CONTROLLER)
 
     def refused(self, failure: Failure) -> bool:
         """The attempt has failed. Returns whether the next one should be made at once: to the leader."""
@@ -55,7 +61,7 @@ class ControllerChannels:
     async def _close(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
-            await channel.close()
+            await channel.aclose()
 
 
 def _is_address(text: str) -> bool:

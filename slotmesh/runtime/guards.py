@@ -22,11 +22,14 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.runtime.admission import authorised
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.security.authorizer import Authorizer
+from slotmesh.security.rules import rule_of
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
 from slotmesh.wire.frame_bounds import SMALL_BYTES
@@ -45,8 +48,19 @@ class GuardedRegistration:
     of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
-    def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue, times: RpcTimes) -> None:
-        """`name` is the server whose log errors refer to. Large frames are counted in `turns`, rpcs in `times`."""
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        name: str,
+        turns: StepQueue,
+        times: RpcTimes,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """`name` is the server whose log errors refer to. Large frames are counted in `turns`, rpcs in `times`.
+
+        `authorizer` lets rpcs in; None: nobody is asked who they are.
+        """
+        self._authorizer = authorizer
         self._server = server
         self._times = times
         self._name = name
@@ -64,6 +78,11 @@ class GuardedRegistration:
             )
             for method, handler in handlers.items()
         }
+        if (authorizer := self._authorizer) is not None:
+            guarded = {
+                method: authorised(handler, rule_of(service, method), authorizer, self._times)
+                for method, handler in guarded.items()
+            }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
         if service not in self.services:
             self.services.append(service)

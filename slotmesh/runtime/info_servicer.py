@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -40,5 +42,17 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
     ) -> info_service_pb2.GetServerInfoResponse:
         info = info_service_pb2.GetServerInfoResponse(address=self.address)
         info.MergeFrom(self._info)
+        info.time.FromMicroseconds(round(time.time() * 1e6))
+        info.open_descriptors, info.max_descriptors = _descriptors()
         self._amend(info)
         return info
+
+
+def _descriptors() -> tuple[int, int]:
+    """How many are open, and may be; 0 where that is not known."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        count = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    except OSError:
+        count = 0
+    return count, 0 if limit == resource.RLIM_INFINITY else limit

@@ -1,28 +1,33 @@
 """The gRPC server of every service: options, guards, health, reflection, an honest port, an ordered stop.
 
 Purpose: a service adds its servicers and nothing else.
-Invariants: off loopback only when asked for; NOT_SERVING until `set_serving`; a port that is taken is an error, never
-shared by accident; after `stop` nothing of the server is left.
+Invariants: off loopback by TLS only, unless asked for; NOT_SERVING until `set_serving`; a port that is taken is an
+error, never shared by accident; after `stop` nothing of the server is left.
 Owner: the service's app, on one event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from slotmesh.config import SettingsError, allowed_host
+from slotmesh.config import SettingsError
+from slotmesh.config.listening import start_problem
 from slotmesh.runtime import channelz, health, reflection
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.step_queue import StepQueue
-from slotmesh.security.tls import TlsSource
+from slotmesh.security.authorizer import Authorizer, TokenVerifier
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
 
 ServicerT = TypeVar("ServicerT")
 
@@ -63,26 +68,38 @@ class GrpcServer:
         so_reuseport: bool = False,
         channelz: bool = False,
         tls: TlsSource | None = None,
+        token_port: int | None = None,
+        tokens: TokenVerifier | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
 
         `so_reuseport`: several processes share the port on purpose. `channelz`: it answers `grpc.channelz.v1`. With
-        `tls` only who has a certificate of its authorities can connect.
+        `tls` only who has a certificate of its authorities can connect, and to `token_port` who has none as well.
+        `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs in; where it is None, one that goes by
+        certificates and `tokens`. Without `tls` nobody is asked who they are.
 
         Raises:
-            SettingsError: `host` is off loopback and `insecure` is not set.
+            SettingsError: `host` is off loopback without `tls` or `insecure`; or there is `token_port` without `tls`.
         """
-        check_host(host, insecure=insecure)
+        if problem := start_problem(host, tls=tls is not None, tokens=token_port is not None, insecure=insecure):
+            raise SettingsError(f"--host: {problem}" if token_port is None else f"--token-port: {problem}")
+        if authorizer is None and tls is not None:
+            authorizer = Authorizer(tls.trust_domain, tokens)
         self._name = name
         self._host = host
         self._port = port
         self._so_reuseport = so_reuseport
         self._channelz = channelz
         self._tls = tls
+        self._token_port = token_port
+        self.authorizer = authorizer
+        """Who lets rpcs in; None where nobody is asked who they are."""
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._server: grpc.aio.Server | None = None
         self._health: health.ServerHealth | None = None
         self._bound_port = 0
+        self._bound_token_port: int | None = None
         self.turns = StepQueue()
         """For what streams bring and one step cannot deal with."""
         self.rpc_times = RpcTimes()
@@ -101,7 +118,7 @@ class GrpcServer:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
         server = grpc.aio.server(options=server_options(so_reuseport=self._so_reuseport))
-        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times)
+        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times, self.authorizer)
         for register, servicer in self._servicers:
             register(servicer, registration)
         if self._channelz:
@@ -110,22 +127,34 @@ class GrpcServer:
         state.register(registration)
         state.add(registration.services)
         reflection.register(registration.services, registration)
-        try:
-            self._bound_port = self._bind(server, join_host_port(self._host, self._port))
-        except RuntimeError as error:
-            address = join_host_port(self._host, self._port)
-            raise CannotStart(
-                f"{self._name} cannot listen on {address}: the port is in use, or the host is not one of this machine;"
-                " choose another with --port (0: any free one) or --host"
-            ) from error
+        self._bind(server)
         await server.start()
         self._server, self._health = server, state
-        _log.info("listening", server=self._name, address=self.address)
+        by_token = {} if self.token_address is None else {"token_address": self.token_address}
+        _log.info("listening", server=self._name, address=self.address, tls=self._tls is not None, **by_token)
 
-    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+    def _bind(self, server: grpc.aio.Server) -> None:
+        """Raises CannotStart."""
         if self._tls is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, self._tls.server_credentials(asks_for_certificate=True))
+            self._bound_port = self._bound("--port", self._port, server.add_insecure_port)
+            return
+        by_certificate = self._tls.server_credentials(asks_for_certificate=True)
+        self._bound_port = self._bound("--port", self._port, lambda it: server.add_secure_port(it, by_certificate))
+        if self._token_port is not None:
+            by_token = self._tls.server_credentials(asks_for_certificate=False)
+            self._bound_token_port = self._bound(
+                "--token-port", self._token_port, lambda it: server.add_secure_port(it, by_token)
+            )
+
+    def _bound(self, flag: str, port: int, bind: Callable[[str], int]) -> int:
+        address = join_host_port(self._host, port)
+        try:
+            return bind(address)
+        except RuntimeError as error:
+            raise CannotStart(
+                f"{self._name} cannot listen on {address}: the port is in use, or the host is not one of this machine;"
+                f" choose another with {flag} (0: any free one) or --host"
+            ) from error
 
     @property
     def port(self) -> int:
@@ -138,6 +167,11 @@ class GrpcServer:
     def address(self) -> str:
         """`HOST:PORT` as bound. Only after `start`."""
         return join_host_port(self._host, self.port)
+
+    @property
+    def token_address(self) -> str | None:
+        """`HOST:PORT` for who has a token and no certificate; None where there is none. Only after `start`."""
+        return None if self._bound_token_port is None else join_host_port(self._host, self._bound_token_port)
 
     @property
     def serving(self) -> bool:
@@ -164,15 +198,3 @@ class GrpcServer:
             self._health.close()
         await server.stop(grace_s)
         _log.info("stopped", server=self._name)
-
-
-def check_host(host: str, *, insecure: bool) -> None:
-    """Refuses a host that other machines can reach, unless that was asked for.
-
-    Raises:
-        SettingsError: it is off loopback and `insecure` is not set.
-    """
-    try:
-        allowed_host(host, insecure=insecure)
-    except ValueError as error:
-        raise SettingsError(f"--host: {error}") from None

@@ -71,6 +71,10 @@ class Identity:
         return Role.REPLICA in self.roles and self.backend in (None, backend)
 
 
+ANYBODY: Final = Identity(name="anybody", roles=frozenset(Role))
+"""Who calls a server without TLS, which asks nobody who they are."""
+
+
 def identity_of(uri: str, trust_domain: str) -> Identity | None:
     """Whom a certificate's URI names; None where it names nobody of this trust domain."""
     if (found := _URI.fullmatch(uri)) is None:

@@ -7,7 +7,7 @@ Pure functions of messages.
 
 from __future__ import annotations
 
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.slots.token import SlotToken, parse_token, redacted
 from slotmesh.v1 import direct_service_pb2, slot_service_pb2
@@ -23,18 +23,18 @@ _MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
 def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
     """What is wrong with a reservation, its `ttl` and what any call's options can have wrong apart."""
     if not wire.endpoint:
-        return _bad("endpoint", "is required")
+        return bad_field("endpoint", "is required")
     options = wire.options
     if options.ordering_key:
-        return _bad("options.ordering_key", "must be empty: the calls of a key are run by its owner")
+        return bad_field("options.ordering_key", "must be empty: the calls of a key are run by its owner")
     if options.stop_generation:
-        return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
+        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
-        return _bad("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
+        return bad_field("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
     if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
-        return _bad("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
+        return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
-        return _bad("excluded_replica_ids", f"replica {wire.replica_id!r} is wanted and not wanted")
+        return bad_field("excluded_replica_ids", f"replica {wire.replica_id!r} is wanted and not wanted")
     return None
 
 
@@ -47,13 +47,13 @@ def dispatch_mistake(
     """
     options = wire.options
     if options.streaming and not streaming:
-        return _bad("options.streaming", "this rpc brings one result: use DispatchStreaming")
+        return bad_field("options.streaming", "this rpc brings one result: use DispatchStreaming")
     if options.ordering_key:
-        return _bad("options.ordering_key", "must be empty: the slot has chosen the replica")
+        return bad_field("options.ordering_key", "must be empty: the slot has chosen the replica")
     if options.stop_generation:
-        return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
+        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if options.no_reply:
-        return _bad("options.no_reply", "must be false: the reply says that the slot is free again")
+        return bad_field("options.no_reply", "must be false: the reply says that the slot is free again")
     return oversized(size) if (size := len(wire.payload)) > MAX_INLINE_BYTES else None
 
 
@@ -74,20 +74,18 @@ def ttl_of(
         return DEFAULT_LEASE_S
     ttl = wire.ttl
     if ttl.nanos < 0 or ttl.nanos >= 10**9 or not 0 < ttl.seconds * 10**9 + ttl.nanos <= _MAX_LEASE_NS:
-        return _bad("ttl", f"must be more than 0, at most {MAX_LEASE_S:g} s; got {ttl.seconds} s and {ttl.nanos} ns")
+        return bad_field(
+            "ttl", f"must be more than 0, at most {MAX_LEASE_S:g} s; got {ttl.seconds} s and {ttl.nanos} ns"
+        )
     return seconds_of(ttl)
 
 
 def token_of(text: str) -> SlotToken | Failure:
     """The content of the token, or why it is none."""
     if not text:
-        return _bad("token", "is required")
+        return bad_field("token", "is required")
     token = parse_token(text)
     if token is None:
         message = f"token: {redacted(text)!r} is not a slot token: it was cut, changed or made up"
         return Failure(reason=Reason.SLOT_UNKNOWN, message=message)
     return token
-
-
-def _bad(field: str, what: str) -> Failure:
-    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})

@@ -16,6 +16,7 @@ from slotmesh.codec.json_values import struct_from_wire
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
@@ -115,6 +116,11 @@ def _read(wire: Message, settings: Mapping[str, Setting], path: str, mistakes: l
     return given
 
 
+def _nanoseconds(seconds_: float) -> int:
+    """As far as a Duration goes: what a peer sent, and nobody has judged, may be longer."""
+    return round(min(max(seconds_, -MAX_DURATION_S), MAX_DURATION_S) * 1e9)
+
+
 def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
     if value:
         getattr(wire, name).CopyFrom(struct_to_wire(value))
@@ -126,7 +132,7 @@ def _choice(setting: Setting, number: int) -> Any:
 
 
 _WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
-    SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
+    SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(_nanoseconds(value)),
     SettingKind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
     SettingKind.JSON: _write_json,
 }

@@ -26,6 +26,7 @@ DIRECTION: Final = "slotmesh.direction"
 RPC_SYSTEM: Final = "rpc.system.name"
 RPC_METHOD: Final = "rpc.method"
 RPC_STATUS: Final = "rpc.response.status_code"
+TOKEN_PROBLEM: Final = "slotmesh.token.problem"  # noqa: S105 - the name of a label
 METHOD: Final = "slotmesh.method"
 """Of metrics only as far as its values are bounded."""
 # Of spans and logs alone: values that callers choose, or of which there are many.
@@ -227,10 +228,40 @@ RPC_SERVER_CALL_DURATION = _histogram(
     "Time of rpcs from their begin to their end, by OpenTelemetry's semantic conventions; a stream is one rpc.",
     (RPC_SYSTEM, RPC_METHOD, RPC_STATUS),
 )
+PROCESS_SPANS_DROPPED = _counter(
+    "slotmesh.process.spans.dropped",
+    "{span}",
+    "Spans of a router or a replica that did not leave: too many waited, or the collector did not take them.",
+)
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",
     "s",
     "How much later than asked for a timer of the event loop ran, four times a second: what a call waits for the loop.",
+)
+
+TLS_CERTIFICATE_END = _gauge(
+    "slotmesh.tls.certificate.end", "s", "When the certificate of the process expires, in seconds since 1970."
+)
+TLS_AUTHORITY_END = _gauge(
+    "slotmesh.tls.authority.end",
+    "s",
+    "When the first of the authorities that it trusts expires, in seconds since 1970.",
+)
+TLS_RELOAD_FAILURES = _counter(
+    "slotmesh.tls.reload.failures",
+    "{reload}",
+    "Times that files of certificates changed and could not be used; those before them stay in use.",
+)
+TOKEN_REFUSALS = _counter(
+    "slotmesh.token.refusals",
+    "{token}",
+    "Bearer tokens that were not accepted, by what is wrong with them.",
+    (TOKEN_PROBLEM,),
+)
+TOKEN_RELOAD_FAILURES = _counter(
+    "slotmesh.token.reload.failures",
+    "{reload}",
+    "Times that the file of tokens or of an issuer's keys changed and could not be used; what it held before holds on.",
 )
 
 DIRECTION_IN: Final = "in"

@@ -1,6 +1,6 @@
 """The HTTP pages of a service, beside its gRPC server: its metrics, whether it lives, whether it takes work.
 
-  /metrics   for Prometheus
+  /metrics   for Prometheus; where there is TLS, for viewers: by certificate or bearer token
   /healthz   200 while the event loop turns, else 503: a process that stays so should be started again
   /readyz    200 while the server is SERVING by grpc.health.v1, else 503: it starts, stops, or cannot work now
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from slotmesh.telemetry.http_server import PEER_URIS
 from slotmesh.telemetry.instruments import on_this_loop
+from slotmesh.telemetry.page_access import PageAccess, Refusal
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -26,9 +28,10 @@ _INDEX: Final = "/metrics\n/healthz\n/readyz\n"
 class Pages:
     """A WSGI application, called in threads of its server."""
 
-    def __init__(self, metrics: WSGIApplication) -> None:
-        """`metrics` answers `/metrics`."""
+    def __init__(self, metrics: WSGIApplication, access: PageAccess | None = None) -> None:
+        """`metrics` answers `/metrics`, to those whom `access` lets; None: to everybody."""
         self._metrics = metrics
+        self._access = access
         self._look: Callable[[], bool | None] | None = None
         self._why_not: Callable[[], str] = lambda: _NOT_SERVING
 
@@ -44,7 +47,9 @@ class Pages:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         match environ.get("PATH_INFO", ""):
             case "/metrics":
-                return self._metrics(environ, start_response)
+                if (refusal := self._refusal(environ)) is None:
+                    return self._metrics(environ, start_response)
+                status, text = refusal.status, refusal.text
             case "/healthz":
                 status, text = self._health()
             case "/readyz":
@@ -54,8 +59,16 @@ class Pages:
             case _:
                 status, text = "404 Not Found", f"there are these pages:\n{_INDEX}"
         body = text.encode()
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        if status.startswith("401"):
+            headers.append(("WWW-Authenticate", "Bearer"))
+        start_response(status, headers)
         return [body]
+
+    def _refusal(self, environ: WSGIEnvironment) -> Refusal | None:
+        if self._access is None:
+            return None
+        return self._access.refusal(environ.get(PEER_URIS, ()), environ.get("HTTP_AUTHORIZATION", ""))
 
     def _health(self) -> tuple[str, str]:
         if self._look is not None and self._look() is None:

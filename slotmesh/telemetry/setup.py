@@ -9,12 +9,10 @@ Owner: the service's app.
 from __future__ import annotations
 
 import asyncio
-import socket
-import socketserver
 import threading
 from collections.abc import Callable
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -26,13 +24,28 @@ from slotmesh.config.otlp import OtlpTarget
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.telemetry.bridge import Bridge, BridgedReader
-from slotmesh.telemetry.instruments import Buckets, ReadBuckets, on_this_loop
+from slotmesh.telemetry.certificates import observe_certificates
+from slotmesh.telemetry.http_server import make_server
+from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter, on_this_loop
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.loop_lag import LoopLag
-from slotmesh.telemetry.names import INSTANCE, PROCESS_LOOP_LAG, RPC_SERVER_CALL_DURATION, SERVICE_NAME, Metric
+from slotmesh.telemetry.names import (
+    INSTANCE,
+    PROCESS_LOOP_LAG,
+    PROCESS_SPANS_DROPPED,
+    RPC_SERVER_CALL_DURATION,
+    SERVICE_NAME,
+    Metric,
+)
+from slotmesh.telemetry.page_access import PageAccess
 from slotmesh.telemetry.pages import Pages
 from slotmesh.telemetry.setup_push import PushingReader
 from slotmesh.units import join_host_port
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.authorizer import TokenVerifier
+    from slotmesh.security.tls import TlsSource
 
 _METER = "slotmesh"
 _POLL_S = 0.1
@@ -93,6 +106,10 @@ class MetricsServer:
             RPC_SERVER_CALL_DURATION, lambda: {key: Buckets.of(each) for key, each in times.by_status.items()}
         )
 
+    def observe_spans(self, read_dropped: Callable[[], int]) -> None:
+        """Exports how many spans were dropped, as this says."""
+        observe_counter(self.meter, PROCESS_SPANS_DROPPED, lambda: {(): read_dropped()})
+
     async def aclose(self) -> None:
         """Pushes once more, where metrics are pushed, and stops."""
         if self._push is not None:
@@ -119,10 +136,13 @@ def setup_metrics(
     *,
     otlp: OtlpTarget | None = None,
     instance: str = "",
+    tls: TlsSource | None = None,
+    tokens: TokenVerifier | None = None,
 ) -> MetricsServer:
     """Starts the Prometheus endpoint of a service; port 0 takes a free one, None or a negative one: there is none.
 
-    Metrics are pushed to `otlp`, where that is given, as those of this `instance`.
+    Metrics are pushed to `otlp`, where that is given, as those of this `instance`. With `tls` the endpoint is HTTPS,
+    and metrics are for viewers, by certificate or by a bearer token of which `tokens` knows the holder.
 
     Raises:
         CannotStart: the port is taken, the host is not one of this machine, or what pushes is not installed.
@@ -139,37 +159,20 @@ def setup_metrics(
     ProcessCollector(registry=registry)
     readers: list[MetricReader] = [BridgedReader(registry, bridge)] if has_page else []
     provider = MeterProvider([*readers, *([push] if push else [])], resource, shutdown_on_exit=False)
+    meter = provider.get_meter(_METER)
+    if tls is not None:
+        observe_certificates(meter, tls)
     if port is None or port < 0:
-        return MetricsServer(provider.get_meter(_METER), bridge, provider, push=push)
-    pages = Pages(make_wsgi_app(registry))
-    server_class = _Ipv6HttpServer if ":" in host else _HttpServer
+        return MetricsServer(meter, bridge, provider, push=push)
+    pages = Pages(make_wsgi_app(registry), None if tls is None else PageAccess(tls.trust_domain, tokens))
     try:
-        http = make_server(host, port, pages, server_class, _QuietHandler)
+        http = make_server(host, port, pages, tls)
     except OSError as error:
         provider.shutdown()
         raise CannotStart(
             f"{service_name} cannot serve metrics on {join_host_port(host, port)}: {error.strerror or error};"
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
-    metrics = MetricsServer(provider.get_meter(_METER), bridge, provider, http, pages, push)
-    _log.info("serving metrics", url=f"http://{metrics.address}/metrics")
+    metrics = MetricsServer(meter, bridge, provider, http, pages, push)
+    _log.info("serving metrics", url=f"{'http' if tls is None else 'https'}://{metrics.address}/metrics")
     return metrics
-
-
-class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        # The inherited way asks the name service for the host's full name, which can take seconds.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-
-class _Ipv6HttpServer(_HttpServer):
-    address_family = socket.AF_INET6
-
-
-class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - inherited
-        """A scrape is nothing to talk about."""

@@ -117,6 +117,9 @@ class GetServerInfoResponse(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CONTROLLER_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    OPEN_DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    MAX_DESCRIPTORS_FIELD_NUMBER: _builtins.int
     kind: Global___ServerKind.ValueType
     """What kind of server this is."""
     server_id: _builtins.str
@@ -127,6 +130,10 @@ class GetServerInfoResponse(_message.Message):
     """Where it says that others reach it, `HOST:PORT`."""
     incarnation: _builtins.str
     """Identity of this start of a replica, as in `Replica`; of a controller, the generation of its store. Empty for a router."""
+    open_descriptors: _builtins.int
+    """Files and sockets that its process has open. 0: not known, as from older versions, or where there is no `/proc`."""
+    max_descriptors: _builtins.int
+    """How many it may have open, at most. 0: not known, or any number."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the optional behaviours that it offers to those who call it."""
@@ -139,6 +146,10 @@ class GetServerInfoResponse(_message.Message):
     def controller(self) -> Global___ControllerStanding:
         """Of a controller: whether it leads. Unset comes from other servers, and from controllers of older versions, which lead."""
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """The time of day at the server, as it answers: what clocks are compared by. Unset from older versions."""
+
     def __init__(
         self,
         *,
@@ -150,10 +161,13 @@ class GetServerInfoResponse(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         incarnation: _builtins.str = ...,
         controller: Global___ControllerStanding | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        open_descriptors: _builtins.int = ...,
+        max_descriptors: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "server_id", b"server_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -590,6 +590,7 @@ class RouterHello(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     KNOWN_FEATURES_FIELD_NUMBER: _builtins.int
+    TOKEN_ADDRESS_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -602,6 +603,8 @@ class RouterHello(_message.Message):
     """Drawn anew at each start of the router, 32 hexadecimal digits: what it has counted begins with it. Empty comes from
     routers of older versions.
     """
+    token_address: _builtins.str
+    """Where it serves those who show a bearer token and no certificate, `HOST:PORT`. Empty means nowhere."""
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The routing table in force, if there is one: a controller that does not remember learns from it which replicas there
@@ -624,10 +627,11 @@ class RouterHello(_message.Message):
         table: Global___RoutingTable | None = ...,
         incarnation: _builtins.str = ...,
         known_features: _abc.Iterable[_builtins.str] | None = ...,
+        token_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "known_features", b"known_features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "token_address", b"token_address", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -820,6 +824,7 @@ class RoutingTable(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     ROUTER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    ROUTER_TOKEN_ADDRESSES_FIELD_NUMBER: _builtins.int
     ROSTER_REVISION_FIELD_NUMBER: _builtins.int
     DEPARTED_FIELD_NUMBER: _builtins.int
     DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
@@ -845,6 +850,10 @@ class RoutingTable(_message.Message):
         """Addresses of the mesh's routers, for clients that must go elsewhere."""
 
     @_builtins.property
+    def router_token_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The same for clients that have a bearer token and no certificate: of the routers that serve those."""
+
+    @_builtins.property
     def departed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
         """Replicas that have departed, oldest first."""
 
@@ -860,6 +869,7 @@ class RoutingTable(_message.Message):
         endpoints: _abc.Iterable[Global___EndpointRoute] | None = ...,
         backends: _abc.Iterable[Global___BackendRoute] | None = ...,
         router_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        router_token_addresses: _abc.Iterable[_builtins.str] | None = ...,
         roster_revision: _builtins.int = ...,
         departed: _abc.Iterable[Global___DepartedReplica] | None = ...,
         departed_since: _builtins.int = ...,
@@ -867,7 +877,7 @@ class RoutingTable(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -965,18 +975,24 @@ class RouterAddresses(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    TOKEN_ADDRESSES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As `router_addresses` of a routing table."""
+
+    @_builtins.property
+    def token_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As `router_token_addresses` of a routing table."""
 
     def __init__(
         self,
         *,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
+        token_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "token_addresses", b"token_addresses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
+from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 from slotmesh.v1 import slot_service_pb2 as slotmesh_dot_v1_dot_slot__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!slotmesh/v1/replica_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16slotmesh/v1/call.proto\x1a\x1eslotmesh/v1/slot_service.proto\"\x88\x03\n\x0e\x45xecuteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.OpenExecuteH\x00\x12%\n\x04runs\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.RunFrameH\x00\x12)\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x17.slotmesh.v1.CancelRunsH\x00\x12%\n\x05slots\x18\x04 \x01(\x0b\x32\x14.slotmesh.v1.SlotOpsH\x00\x12+\n\treconcile\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.ReconcileH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12#\n\x03\x61\x63k\x18\x08 \x01(\x0b\x32\x14.slotmesh.v1.AckRunsH\x00\x12&\n\x04take\x18\t \x01(\x0b\x32\x16.slotmesh.v1.TakeItemsH\x00\x42\x07\n\x05\x66rame\"}\n\x0bOpenExecute\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x11\n\tstream_id\x18\x06 \x01(\tJ\x04\x08\x04\x10\x05R\x07version\"2\n\x08RunFrame\x12&\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x15.slotmesh.v1.RunBatch\"\xce\x04\n\x08RunBatch\x12\x14\n\x0c\x66irst_run_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12\x12\n\nsession_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x10\n\x08\x63\x61ll_ids\x18\x08 \x03(\x03\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x05\x12\x11\n\tpartition\x18\n \x01(\x05\x12\x13\n\x0bowner_epoch\x18\x0b \x01(\x03\x12\x0f\n\x07recover\x18\x0c \x01(\x08\x12\x15\n\rchunked_sizes\x18\r \x03(\x03\x12\x15\n\rordering_keys\x18\x0e \x03(\t\x12\x12\n\npartitions\x18\x0f \x03(\x05\x12\x14\n\x0cowner_epochs\x18\x10 \x03(\x03\x12\x14\n\x0cvalues_ahead\x18\x11 \x01(\x05\x12\x13\n\x0b\x62ytes_ahead\x18\x12 \x01(\x03\x12\x18\n\x10origin_stream_id\x18\x13 \x01(\t\x12\x16\n\x0eorigin_run_ids\x18\x14 \x03(\x03\x12\x18\n\x10max_result_bytes\x18\x15 \x01(\x03\x12(\n\x07origins\x18\x1e \x01(\x0b\x32\x17.slotmesh.v1.RunOrigins\x12\x11\n\twaited_us\x18\x1f \x01(\x03\x12\r\n\x05\x62lock\x18  \x01(\x0c\x12\x15\n\rpayload_sizes\x18! \x01(\x0c\"q\n\nRunOrigins\x12\x0e\n\x06shadow\x18\x01 \x01(\x08\x12\x12\n\nshard_keys\x18\x02 \x03(\t\x12\x14\n\x0ctrace_starts\x18\x03 \x03(\x05\x12\x14\n\x0ctraceparents\x18\x04 \x03(\t\x12\x13\n\x0btracestates\x18\x05 \x03(\t\"F\n\nCancelRuns\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12\x14\n\x0ctell_stopped\x18\x02 \x01(\x08\"2\n\x0cLanesStopped\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"-\n\x07\x41\x63kRuns\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"+\n\x07SlotOps\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.slotmesh.v1.SlotOp\"\xe7\x01\n\x06SlotOp\x12\r\n\x05op_id\x18\x01 \x01(\x03\x12\x32\n\x07reserve\x18\x02 \x01(\x0b\x32\x1f.slotmesh.v1.ReserveSlotRequestH\x00\x12.\n\x05renew\x18\x03 \x01(\x0b\x32\x1d.slotmesh.v1.RenewSlotRequestH\x00\x12\x32\n\x07release\x18\x04 \x01(\x0b\x32\x1f.slotmesh.v1.ReleaseSlotRequestH\x00\x12\x30\n\x08\x64ispatch\x18\x05 \x01(\x0b\x32\x1c.slotmesh.v1.DispatchRequestH\x00\x42\x04\n\x02op\"`\n\x0bSlotResults\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.SlotResult\x12\'\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.Capacity\"\xa8\x01\n\nSlotResult\x12\r\n\x05op_id\x18\x01 \x01(\x03\x12!\n\x04slot\x18\x02 \x01(\x0b\x32\x11.slotmesh.v1.SlotH\x00\x12\x34\n\x08released\x18\x03 \x01(\x0b\x32 .slotmesh.v1.ReleaseSlotResponseH\x00\x12\'\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.slotmesh.v1.FailureH\x00\x42\t\n\x07outcome\"8\n\tReconcile\x12+\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\"V\n\x0cSessionCalls\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12#\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"\x9f\x01\n\nReconciled\x12)\n\x06joined\x18\x01 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12\'\n\x04kept\x18\x02 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12*\n\x07\x65victed\x18\x03 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12\x11\n\tforgotten\x18\x04 \x03(\t\"\xf8\x03\n\x0f\x45xecuteResponse\x12+\n\x07results\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12)\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.CapacityH\x00\x12+\n\x07refused\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.RunsRefusedH\x00\x12)\n\x05slots\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.SlotResultsH\x00\x12-\n\nreconciled\x18\x05 \x01(\x0b\x32\x17.slotmesh.v1.ReconciledH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12&\n\x07go_away\x18\x08 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12\x32\n\rservice_times\x18\t \x01(\x0b\x32\x19.slotmesh.v1.ServiceTimesH\x00\x12,\n\x07stopped\x18\n \x01(\x0b\x32\x19.slotmesh.v1.LanesStoppedH\x00\x12\x10\n\x08\x66\x65\x61tures\x18\x0b \x03(\t\x12\x0f\n\x07methods\x18\x14 \x03(\tB\x07\n\x05\x66rame\"8\n\x0cServiceTimes\x12(\n\x07methods\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.MethodTime\"a\n\nMethodTime\x12\x0e\n\x06method\x18\x01 \x01(\t\x12/\n\x0cservice_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbatch_size\x18\x03 \x01(\x03\"\x81\x01\n\x0bRunsRefused\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\'\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.slotmesh.v1.Capacity2Z\n\x0eReplicaService\x12H\n\x07\x45xecute\x12\x1b.slotmesh.v1.ExecuteRequest\x1a\x1c.slotmesh.v1.ExecuteResponse(\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!slotmesh/v1/replica_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\x1a\x1eslotmesh/v1/slot_service.proto\"\x88\x03\n\x0e\x45xecuteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.OpenExecuteH\x00\x12%\n\x04runs\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.RunFrameH\x00\x12)\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x17.slotmesh.v1.CancelRunsH\x00\x12%\n\x05slots\x18\x04 \x01(\x0b\x32\x14.slotmesh.v1.SlotOpsH\x00\x12+\n\treconcile\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.ReconcileH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12#\n\x03\x61\x63k\x18\x08 \x01(\x0b\x32\x14.slotmesh.v1.AckRunsH\x00\x12&\n\x04take\x18\t \x01(\x0b\x32\x16.slotmesh.v1.TakeItemsH\x00\x42\x07\n\x05\x66rame\"}\n\x0bOpenExecute\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x11\n\tstream_id\x18\x06 \x01(\tJ\x04\x08\x04\x10\x05R\x07version\"2\n\x08RunFrame\x12&\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x15.slotmesh.v1.RunBatch\"\xce\x04\n\x08RunBatch\x12\x14\n\x0c\x66irst_run_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12\x12\n\nsession_id\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x10\n\x08\x63\x61ll_ids\x18\x08 \x03(\x03\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x05\x12\x11\n\tpartition\x18\n \x01(\x05\x12\x13\n\x0bowner_epoch\x18\x0b \x01(\x03\x12\x0f\n\x07recover\x18\x0c \x01(\x08\x12\x15\n\rchunked_sizes\x18\r \x03(\x03\x12\x15\n\rordering_keys\x18\x0e \x03(\t\x12\x12\n\npartitions\x18\x0f \x03(\x05\x12\x14\n\x0cowner_epochs\x18\x10 \x03(\x03\x12\x14\n\x0cvalues_ahead\x18\x11 \x01(\x05\x12\x13\n\x0b\x62ytes_ahead\x18\x12 \x01(\x03\x12\x18\n\x10origin_stream_id\x18\x13 \x01(\t\x12\x16\n\x0eorigin_run_ids\x18\x14 \x03(\x03\x12\x18\n\x10max_result_bytes\x18\x15 \x01(\x03\x12(\n\x07origins\x18\x1e \x01(\x0b\x32\x17.slotmesh.v1.RunOrigins\x12\x11\n\twaited_us\x18\x1f \x01(\x03\x12\r\n\x05\x62lock\x18  \x01(\x0c\x12\x15\n\rpayload_sizes\x18! \x01(\x0c\"q\n\nRunOrigins\x12\x0e\n\x06shadow\x18\x01 \x01(\x08\x12\x12\n\nshard_keys\x18\x02 \x03(\t\x12\x14\n\x0ctrace_starts\x18\x03 \x03(\x05\x12\x14\n\x0ctraceparents\x18\x04 \x03(\t\x12\x13\n\x0btracestates\x18\x05 \x03(\t\"F\n\nCancelRuns\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12\x14\n\x0ctell_stopped\x18\x02 \x01(\x08\"2\n\x0cLanesStopped\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"-\n\x07\x41\x63kRuns\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"+\n\x07SlotOps\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.slotmesh.v1.SlotOp\"\xf9\x01\n\x06SlotOp\x12\r\n\x05op_id\x18\x01 \x01(\x03\x12\x32\n\x07reserve\x18\x02 \x01(\x0b\x32\x1f.slotmesh.v1.ReserveSlotRequestH\x00\x12.\n\x05renew\x18\x03 \x01(\x0b\x32\x1d.slotmesh.v1.RenewSlotRequestH\x00\x12\x32\n\x07release\x18\x04 \x01(\x0b\x32\x1f.slotmesh.v1.ReleaseSlotRequestH\x00\x12\x30\n\x08\x64ispatch\x18\x05 \x01(\x0b\x32\x1c.slotmesh.v1.DispatchRequestH\x00\x12\x10\n\x08identity\x18\x06 \x01(\tB\x04\n\x02op\"`\n\x0bSlotResults\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.SlotResult\x12\'\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.Capacity\"\xa8\x01\n\nSlotResult\x12\r\n\x05op_id\x18\x01 \x01(\x03\x12!\n\x04slot\x18\x02 \x01(\x0b\x32\x11.slotmesh.v1.SlotH\x00\x12\x34\n\x08released\x18\x03 \x01(\x0b\x32 .slotmesh.v1.ReleaseSlotResponseH\x00\x12\'\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x14.slotmesh.v1.FailureH\x00\x42\t\n\x07outcome\"8\n\tReconcile\x12+\n\x08sessions\x18\x01 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\"V\n\x0cSessionCalls\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12#\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"\x9f\x01\n\nReconciled\x12)\n\x06joined\x18\x01 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12\'\n\x04kept\x18\x02 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12*\n\x07\x65victed\x18\x03 \x03(\x0b\x32\x19.slotmesh.v1.SessionCalls\x12\x11\n\tforgotten\x18\x04 \x03(\t\"\xf8\x03\n\x0f\x45xecuteResponse\x12+\n\x07results\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12)\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x15.slotmesh.v1.CapacityH\x00\x12+\n\x07refused\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.RunsRefusedH\x00\x12)\n\x05slots\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.SlotResultsH\x00\x12-\n\nreconciled\x18\x05 \x01(\x0b\x32\x17.slotmesh.v1.ReconciledH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x12&\n\x07go_away\x18\x08 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12\x32\n\rservice_times\x18\t \x01(\x0b\x32\x19.slotmesh.v1.ServiceTimesH\x00\x12,\n\x07stopped\x18\n \x01(\x0b\x32\x19.slotmesh.v1.LanesStoppedH\x00\x12\x10\n\x08\x66\x65\x61tures\x18\x0b \x03(\t\x12\x0f\n\x07methods\x18\x14 \x03(\tB\x07\n\x05\x66rame\"8\n\x0cServiceTimes\x12(\n\x07methods\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.MethodTime\"a\n\nMethodTime\x12\x0e\n\x06method\x18\x01 \x01(\t\x12/\n\x0cservice_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbatch_size\x18\x03 \x01(\x03\"\x81\x01\n\x0bRunsRefused\x12\"\n\x04runs\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\x12%\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\'\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.slotmesh.v1.Capacity2a\n\x0eReplicaService\x12O\n\x07\x45xecute\x12\x1b.slotmesh.v1.ExecuteRequest\x1a\x1c.slotmesh.v1.ExecuteResponse\"\x05\xe2\xdb\x18\x01\x04(\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,44 +36,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.replica_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
-  _globals['_EXECUTEREQUEST']._serialized_start=139
-  _globals['_EXECUTEREQUEST']._serialized_end=531
-  _globals['_OPENEXECUTE']._serialized_start=533
-  _globals['_OPENEXECUTE']._serialized_end=658
-  _globals['_RUNFRAME']._serialized_start=660
-  _globals['_RUNFRAME']._serialized_end=710
-  _globals['_RUNBATCH']._serialized_start=713
-  _globals['_RUNBATCH']._serialized_end=1303
-  _globals['_RUNORIGINS']._serialized_start=1305
-  _globals['_RUNORIGINS']._serialized_end=1418
-  _globals['_CANCELRUNS']._serialized_start=1420
-  _globals['_CANCELRUNS']._serialized_end=1490
-  _globals['_LANESSTOPPED']._serialized_start=1492
-  _globals['_LANESSTOPPED']._serialized_end=1542
-  _globals['_ACKRUNS']._serialized_start=1544
-  _globals['_ACKRUNS']._serialized_end=1589
-  _globals['_SLOTOPS']._serialized_start=1591
-  _globals['_SLOTOPS']._serialized_end=1634
-  _globals['_SLOTOP']._serialized_start=1637
-  _globals['_SLOTOP']._serialized_end=1868
-  _globals['_SLOTRESULTS']._serialized_start=1870
-  _globals['_SLOTRESULTS']._serialized_end=1966
-  _globals['_SLOTRESULT']._serialized_start=1969
-  _globals['_SLOTRESULT']._serialized_end=2137
-  _globals['_RECONCILE']._serialized_start=2139
-  _globals['_RECONCILE']._serialized_end=2195
-  _globals['_SESSIONCALLS']._serialized_start=2197
-  _globals['_SESSIONCALLS']._serialized_end=2283
-  _globals['_RECONCILED']._serialized_start=2286
-  _globals['_RECONCILED']._serialized_end=2445
-  _globals['_EXECUTERESPONSE']._serialized_start=2448
-  _globals['_EXECUTERESPONSE']._serialized_end=2952
-  _globals['_SERVICETIMES']._serialized_start=2954
-  _globals['_SERVICETIMES']._serialized_end=3010
-  _globals['_METHODTIME']._serialized_start=3012
-  _globals['_METHODTIME']._serialized_end=3109
-  _globals['_RUNSREFUSED']._serialized_start=3112
-  _globals['_RUNSREFUSED']._serialized_end=3241
-  _globals['_REPLICASERVICE']._serialized_start=3243
-  _globals['_REPLICASERVICE']._serialized_end=3333
+  _globals['_REPLICASERVICE'].methods_by_name['Execute']._loaded_options = None
+  _globals['_REPLICASERVICE'].methods_by_name['Execute']._serialized_options = b'\342\333\030\001\004'
+  _globals['_EXECUTEREQUEST']._serialized_start=164
+  _globals['_EXECUTEREQUEST']._serialized_end=556
+  _globals['_OPENEXECUTE']._serialized_start=558
+  _globals['_OPENEXECUTE']._serialized_end=683
+  _globals['_RUNFRAME']._serialized_start=685
+  _globals['_RUNFRAME']._serialized_end=735
+  _globals['_RUNBATCH']._serialized_start=738
+  _globals['_RUNBATCH']._serialized_end=1328
+  _globals['_RUNORIGINS']._serialized_start=1330
+  _globals['_RUNORIGINS']._serialized_end=1443
+  _globals['_CANCELRUNS']._serialized_start=1445
+  _globals['_CANCELRUNS']._serialized_end=1515
+  _globals['_LANESSTOPPED']._serialized_start=1517
+  _globals['_LANESSTOPPED']._serialized_end=1567
+  _globals['_ACKRUNS']._serialized_start=1569
+  _globals['_ACKRUNS']._serialized_end=1614
+  _globals['_SLOTOPS']._serialized_start=1616
+  _globals['_SLOTOPS']._serialized_end=1659
+  _globals['_SLOTOP']._serialized_start=1662
+  _globals['_SLOTOP']._serialized_end=1911
+  _globals['_SLOTRESULTS']._serialized_start=1913
+  _globals['_SLOTRESULTS']._serialized_end=2009
+  _globals['_SLOTRESULT']._serialized_start=2012
+  _globals['_SLOTRESULT']._serialized_end=2180
+  _globals['_RECONCILE']._serialized_start=2182
+  _globals['_RECONCILE']._serialized_end=2238
+  _globals['_SESSIONCALLS']._serialized_start=2240
+  _globals['_SESSIONCALLS']._serialized_end=2326
+  _globals['_RECONCILED']._serialized_start=2329
+  _globals['_RECONCILED']._serialized_end=2488
+  _globals['_EXECUTERESPONSE']._serialized_start=2491
+  _globals['_EXECUTERESPONSE']._serialized_end=2995
+  _globals['_SERVICETIMES']._serialized_start=2997
+  _globals['_SERVICETIMES']._serialized_end=3053
+  _globals['_METHODTIME']._serialized_start=3055
+  _globals['_METHODTIME']._serialized_end=3152
+  _globals['_RUNSREFUSED']._serialized_start=3155
+  _globals['_RUNSREFUSED']._serialized_end=3284
+  _globals['_REPLICASERVICE']._serialized_start=3286
+  _globals['_REPLICASERVICE']._serialized_end=3383
 # @@protoc_insertion_point(module_scope)

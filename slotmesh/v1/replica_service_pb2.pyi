@@ -488,8 +488,13 @@ class SlotOp(_message.Message):
     RENEW_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     DISPATCH_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     op_id: _builtins.int
     """Chosen by the router; the result carries it."""
+    identity: _builtins.str
+    """The name of the identity that asks for it, as `client/alice`. A slot is known to the identity that has reserved it, and
+    to no other. Empty where routers ask nobody who they are, and for what the router does by itself.
+    """
     @_builtins.property
     def reserve(self) -> _slot_service_pb2.ReserveSlotRequest:
         """Lease a slot."""
@@ -514,10 +519,11 @@ class SlotOp(_message.Message):
         renew: _slot_service_pb2.RenewSlotRequest | None = ...,
         release: _slot_service_pb2.ReleaseSlotRequest | None = ...,
         dispatch: _slot_service_pb2.DispatchRequest | None = ...,
+        identity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["reserve", "renew", "release", "dispatch"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015

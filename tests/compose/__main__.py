@@ -12,14 +12,14 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.compose import images, own_code, scenario
+from tests.compose import by_tls, images, own_code, scenario
 from tests.compose.engine import NoEngine, answers, own_engine
-from tests.compose.project import APP, FILE, SERVICES, ComposeProject, compose_commands, history_folder
+from tests.compose.project import APP, FILE, SERVICES, TLS, ComposeProject, compose_commands, history_folder
 from tests.support.mesh import ROOT
 
 CANNOT: Final = 3
@@ -55,7 +55,9 @@ def main() -> int:
                 _say(f"compose {version}")
                 name = f"slotmesh-test-{version}"
                 asyncio.run(_run(ComposeProject(command, name, variables), folder / version))
-                asyncio.run(_run_own_code(ComposeProject(command, f"{name}-app", variables, files=(FILE, APP))))
+                asyncio.run(_run_part(own_code.run, ComposeProject(command, f"{name}-app", variables, (FILE, APP))))
+                by_certificates = ComposeProject(command, f"{name}-tls", variables, (FILE, TLS), by_tls.SERVICES)
+                asyncio.run(_run_part(by_tls.run, by_certificates))
     except NoEngine as why:
         _say(f"NOT RUN, so docker-compose.yml is not tested here: {why}")
         return 0 if arguments.where_possible else CANNOT
@@ -82,9 +84,9 @@ async def _run(project: ComposeProject, folder: Path) -> None:
         await scenario.run(project, history)
 
 
-async def _run_own_code(project: ComposeProject) -> None:
+async def _run_part(part: Callable[[ComposeProject], Awaitable[None]], project: ComposeProject) -> None:
     async with _logged(project):
-        await own_code.run(project)
+        await part(project)
 
 
 @asynccontextmanager

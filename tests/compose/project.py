@@ -18,6 +18,7 @@ COMMAND_S: Final = 180.0
 FILE: Final = ROOT / "docker-compose.yml"
 OVERRIDE: Final = ROOT / "tests" / "compose" / "override.yml"
 APP: Final = ROOT / "examples" / "compose-app" / "docker-compose.yml"
+TLS: Final = ROOT / "deploy" / "compose" / "tls.yaml"
 SERVICES: Final = ("controller", "router", "replica", "edge")
 
 

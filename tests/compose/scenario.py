@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from tests.compose.plain_client import CLIENT, call_plainly
 from tests.compose.project import ComposeProject
+from tests.e2e.session_scenarios import PATIENCE
 from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, read_history
@@ -54,7 +56,7 @@ async def run(project: ComposeProject, folder: Path) -> None:
             finally:
                 stop.set()
                 plain_results = await plain
-    history = read_history(folder)
+    history = replace(read_history(folder), patience=PATIENCE)
     _say(summary(history, f"history in {folder}"))
     _assert_survived(history, plain_results)
 

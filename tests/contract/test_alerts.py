@@ -29,8 +29,9 @@ def test_the_rules_are_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_configuration_for_compose_is_valid() -> None:
-    done = promtool("check", "config", str(FOLDER / "prometheus.yaml"))
+@pytest.mark.parametrize("name", ["prometheus.yaml", "prometheus-tls.yaml"])
+def test_the_configurations_for_compose_are_valid(name: str) -> None:
+    done = promtool("check", "config", "--syntax-only", str(FOLDER / name))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

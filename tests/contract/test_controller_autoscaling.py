@@ -105,13 +105,8 @@ async def test_what_runs_at_the_start_of_a_controller_stays(tmp_path: Path) -> N
         router = await stack.enter_async_context(FakeRouter(mesh.channel, "r"))
         await router.wait_for(lambda table: len(table.backends) == 1, "the backend")
         await router.acknowledge(loads=[load(ongoing=20)])
-        await make_ready(mesh, stack, 1)
         await mesh.wait_for_launches(4)
-        launcher = mesh.launcher
-        assert launcher is not None
-        for each in launcher.started[1:]:
-            replica = await stack.enter_async_context(FakeReplica(mesh.channel, "v1", each.replica_id))
-            await replica.report("READY")
+        await make_ready(mesh, stack, 4, attached=1)
         await router.wait_for(lambda table: len(table.backends[0].replicas) == 4, "all of them")
         killed = as_if_killed(state)
     async with running_controller(launches=True, state=killed) as mesh:

@@ -221,6 +221,10 @@ async def test_replicas_are_listed_by_backend() -> None:
             (listed,) = only.replicas
             assert (listed.incarnation, listed.address, listed.pid) == (b.incarnation, b.address, 4_711)
             assert abs(listed.start_time.ToSeconds() - time.time()) < 60
+            for request, field in (({"page_size": -1}, "page_size"), ({"page_token": "x"}, "page_token")):
+                status, reason, error = await refused(mesh.operator.ListReplicas(pb.ListReplicasRequest(**request)))
+                assert (status, reason) == ("INVALID_ARGUMENT", Reason.BAD_REQUEST)
+                assert [*violations(error)] == [field]
 
 
 @pytest.mark.asyncio

@@ -66,6 +66,7 @@ async def test_once_reports_and_ends(tmp_path: Path) -> None:
         lines = await lines_until(run, "")
         assert await run.wait_ended() == 0, run.log_text()
         await run.wait_gone()
+        assert "slotmesh call" not in run.log_text(), "how to call a mesh that is gone"
 
     report = "\n".join(lines)
     accuracy = re.search(r"^accuracy: (0\.\d{3})$", report, re.MULTILINE)
@@ -96,7 +97,8 @@ async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) 
 
 @pytest.mark.asyncio
 async def test_interrupted_before_its_report_it_takes_the_mesh_down(tmp_path: Path) -> None:
-    async with example(tmp_path, "--once", "--replicas=1", "--seconds=60") as run:
+    any_ports = ("--router-port=0", "--controller-port=0")
+    async with example(tmp_path, *any_ports, "--replicas=1", "--seconds=60") as run:
         await wait_until(lambda: "slotmesh: ready" in run.log_text(), timeout=90.0)
         run.process.send_signal(signal.SIGINT)
         assert await run.wait_ended() == 130, run.log_text()

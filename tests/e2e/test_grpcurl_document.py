@@ -13,6 +13,7 @@ from grpc_channelz.v1 import channelz_pb2
 from grpc_health.v1 import health_pb2
 
 import slotmesh.v1
+from tests.support.certificates import Authority
 from tests.support.console import Command, commands_of
 from tests.support.grpc_tools import Terminal, need_tools
 from tests.support.mesh import ROOT, MeshRun, started_mesh
@@ -20,8 +21,9 @@ from tests.support.snippets import snippets_of
 
 DOCUMENT = ROOT / "docs" / "grpcurl.md"
 SNIPPETS = snippets_of(DOCUMENT)
-CHANNELZ = "channelz"
-"""The section whose mesh has that setting."""
+CHANNELZ, BY_TLS = "channelz", "By TLS"
+OTHERS = (CHANNELZ, BY_TLS)
+"""Sections whose mesh has that setting."""
 
 
 def rpcs() -> Iterator[str]:
@@ -36,18 +38,19 @@ def rpcs() -> Iterator[str]:
     yield "grpc.health.v1.Health/List"
 
 
-def commands(*, channelz: bool) -> list[Command]:
+def commands(section: str = "") -> list[Command]:
+    """Of one of the sections of another mesh, or of all that are none."""
     return [
         command
         for snippet in SNIPPETS
-        if snippet.language == "console" and (snippet.section == CHANNELZ) == channelz
+        if snippet.language == "console" and (snippet.section if snippet.section in OTHERS else "") == section
         for command in commands_of(snippet)
     ]
 
 
-async def run_all(examples: Sequence[Command], mesh: MeshRun) -> None:
+async def run_all(examples: Sequence[Command], mesh: MeshRun, folder: Path | None = None) -> None:
     """Runs them in order. The addresses that documents have are those that servers have by default."""
-    terminal = Terminal({"localhost:7071": mesh.router_address, "localhost:7070": mesh.controller_address})
+    terminal = Terminal({"localhost:7071": mesh.router_address, "localhost:7070": mesh.controller_address}, folder)
     for command in examples:
         output = await terminal.run(command)
         assert command.explains(output), f"{command.place}: {command.text}\nprints\n{output}\nand not\n{command.shown}"
@@ -55,7 +58,7 @@ async def run_all(examples: Sequence[Command], mesh: MeshRun) -> None:
 
 @pytest.mark.parametrize("rpc", sorted(set(rpcs())))
 def test_every_rpc_has_an_example(rpc: str) -> None:
-    everything = [*commands(channelz=False), *commands(channelz=True)]
+    everything = [*commands(), *commands(CHANNELZ)]
     service, _, method = rpc.partition("/")
     wanted = re.compile(rf"grpcurl [^|]*{re.escape(service)}/{method}\b", re.DOTALL)
     assert any(wanted.match(each.text) and each.shown for each in everything), (
@@ -65,18 +68,20 @@ def test_every_rpc_has_an_example(rpc: str) -> None:
 
 def test_everything_that_is_shown_is_run() -> None:
     assert {each.language for each in SNIPPETS} == {"python", "console"}
-    assert all(each.shown for each in (*commands(channelz=False), *commands(channelz=True)))
+    assert all(each.shown for section in ("", *OTHERS) for each in commands(section))
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("channelz", [False, True], ids=["plain", "channelz"])
-async def test_each_example_prints_what_the_document_says(channelz: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("section", ["", *OTHERS])
+async def test_each_example_prints_what_the_document_says(section: str, tmp_path: Path) -> None:
     need_tools()
     (handler,) = (each.text for each in SNIPPETS if each.language == "python")
     (tmp_path / "greeter.py").write_text(handler, "utf-8")
-    environment = {"SLOTMESH_CHANNELZ": "true" if channelz else "false"}
-    async with started_mesh("greeter:Greeter", cwd=tmp_path, env=environment) as mesh:
-        await run_all(commands(channelz=channelz), mesh)
+    environment = {"SLOTMESH_CHANNELZ": "true" if section == CHANNELZ else "false"}
+    certificates = Authority(tmp_path / "certs", "slotmesh.local").whole_mesh()
+    flags = [f"--tls-dir={certificates}"] if section == BY_TLS else []
+    async with started_mesh("greeter:Greeter", cwd=tmp_path, env=environment, flags=flags) as mesh:
+        await run_all(commands(section), mesh, tmp_path)
 
 
 @pytest.mark.asyncio

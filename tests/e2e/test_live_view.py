@@ -114,3 +114,28 @@ async def test_tap_shows_each_call_once() -> None:
             assert {line["reason"] for line in mine if line["method"] == "fail"} == {"HANDLER_ERROR"}
             assert {line["outcome"] for line in mine if line["method"] == "double"} == {"completed"}
         assert not any("payload" in line or "result" in line for line in lines)
+
+
+async def test_a_wrong_method_is_told_and_sigterm_leaves_the_summary() -> None:
+    async with started_mesh("tests.e2e.handlers:Gallery") as mesh:
+        arguments = ("tap", "Gallery", "--method", "dubble", "--address", mesh.controller_address)
+        tap = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "slotmesh.cli", *arguments, stdout=PIPE, stderr=PIPE
+        )
+        try:
+            assert tap.stderr is not None
+            async with asyncio.timeout(60.0):
+                told = [(await tap.stderr.readline()).decode() for _ in range(2)]
+                tap.terminate()
+                _, err = await tap.communicate()
+        finally:
+            if tap.returncode is None:
+                tap.kill()
+                await tap.wait()
+        assert told[1] == "slotmesh: Gallery has no method dubble now; did you mean double?\n"
+        assert (tap.returncode, err.decode()) == (143, "slotmesh: 0 calls shown, 0 dropped\n")
+
+        wrong = ("bench", "Gallery", "dubble", "--duration", "1s", "--address", mesh.router_addresses[0])
+        said = await slotmesh(*wrong)
+        assert (said.status, said.out) == (1, "")
+        assert said.err.startswith("NOT_FOUND/METHOD_NOT_FOUND: ")

@@ -86,7 +86,7 @@ async def run_typed(each: Typed, folder: Path) -> str:
 
 def provide(folder: Path, addresses: Mapping[str, str]) -> None:
     """Makes `slotmesh` and `python` in `folder/bin`: those of the tests; `addresses` has `router` and `controller`."""
-    (folder / "bin").mkdir()
+    (folder / "bin").mkdir(exist_ok=True)
     cases = f"case $1 in {'|'.join(OF_ROUTERS)}) at={addresses['router']};; *) at={addresses['controller']};; esac"
     run = f'exec "{sys.executable}" -m slotmesh.cli "$@"'
     texts = {

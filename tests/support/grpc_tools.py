@@ -7,6 +7,7 @@ import os
 import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -29,8 +30,9 @@ def need_tools() -> None:
 class Terminal:
     """Runs commands of a document, which may use values of earlier answers: `$REPLICA_ID` is the newest `replicaId`."""
 
-    def __init__(self, addresses: Mapping[str, str]) -> None:
-        """`addresses`: where the document's addresses are, as `localhost:7071`."""
+    def __init__(self, addresses: Mapping[str, str], folder: Path | None = None) -> None:
+        """`addresses`: where the document's addresses are, as `localhost:7071`. `folder`: where its files are."""
+        self._folder = folder
         self._addresses = addresses
         self._values: dict[str, str] = {}
 
@@ -41,7 +43,7 @@ class Terminal:
             text = text.replace(shown, real)
         environment = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}", **self._values}
         shell = await asyncio.create_subprocess_exec(
-            "bash", "-u", "-c", text, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment
+            "bash", "-u", "-c", text, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, cwd=self._folder
         )
         try:
             async with asyncio.timeout(_TIMEOUT_S):

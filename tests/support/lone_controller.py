@@ -67,13 +67,14 @@ class LoneController:
     async def ready(self, count: int, *, without: str = "", timeout: float = START_S) -> dict[str, int]:
         """Process ids of the ready replicas, by id, once there are that many, none of them `without`.
 
-        The router has a link to each.
+        The router is attached, and has a link to each.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             members = await self.members()
             ready = members.ready()
-            is_linked = all(ready <= router.linked_replica_ids for router in members.routers)
+            # While no router is attached, none has a table: a controller that dies now leaves one without any.
+            is_linked = bool(members.routers) and all(ready <= it.linked_replica_ids for it in members.routers)
             if len(ready) == count and without not in ready and is_linked:
                 return {it.replica_id: it.pid for it in members.replicas if it.replica_id in ready}
             assert asyncio.get_running_loop().time() < deadline, f"within {timeout} s: {members}\n{self.log_text()}"

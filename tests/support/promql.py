@@ -20,6 +20,7 @@ from slotmesh.telemetry.names import Metric, MetricKind, prometheus_name
 LANGUAGE: Final = frozenset(
     (
         *(
+            "absent",
             "and",
             "avg",
             "bool",
@@ -31,7 +32,7 @@ LANGUAGE: Final = frozenset(
             "ignoring",
             "increase",
         ),
-        *("max", "min", "offset", "on", "or", "rate", "sum", "unless", "without"),
+        *("max", "min", "offset", "on", "or", "rate", "sum", "time", "unless", "without"),
     )
 )
 OF_TARGETS: Final = frozenset({"job", "instance"})

@@ -15,7 +15,8 @@ import grpc
 from controller_service.config import ControllerSettings
 from controller_service.serving import ControllerLife
 from controller_service.store.sqlite.state_lock import lock_path
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.security.identity import Role
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.telemetry.setup import setup_metrics
@@ -30,14 +31,16 @@ from tests.support.wait import wait_until
 class LivingController:
     """One controller, whose replicas attach by themselves. Members need not report: their leases are long."""
 
-    def __init__(self, state: Path, **settings: Any) -> None:
+    def __init__(self, state: Path, dialer: Dialer = PLAIN_TEXT, **settings: Any) -> None:
+        """`dialer` connects the operator of the test."""
+        self._dialer = dialer
         self._stack = AsyncExitStack()
         told = {"port": 0, "metrics_port": -1, "launcher": "external", "lease": "60s", "dead_after": "60s", **settings}
         self.settings = ControllerSettings.model_validate({"state": str(state), **told})
         self.stop = asyncio.Event()
         self.metrics = setup_metrics("slotmesh-controller", port=self.settings.metrics_port)
         self._stack.callback(self.metrics.shutdown)
-        self.life = ControllerLife(self.settings, self.metrics, self.stop)
+        self.life = ControllerLife(self.settings, self.metrics, self.stop, self.settings.tls_source(Role.CONTROLLER))
         self.running = asyncio.ensure_future(self.life.run())
 
     async def __aenter__(self) -> Self:
@@ -46,7 +49,9 @@ class LivingController:
         if self.running.done():
             self.running.result()
         self.address = self.life.front.server.address
-        self.channel: grpc.aio.Channel = await self._stack.enter_async_context(open_channel(self.address))
+        self.channel: grpc.aio.Channel = await self._stack.enter_async_context(
+            self._dialer.open(self.address, Role.CONTROLLER)
+        )
         self.operator: Any = ControllerServiceStub(self.channel)
         self.info: Any = InfoServiceStub(self.channel)
         return self

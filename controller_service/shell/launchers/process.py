@@ -48,11 +48,12 @@ def replica_command(
     log_format: str,
     log_level: str,
     orphan_timeout: timedelta,
+    tls: Sequence[str] = (),
     tether: int | None = None,
 ) -> CommandOf:
     """The command lines of replicas that attach to whichever of these controllers, `HOST:PORT`, leads then.
 
-    `tether`: the descriptor of a pipe whose end ends them.
+    `tls`: flags that say where their certificates are. `tether`: the descriptor of a pipe whose end ends them.
     """
 
     def command(replica_id: str, order: LaunchOrder) -> Sequence[str]:
@@ -68,11 +69,17 @@ def replica_command(
             f"--orphan-timeout={format_duration(orphan_timeout)}",
             "--port=0",
             "--metrics-port=0",
+            *tls,
             f"--log-format={log_format}",
             f"--log-level={log_level}",
         ]
 
     return command
+
+
+def _inherited_environment() -> dict[str, str]:
+    """That of the controller, but for what is said of its own certificate."""
+    return {name: value for name, value in os.environ.items() if name not in ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY")}
 
 
 class ProcessLauncher:
@@ -191,7 +198,7 @@ class ProcessLauncher:
                 pass_fds=self._inherited,
                 start_new_session=True,
                 # What a handler prints is in the file when it has printed it.
-                env={"PYTHONUNBUFFERED": "1", **os.environ},
+                env={"PYTHONUNBUFFERED": "1", **_inherited_environment()},
             )
         except OSError as error:
             self._directory.remove(replica_id)

@@ -112,6 +112,10 @@ class LogBook:
         """Whether it has lines of a replica, or of replicas of a backend, of this name."""
         return any(True for _ in self._named(name))
 
+    def names(self) -> list[str]:
+        """What `read` knows: backends, then replicas."""
+        return [*sorted({entry.backend for entry in self._entries.values()}), *sorted(self._entries)]
+
     async def read(self, name: str, *, count: int, follow: bool) -> AsyncGenerator[LogPage, None]:
         """The newest `count` lines of a replica, or of each of a backend's, and with `follow` all that come.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from controller_service.store.documents import BadDocument
 from controller_service.store.sqlite.refusals import StateRefused
 from controller_service.store.sqlite.state_file import create_file, read_file
 from controller_service.store.state_document import export_state, import_state
+from slotmesh.ids import new_id
 
 REFUSED = 1
 """Exit status: the file cannot be used, and stderr says why."""
@@ -36,7 +36,7 @@ def import_into(state: str, document: str) -> int:
     try:
         text = sys.stdin.buffer.read() if document == _STDIN else Path(document).read_bytes()
         desired = import_state(text, epoch_floor=int(time.time() * 1e3))
-        create_file(Path(state), secrets.token_hex(16), desired)
+        create_file(Path(state), new_id(), desired)
     except BadDocument as mistake:
         sys.stderr.write(f"{document}: {mistake}\n")
         return REFUSED

@@ -10,12 +10,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from controller_service.store.sqlite.refusals import refused
+from slotmesh.ids import new_id
 
 MOST_READ: Final = 16
 """Standbys that members are told of."""
@@ -34,7 +34,7 @@ class StandbyNote:
     @classmethod
     def write(cls, state: Path, address: str) -> StandbyNote:
         """`address` is where others reach this controller; empty: nobody knows. Raises StateRefused."""
-        path = state.with_name(f"{state.name}{_INFIX}{secrets.token_hex(8)}")
+        path = state.with_name(f"{state.name}{_INFIX}{new_id(8)}")
         unfinished = path.with_name(f"{path.name}{_UNFINISHED}")
         try:
             descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

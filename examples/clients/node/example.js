@@ -1,8 +1,13 @@
 // Against the mesh of `make run`: node examples/clients/node/example.js [HOST:PORT]
+//
+// By TLS with --tls-dir DIR (and --name client-alice), or --tls-ca, --tls-cert and --tls-key; SLOTMESH_TLS_DIR and so on
+// say the same. With a token by SLOTMESH_TOKEN, or --token-file.
 
+import { connectionOf } from './flags.js';
 import { connect, SlotmeshError } from './lib/index.js';
 
-const mesh = connect(process.argv[2] ?? '127.0.0.1:7071');
+const { address, options } = connectionOf(process.argv.slice(2), process.env);
+const mesh = connect(address, options);
 const digits = mesh.endpoint('Digits');
 
 console.log('runs', await digits.call('info'));

@@ -36,9 +36,9 @@ class ReservedSlotCalls:
         self.vacated: list[ReservedSlot] = []
         """Slots whose calls have ended since the last step."""
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot:
-        """A new slot, whose lease begins."""
-        slot = self.table.grant(secret, endpoint, lease_s, now)
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str) -> ReservedSlot:
+        """A new slot, whose lease begins, of whoever has this name."""
+        slot = self.table.grant(secret, endpoint, lease_s, now, identity)
         self.due = min(self.due, slot.expires_at)
         return slot
 

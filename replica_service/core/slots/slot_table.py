@@ -61,15 +61,18 @@ class ReservedSlot:
         "forget_at",
         "granted_at",
         "holder",
+        "identity",
         "lease_s",
         "number",
         "secret",
         "state",
     )
 
-    def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
+    def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float, identity: str = "") -> None:
         self.secret = secret
-        """A caller that has it may use the slot."""
+        """A caller that has it may use the slot, if it is the one that has reserved it."""
+        self.identity = identity
+        """The name of that one; empty where nobody was asked who they are."""
         self.endpoint = endpoint
         """What was reserved for calls of this endpoint serves no other."""
         self.state = SlotState.RESERVED
@@ -140,7 +143,7 @@ class SlotTable:
 
     # -- what is asked for -----------------------------------------------------------------------------------------
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot:
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float, identity: str = "") -> ReservedSlot:
         """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
 
         Raises:
@@ -150,10 +153,16 @@ class SlotTable:
             raise ValueError("a secret was drawn twice")
         if not lease_s > 0:
             raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
-        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
+        until = now + min(lease_s, MAX_LEASE_S)
+        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, until, identity)
         self.granted += 1
         self._leases.put_off(slot.expires_at, slot)
         return slot
+
+    def is_of_another(self, secret: bytes, identity: str) -> bool:
+        """Whether somebody else has reserved the slot than who has this name. Without a name it is a router's own."""
+        slot = self._by_secret.get(secret)
+        return slot is not None and bool(identity) and slot.identity not in ("", identity)
 
     def renew(self, secret: bytes, lease_s: float, now: float) -> ReservedSlot | Failure:
         """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""

@@ -197,7 +197,7 @@ class Starting:
     def _lease(self, run: ReplicaRun, now: float) -> None:
         """The turn of a reservation has come: its permit passes to the table."""
         permits = self._permits
-        slot = self._slots.grant(self._new_secret(), run.endpoint, run.lease_s, now)
+        slot = self._slots.grant(self._new_secret(), run.endpoint, run.lease_s, now, run.identity)
         run.lo = run.hi
         permits.waiting -= 1
         permits.in_use += 1

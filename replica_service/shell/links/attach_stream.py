@@ -18,7 +18,7 @@ import grpc
 from replica_service import convert
 from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import AnswerAttach
-from replica_service.core.events import DetachCame, SlotCallCame, StreamRenewed
+from replica_service.core.events import AttachCame, DetachCame, SlotCallCame, StreamRenewed
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.attach_outbox import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
@@ -26,6 +26,8 @@ from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import LAST_WRITE_S, read_request
 from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.security.current import caller_name
+from slotmesh.security.limits import slot_refusal
 from slotmesh.status import to_exception
 from slotmesh.v1 import direct_service_pb2
 from slotmesh.version import VERSION
@@ -46,6 +48,7 @@ class AttachStream:
         self._engine = engine
         self._context = context
         self._now = clock.now
+        self._identity = caller_name()
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
         self._link = RouterPeer(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
         self._ended = asyncio.Event()
@@ -89,6 +92,10 @@ class AttachStream:
                 await writer.room(MAX_BACKLOG_BYTES // 2)
         await self._engine.answered(self._link)
 
+    def _attachment_of(self, wire: direct_service_pb2.AttachSlot) -> AttachCame | Failure:
+        failure = slot_refusal(wire.endpoint)
+        return failure or convert.attachment_of(wire, self._link, self._engine.slots.issuer, self._identity)
+
     def _handle(self, request: Request) -> None:
         match request.WhichOneof("frame"):
             case "call":
@@ -105,7 +112,7 @@ class AttachStream:
                 self._engine.cancel(self._link, [(request.cancel.call_id, request.cancel.call_id)])
             case "attach":
                 number = request.attach.slot_id
-                event = convert.attachment_of(request.attach, self._link, self._engine.slots.issuer)
+                event = self._attachment_of(request.attach)
                 if isinstance(event, Failure):
                     self._link.outbox.slot_changed(AnswerAttach(self._link, number, event))
                 else:

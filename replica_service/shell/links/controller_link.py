@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import grpc
@@ -24,6 +24,7 @@ from replica_service.shell.links.controller_absence import ControllerAbsence
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.call_writer import writer_of
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
@@ -127,9 +128,14 @@ class ControllerLink:
         backoff: Backoff,
         *,
         orphan_timeout_s: float | None = None,
+        dialer: Dialer = PLAIN_TEXT,
     ) -> None:
-        """`orphan_timeout_s`: how long the replica goes on without a controller before it drains; None: for ever."""
+        """`dialer` connects.
+
+        `orphan_timeout_s`: how long the replica goes on without a controller before it drains; None: for ever.
+        """
         self._search = ControllerSearch(addresses)
+        self._dialer = dialer
         self._terms = TermFence()
         self._absence = ControllerAbsence(lambda: ",".join(self._search.known), orphan_timeout_s, member.drain)
         self._hello = hello
@@ -151,7 +157,7 @@ class ControllerLink:
 
     async def run(self) -> None:
         """Attached for as long as it can be; returns after `goodbye`, or when another incarnation took over."""
-        async with ControllerChannels(self._search) as channels:
+        async with ControllerChannels(self._search, self._dialer) as channels:
             while not self._is_goodbye:
                 stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
                 call, is_referred = stub.AttachReplica(), False
@@ -160,6 +166,7 @@ class ControllerLink:
                         why = await self._converse(call, tasks)
                 except grpc.aio.AioRpcError as error:
                     failure = from_rpc_error(error)
+                    failure = replace(failure, message=channels.explained(failure.message))
                     if failure.reason is Reason.REPLICA_GONE:
                         _log.error("replaced by another incarnation", reason=failure.message)
                         self._absence.end()

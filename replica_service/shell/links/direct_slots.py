@@ -106,7 +106,8 @@ class DirectSlots:
         op_id = self._line.expect_slot(reservation.answered)
         if request_id:
             self._requests.add(request_id, reservation, now)
-        self._engine.post(RunsCame([reservation_run(link, op_id, wish.endpoint, wish.ttl_s, now, inf)]))
+        run = reservation_run(link, op_id, wish.endpoint, wish.ttl_s, now, inf, wish.identity)
+        self._engine.post(RunsCame([run]))
         return reservation
 
 

@@ -26,6 +26,8 @@ class ReservationTerms:
 
     endpoint: str
     ttl_s: float
+    identity: str = ""
+    """The name of who asks; empty where nobody was asked who they are."""
 
 
 class AwaitedReservation:

@@ -71,7 +71,7 @@ class RoutingIntake:
         """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
         endpoint = self._topology.endpoints.get(run.endpoint)
         if endpoint is None:
-            failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
+            failure = failures.no_endpoint(run.endpoint, self._topology.endpoints, run.caller.knows)
             self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
         elif run.session is not None and run.session.is_suspended:
             self.hold(run, now, admitted=admitted)

@@ -28,7 +28,10 @@ class PartitionOwners:
 
     def __init__(self, keys: Sequence[ReplicaKey], indexes: Iterable[int], epochs: Iterable[int]) -> None:
         """`indexes` into `keys`, or UNOWNED. Raises ValueError where these do not fit together."""
-        places, self._epochs = array("h", indexes), array("q", epochs)
+        try:
+            places, self._epochs = array("h", indexes), array("q", epochs)
+        except OverflowError as error:
+            raise ValueError(f"no index of an owner, or no epoch: {error}") from None
         if len(places) not in {0, PARTITIONS} or len(self._epochs) != len(places):
             raise ValueError(f"{len(places)} owners and {len(self._epochs)} epochs: must be {PARTITIONS}, or none")
         if places and not UNOWNED <= min(places) <= max(places) < len(keys):

@@ -70,6 +70,8 @@ class RoutingTable:
     endpoints: Mapping[str, EndpointRoute] = field(default_factory=dict)
     backends: Mapping[str, BackendRoute] = field(default_factory=dict)
     router_addresses: Sequence[str] = ()
+    router_token_addresses: Sequence[str] = ()
+    """For clients that have a bearer token and no certificate."""
     roster: TableRoster = NO_ROSTER
 
     def supersedes(self, other: RoutingTable) -> bool:

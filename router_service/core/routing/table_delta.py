@@ -71,7 +71,8 @@ class TableDelta:
     backends: Sequence[BackendDelta]
     removed_backends: Sequence[str]
     router_addresses: tuple[str, ...] | None
-    """None: as they were."""
+    """None: as they were, and so are the next."""
+    router_token_addresses: tuple[str, ...]
     roster_revision: int
     departed_since: int
     forgotten_departures: int
@@ -98,6 +99,9 @@ def follow_delta(table: RoutingTable, delta: TableDelta) -> RoutingTable:
         endpoints=endpoints,
         backends=backends,
         router_addresses=table.router_addresses if delta.router_addresses is None else delta.router_addresses,
+        router_token_addresses=(
+            table.router_token_addresses if delta.router_addresses is None else delta.router_token_addresses
+        ),
         roster=_roster(table.roster, delta),
     )
 

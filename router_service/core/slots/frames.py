@@ -26,6 +26,8 @@ class OutgoingReserve:
     """Lease a slot."""
 
     op_id: int
+    identity: str
+    """Here and below, the name of who asks; empty where nobody was asked who they are."""
     endpoint: str
     options: RouterCallOptions
     ttl_s: float
@@ -38,6 +40,7 @@ class OutgoingDispatch:
     """Run a call in a slot; its result comes as that of run `op_id`."""
 
     op_id: int
+    identity: str
     token: str = field(repr=False)
     endpoint: str
     options: RouterCallOptions
@@ -51,6 +54,7 @@ class OutgoingRenew:
     """Prolong a lease."""
 
     op_id: int
+    identity: str
     token: str = field(repr=False)
     ttl_s: float
 
@@ -60,6 +64,7 @@ class OutgoingRelease:
     """Give a slot back."""
 
     op_id: int
+    identity: str
     token: str = field(repr=False)
 
 
@@ -84,15 +89,15 @@ def cut_ops(replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
 def _op(sent: Sent) -> OutgoingOp:
     run = sent.run
     match run.slot:
-        case Reserve(ttl_s=ttl_s):
-            return OutgoingReserve(sent.first, run.endpoint, run.options, ttl_s, run.deadline)
-        case Dispatch(token=token, endpoint=endpoint):
+        case Reserve(ttl_s=ttl_s, identity=who):
+            return OutgoingReserve(sent.first, who, run.endpoint, run.options, ttl_s, run.deadline)
+        case Dispatch(token=token, endpoint=endpoint, identity=who):
             payload = cast("Payload", run.payloads[0])  # it came in one piece
-            return OutgoingDispatch(sent.first, token, endpoint, run.options, payload, run.deadline)
-        case Renew(token=token, ttl_s=ttl_s):
-            return OutgoingRenew(sent.first, token, ttl_s)
-        case Release(token=token):
-            return OutgoingRelease(sent.first, token)
+            return OutgoingDispatch(sent.first, who, token, endpoint, run.options, payload, run.deadline)
+        case Renew(token=token, ttl_s=ttl_s, identity=who):
+            return OutgoingRenew(sent.first, who, token, ttl_s)
+        case Release(token=token, identity=who):
+            return OutgoingRelease(sent.first, who, token)
         case None:
             raise AssertionError("calls without a slot travel in frames of runs")
         case never:

@@ -60,6 +60,7 @@ class SlotRequest:
         self.request_id = request_id
         self.wish = wish
         self.caller = Caller(Window(0, 0), first.flow)
+        self.caller.knows = first.knows
         """The caller that owns the reservation, for all that wait for it. It queues in the flow of the first."""
         self.waiters: dict[Caller, float] = {}
         """Until when each wants to wait."""

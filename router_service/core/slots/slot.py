@@ -23,6 +23,8 @@ class Reserve:
     """The wanted replica; empty where any will do."""
     excluded: frozenset[str] = frozenset()
     """Replicas that are not wanted."""
+    identity: str = ""
+    """The name of who will have the slot; empty where nobody is asked who they are."""
 
     @property
     def is_constrained(self) -> bool:
@@ -41,6 +43,8 @@ class Dispatch:
     token: str = field(repr=False)
     endpoint: str = ""
     """The endpoint that the caller means; empty where it does not say."""
+    identity: str = ""
+    """The name of who asks; here and below empty where nobody is asked who they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class Renew:
     token: str = field(repr=False)
     ttl_s: float = DEFAULT_LEASE_S
     """From now."""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class Release:
     """The slot goes back."""
 
     token: str = field(repr=False)
+    identity: str = ""
 
 
 SlotWork = Reserve | Dispatch | Renew | Release

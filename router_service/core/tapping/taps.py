@@ -30,12 +30,10 @@ class OpenTaps:
         self._by_endpoint: dict[str, list[CallTap]] = {}
         self.is_used = False
         """Whether there is any."""
-        self.now = 0.0
-        """The time of the present event, monotonic seconds; kept only while there is any tap."""
 
-    def opened(self, event: TapOpened, now: float) -> None:
+    def opened(self, event: TapOpened, _now: float) -> None:
         self._by_endpoint.setdefault(event.tap.wish.endpoint, []).append(event.tap)
-        self.is_used, self.now = True, now
+        self.is_used = True
 
     def closed(self, event: TapClosed, _now: float) -> None:
         endpoint = event.tap.wish.endpoint
@@ -47,25 +45,27 @@ class OpenTaps:
         self.is_used = bool(self._by_endpoint)
 
     def completed(
-        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str = ""
+        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload] | None, content_type: str = "", *, now: float
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well. `payloads`: their results, if they have any."""
         for tap in self._wanted_by(sent.run):
-            for at in self._drawn(tap, count):
+            for at in self._drawn(tap, count, now):
                 size = None if payloads is None else nbytes_of(payloads, at, at + 1)
                 result = None if payloads is None else payloads[at] if tap.wish.payload_bytes else None
                 self._show(
-                    *(tap, sent.run, sent.lo + lo + at, sent),
+                    *(tap, sent.run, sent.lo + lo + at, sent, now),
                     response_bytes=size,
                     result=result,
                     content_type=content_type,
                 )
 
-    def failed(self, run: RouterRun, begin: int, count: int, failure: Failure, sent: Sent | None) -> None:
+    def failed(
+        self, run: RouterRun, begin: int, count: int, failure: Failure, sent: Sent | None, *, now: float
+    ) -> None:
         """`count` calls of the run, from index `begin`, failed; `sent` is the slice that they were in, if any."""
         for tap in self._wanted_by(run):
-            for at in self._drawn(tap, count):
-                self._show(tap, run, begin + at, sent, failure=failure)
+            for at in self._drawn(tap, count, now):
+                self._show(tap, run, begin + at, sent, now, failure=failure)
 
     def _wanted_by(self, run: RouterRun) -> Sequence[CallTap]:
         if run.was_answered or not (run.slot is None or isinstance(run.slot, Dispatch)):
@@ -73,14 +73,14 @@ class OpenTaps:
         taps = self._by_endpoint.get(run.endpoint, ())
         return [tap for tap in taps if tap.wish.wants(run.options.method)] if taps else ()
 
-    def _drawn(self, tap: CallTap, count: int) -> Iterator[int]:
+    def _drawn(self, tap: CallTap, count: int, now: float) -> Iterator[int]:
         """Which of so many calls are shown; those that are drawn beyond the room of the tap are counted."""
         share = tap.wish.share
         drawn = range(count) if share >= 1 else [at for at in range(count) if self._chance() < share]
-        room = max(0, tap.room(self.now))
+        room = max(0, tap.room(now))
         for number, at in enumerate(drawn):
             # Payloads may have filled it meanwhile.
-            if number >= room or (tap.wish.payload_bytes and tap.room(self.now) <= 0):
+            if number >= room or (tap.wish.payload_bytes and tap.room(now) <= 0):
                 tap.drop(len(drawn) - number)
                 return
             yield at
@@ -91,6 +91,7 @@ class OpenTaps:
         run: RouterRun,
         index: int,
         sent: Sent | None,
+        now: float,
         *,
         failure: Failure | None = None,
         response_bytes: int | None = None,
@@ -102,14 +103,14 @@ class OpenTaps:
         payload = run.payloads[index] if most else None
         tap.add(
             SeenCall(
-                ended_at=self.now,
+                ended_at=now,
                 method=options.method or "__call__",
                 backend=sent.replica.backend.name if sent is not None else said.get("backend", ""),
                 replica_id=sent.replica.replica_id if sent is not None else said.get("replica_id", ""),
                 request_bytes=nbytes_of(run.payloads, index, index + 1),
                 response_bytes=response_bytes,
-                queue_s=(sent.sent_at if sent is not None else self.now) - run.arrived,
-                run_s=self.now - sent.sent_at if sent is not None else None,
+                queue_s=(sent.sent_at if sent is not None else now) - run.arrived,
+                run_s=now - sent.sent_at if sent is not None else None,
                 reason=None if failure is None else failure.reason,
                 executed=Executed.YES if failure is None else failure.executed,
                 attempt=run.attempt + 1,

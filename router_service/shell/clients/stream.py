@@ -31,6 +31,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
+from slotmesh.security.limits import known_endpoints
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -64,6 +65,7 @@ class ClientStream:
         """`unread`: what all streams hold of their clients' results. `features`: the client's."""
         largest = MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES
         self.caller = Caller(window, session=session, max_value_bytes=largest)
+        self.caller.knows = known_endpoints()
         self.pump = StreamPump(write, self.next_frame, dispatcher.woken)
         self._endpoint = endpoint
         self._dispatcher = dispatcher

@@ -22,6 +22,7 @@ from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import CallerSink
 from slotmesh.errors import Failure, Reason
+from slotmesh.security.limits import known_endpoints
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.wire.trace_context import TraceContext
 
@@ -131,6 +132,7 @@ class UnaryCalls:
             sharing = self._peers[peer] = _Peer()
         sharing.pending += 1
         caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes)
+        caller.knows = known_endpoints()
         self._dispatcher.attach(caller, sink)
         self._pending += 1
         self._is_idle.clear()

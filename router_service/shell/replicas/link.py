@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service import convert
 from router_service.core.calls import Failures
@@ -35,13 +34,14 @@ from router_service.core.sessions.events import SessionReconciled
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replicas.channel import ExecuteCall, ReplicaChannel, Request, Response
 from router_service.shell.replicas.frames import LinkFrames
 from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.replicas.result_chunks import ArrivingResults
 from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.call_writer import writer_of
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import run_stream
 from slotmesh.runtime.pump import StreamPump
@@ -49,20 +49,14 @@ from slotmesh.runtime.tasks import Supervisor
 from slotmesh.status import from_wire
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import DIRECTION_IN
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 from slotmesh.wire.chunks import BadChunk
 from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 from slotmesh.wire.limits import MAX_METHODS
 
-Request = replica_service_pb2.ExecuteRequest
-Response = replica_service_pb2.ExecuteResponse
-ExecuteCall = grpc.aio.StreamStreamCall[Request, Response]
-
 LEFT_PAUSE_S = 1.0
 """A replica that has ended the stream because it drains is not asked again at once."""
-
-HEALTH_TIMEOUT_S = 1.0
 
 SILENCE_S = 4.0
 """A replica that gives signs of life each second, and then none for so long, is cut off or stopped. It starts nothing
@@ -79,13 +73,20 @@ class ReplicaLink:
     """Connects, and reconnects, to one incarnation of a replica."""
 
     def __init__(
-        self, replica: RoutedReplica, dispatcher: Dispatcher, report: LinkReport, router_id: str, clock: Clock
+        self,
+        replica: RoutedReplica,
+        dispatcher: Dispatcher,
+        report: LinkReport,
+        router_id: str,
+        clock: Clock,
+        dialer: Dialer,
     ) -> None:
         self._replica = replica
         self._dispatcher = dispatcher
         self._report = report
         self._router_id = router_id
         self._clock = clock
+        self._channel = ReplicaChannel(replica, dialer)
         self._up = False
         self._leaving = False
         """Whether the replica has sent go_away: no more runs are sent on this stream."""
@@ -148,10 +149,8 @@ class ReplicaLink:
     # -- the task --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        async with open_channel(self._replica.address) as channel:
-            stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
-            health = health_pb2_grpc.HealthStub(channel)
-            why = await self._converse(stub.Execute())
+        try:
+            why = await self._converse(self._channel.execute())
             while not self._closing:
                 if self._leaving:
                     self._leaving = False
@@ -159,10 +158,12 @@ class ReplicaLink:
                 else:
                     self._dispatcher.post(LinkFailed(self._replica))
                     await asyncio.sleep(self._retry_in_s)
-                    if not await _is_serving(health):
+                    if not await self._channel.is_serving():
                         continue
                 _log.debug("replica link: connecting again", why=why, **self._who())
-                why = await self._converse(stub.Execute())
+                why = await self._converse(self._channel.execute())
+        finally:
+            await self._channel.aclose()
 
     async def _converse(self, call: ExecuteCall) -> str:
         """One stream, from its opening to its end; returns why it ended."""
@@ -181,7 +182,7 @@ class ReplicaLink:
                 raise
             why = f"the replica has given no sign of life for {SILENCE_S:g} s"
         except grpc.aio.AioRpcError as error:
-            why = f"{error.code().name}: {error.details()}"
+            why = self._channel.explained(error)
         except (_ProtocolViolation, BadChunk) as violation:
             why = str(violation)
         finally:
@@ -338,12 +339,3 @@ class ReplicaLink:
 
     def _who(self) -> dict[str, str]:
         return {"replica": self._replica.replica_id, "backend": self._replica.backend.name}
-
-
-async def _is_serving(health: Any) -> bool:
-    """Whether the replica answers the health check with SERVING."""
-    try:
-        answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
-    except grpc.aio.AioRpcError:
-        return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -97,7 +97,7 @@ class Method(Generic[ResultT]):
             timeout_s = rpc_timeout_s(spec.options.timeout_s)
             response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:
-            failure = refusal_of(error, address)
+            failure = refusal_of(error, address, self._stream.dialer)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -144,8 +144,13 @@ class Method(Generic[ResultT]):
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         timeout_s = rpc_timeout_s(spec.options.timeout_s)
-        call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
-        return RpcValues(spec, call, self._stream.address)
+        address = self._stream.address
+        try:
+            call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
+        except grpc.RpcError as error:  # there is no token to be had
+            failure = refusal_of(error, address, self._stream.dialer)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        return RpcValues(spec, call, address, self._stream.dialer)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
         """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.

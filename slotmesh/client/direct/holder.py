@@ -33,6 +33,7 @@ from slotmesh.client.slots.terms import Terms
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
+from slotmesh.v1 import slot_service_pb2
 
 
 class AttachedSlot(NamedTuple):
@@ -233,7 +234,7 @@ class SlotHolder:
             return
         outcome.use()
         try:
-            link = self._link_to(outcome.wire.replica_id, outcome.wire.replica_address)
+            link = self._link_to(outcome.wire)
         except ValueError as error:
             outcome.call_ended(cut_off=True)
             failure = Failure(reason=Reason.BACKEND_UNAVAILABLE, message=f"replica {outcome.wire.replica_id}: {error}")
@@ -245,10 +246,11 @@ class SlotHolder:
 
     # -- within ----------------------------------------------------------------------------------------------------
 
-    def _link_to(self, replica_id: str, address: str) -> DirectReplicaLink:
-        link = self._links.get(replica_id)
+    def _link_to(self, slot: slot_service_pb2.Slot) -> DirectReplicaLink:
+        link = self._links.get(slot.replica_id)
         if link is None:
-            link = self._links[replica_id] = DirectReplicaLink(self, replica_id, address, self._terms.ttl_s)
+            by = self._client.rpcs.dialer
+            link = self._links[slot.replica_id] = DirectReplicaLink(self, slot, self._terms.ttl_s, by)
         return link
 
     def _close_if_unused(self, link: DirectReplicaLink) -> None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import grpc
 
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.call_writer import writer_of
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, from_wire, is_unknown_there
-from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
+from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc, slot_service_pb2
 from slotmesh.version import VERSION
 from slotmesh.wire.features import DIRECT_CALLS, OF_DIRECT_STREAMS
 
@@ -53,13 +55,13 @@ class LinkOwner(Protocol):
 class DirectReplicaLink:
     """One stream to one replica."""
 
-    def __init__(self, owner: LinkOwner, replica_id: str, address: str, ttl_s: float) -> None:
-        """Connects at once, and says by the owner's methods how that went.
+    def __init__(self, owner: LinkOwner, slot: slot_service_pb2.Slot, ttl_s: float, dialer: Dialer) -> None:
+        """Connects at once, to the slot's replica, and says by the owner's methods how that went.
 
         Raises:
             ValueError: the address is none.
         """
-        self.replica_id = replica_id
+        self.replica_id = slot.replica_id
         self.is_over = False
         """It was lost, or closed."""
         self.is_leaving = False
@@ -67,9 +69,11 @@ class DirectReplicaLink:
         self._is_open = False
         """The replica has answered: calls may be there from now on."""
         self._owner = owner
-        self._address = address
+        self._address = slot.replica_address
+        self._backend = slot.backend
         self._ttl_s = ttl_s
-        self._channel = open_channel(address)
+        self._dialer = dialer
+        self._channel = dialer.open(slot.replica_address, Role.REPLICA, slot.backend)
         stub: Any = direct_service_pb2_grpc.DirectServiceStub(self._channel)
         self._stream = stub.Attach()
         self._writer: PromptWriter[Request] = PromptWriter(writer_of(self._stream))
@@ -85,9 +89,9 @@ class DirectReplicaLink:
         self._silent_since: float | None = None
         """When the first renewal was sent that has no answer; monotonic seconds."""
         self._timer = self._loop.call_later(ttl_s / RENEWALS_A_LEASE, self._renew)
-        opening = direct_service_pb2.OpenAttach(version=VERSION, features=OF_DIRECT_STREAMS, replica_id=replica_id)
+        opening = direct_service_pb2.OpenAttach(version=VERSION, features=OF_DIRECT_STREAMS, replica_id=slot.replica_id)
         self._writer.send(Request(open=opening))
-        self._task = self._loop.create_task(self._read(), name=f"slotmesh-client-direct-{replica_id}")
+        self._task = self._loop.create_task(self._read(), name=f"slotmesh-client-direct-{slot.replica_id}")
 
     # -- up --------------------------------------------------------------------------------------------------------
 
@@ -209,6 +213,7 @@ class DirectReplicaLink:
 
     def _refused(self, error: grpc.RpcError) -> None:
         failure = from_rpc_error(error)
+        failure = replace(failure, message=self._dialer.explained(failure.message, Role.REPLICA, self._backend))
         if self._is_open or failure.executed is not Executed.NO:
             self._lose(failure.message)
         elif is_unknown_there(error):

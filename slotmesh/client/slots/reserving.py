@@ -11,7 +11,6 @@ Owner: whoever reserves.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -24,6 +23,7 @@ from slotmesh.client.slots.lease import RELEASE_S, SlotLease
 from slotmesh.client.slots.slot_rpcs import CLOSED, Stub
 from slotmesh.client.slots.terms import Terms
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.ids import new_id
 from slotmesh.v1 import slot_service_pb2
 
 ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
@@ -41,7 +41,7 @@ class Reserving:
         client.check_open(terms.endpoint)
         self._client = client
         self._terms = terms
-        self._request_id = secrets.token_hex(16)
+        self._request_id = new_id()
         self._began = asyncio.get_running_loop().time()
         self._call: ReserveCall | None = None
         self._is_abandoned = False

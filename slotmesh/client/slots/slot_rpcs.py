@@ -19,6 +19,8 @@ from slotmesh.client.stream.router_search import Search
 from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.channels import Dialer
+from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2_grpc
 
 ResponseT = TypeVar("ResponseT")
@@ -44,6 +46,11 @@ class SlotRpcs:
         """The router that was used last; empty before the first one."""
         self._waits: set[asyncio.Timeout] = set()
         self.closed = False
+
+    @property
+    def dialer(self) -> Dialer:
+        """What connects to servers of the mesh."""
+        return self._routers.dialer
 
     def close(self) -> None:
         """Nobody waits for a router any more."""
@@ -116,7 +123,7 @@ class SlotRpcs:
             except (TimeoutError, ConnectionError):
                 search.spent(loop.time() - began)
                 if search.is_over and not self.closed:
-                    return self._unreachable()
+                    return self._unreachable(await self._routers.handshake_problem(address))
             else:
                 search.spent(loop.time() - began)
                 self._address = address
@@ -125,20 +132,24 @@ class SlotRpcs:
                 self._waits.discard(waiting)
         return CLOSED
 
-    def _unreachable(self) -> Failure:
+    def _unreachable(self, problem: str) -> Failure:
+        why = f" ({problem})" if problem else ""
         return Failure(
             reason=Reason.ROUTER_LOST,
-            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s; "
+            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s{why}; "
             "start one there, or give connect() the address of one",
         )
 
     async def _send(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
         address = self._address
-        call = ask(self._routers.slot_stub(address))
+        try:
+            call = ask(self._routers.slot_stub(address))
+        except grpc.RpcError as error:  # there is no token to be had
+            return from_rpc_error(error)
         try:
             return await call
         except grpc.RpcError as error:
-            failure = refusal_of(error, address, "SlotService")
+            failure = refusal_of(error, address, self.dialer, "SlotService")
             return self.lost(failure.message) if failure.reason is Reason.ROUTER_LOST else failure
         except asyncio.CancelledError:
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():

@@ -97,7 +97,10 @@ async def _open(rpcs: SlotRpcs, spec: CallSpec, request: Request) -> StreamingCa
     stub = await rpcs.stub()
     if isinstance(stub, Failure):
         return stub
-    call: StreamingCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+    try:
+        call: StreamingCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+    except grpc.RpcError as error:  # there is no token to be had
+        return from_rpc_error(error)
     return call
 
 

@@ -25,6 +25,7 @@ from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.stream.connection import Connection
 from slotmesh.client.stream.routers import Routers
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import Dialer
 from slotmesh.v1 import router_service_pb2_grpc
 
 IDLE_GRACE_S: Final = 1.0
@@ -71,6 +72,11 @@ class CallStream:
     def address(self) -> str:
         """The router that is used now."""
         return self._connection.address or self._routers.given[0]
+
+    @property
+    def dialer(self) -> Dialer:
+        """What connects to routers."""
+        return self._routers.dialer
 
     @property
     def stub(self) -> router_service_pb2_grpc.RouterServiceStub:

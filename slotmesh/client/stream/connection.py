@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +35,7 @@ from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_to_wire
+from slotmesh.ids import new_id
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2
@@ -45,6 +45,9 @@ _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
 )
 """What the transport says where a router is not there yet, or no more; and a router, of a stream that came too late."""
+
+_WORTH_ANOTHER_STREAM: Final = _WORTH_ANOTHER_TRY | {Reason.UNAUTHENTICATED}
+"""Of a stream that was open: what was shown may have ended, and something newer be there to be shown."""
 
 _SOUND_S: Final = 1.0
 """A stream that lasted for so long was a good one, even if it has answered nothing."""
@@ -80,7 +83,7 @@ class Connection:
         self._pending = PendingCalls()
         self._rosters = Rosters()
         self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
-        self._session_id = secrets.token_hex(16)
+        self._session_id = new_id()
         self._epoch = 0
         self._link: RouterLink | None = None
         self._next_router = NextRouter(endpoint, lambda: routers.others(self.address), self._call)
@@ -179,10 +182,11 @@ class Connection:
                         raise
                 return await self._open(self._call(address), address, with_session=False)
         except TimeoutError:
+            problem = await self._routers.handshake_problem(address) if search.is_alone else ""
             self._routers.renew(address)
-            return _NO_ANSWER
+            return replace(_NO_ANSWER, message=problem) if problem else _NO_ANSWER
         except grpc.RpcError as error:
-            return refusal_of(error, address)
+            return refusal_of(error, address, self._routers.dialer)
         finally:
             search.spent(self._loop.time() - began)
 
@@ -274,7 +278,7 @@ class Connection:
             failure = None if link.in_session else self._lost("the router ended the stream")
         except grpc.RpcError as error:
             refusal = from_rpc_error(error)
-            if refusal.reason not in _WORTH_ANOTHER_TRY:
+            if refusal.reason not in _WORTH_ANOTHER_STREAM:
                 failure = replace(refusal, executed=Executed.UNKNOWN)
             elif link.in_session:
                 failure = None

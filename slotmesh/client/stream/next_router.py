@@ -61,7 +61,10 @@ class NextRouter:
         backoff = Backoff()
         while True:
             for address in self._others():
-                call = self._call(address)
+                try:
+                    call = self._call(address)
+                except grpc.RpcError:  # there is no token to be had
+                    continue
                 try:
                     async with asyncio.timeout(FIRST_ATTEMPT_S):
                         await call.wait_for_connection()

@@ -8,14 +8,16 @@ Owner: the `Mesh`.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.runtime.current_channel import CurrentChannel
+from slotmesh.security.identity import Role
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import router_service_pb2_grpc, slot_service_pb2_grpc
 
@@ -24,6 +26,9 @@ MAX_LEARNED: Final = 64
 
 _OLD_CHANNEL_GRACE_S: Final = 5.0
 """What unary calls on a connection that was given up have left."""
+
+_PROBE: Final = health_pb2.HealthCheckRequest()
+_PROBE_S: Final = 0.5
 
 _State = grpc.ChannelConnectivity
 
@@ -46,17 +51,24 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
+class _Stubs(NamedTuple):
+    """Of one channel."""
+
+    channel: grpc.aio.Channel
+    router: router_service_pb2_grpc.RouterServiceStub
+    slots: slot_service_pb2_grpc.SlotServiceStub
+
+
 class Routers:
     """Addresses and channels."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        """`addresses`: what the application has given. The first one that answers is used."""
+    def __init__(self, addresses: Sequence[str], dialer: Dialer = PLAIN_TEXT) -> None:
+        """`addresses`: what the application has given. The first one that answers is used. `dialer` connects."""
+        self.dialer = dialer
         self.given = tuple(addresses)
         self._learned: tuple[str, ...] = ()
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._stubs: dict[str, router_service_pb2_grpc.RouterServiceStub] = {}
-        self._slot_stubs: dict[str, slot_service_pb2_grpc.SlotServiceStub] = {}
-        self._closing: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+        self._channels: dict[str, CurrentChannel] = {}
+        self._stubs: dict[str, _Stubs] = {}
 
     def follow(self, addresses: Iterable[str]) -> None:
         """These are the routers of the mesh, as who knows them says: in place of what was given before.
@@ -86,23 +98,17 @@ class Routers:
         return [*self.others(last), last]
 
     def stub(self, address: str) -> router_service_pb2_grpc.RouterServiceStub:
-        """To call this router. Needs a running loop, to which the channel belongs from then on."""
-        stub = self._stubs.get(address)
-        if stub is None:
-            stub = self._stubs[address] = router_service_pb2_grpc.RouterServiceStub(self._channel(address))
-        return stub
+        """To call this router. Needs a running loop, to which the channel belongs from then on. Asked for each rpc."""
+        return self._stubs_of(address).router
 
     def slot_stub(self, address: str) -> slot_service_pb2_grpc.SlotServiceStub:
         """As `stub`, of its slots."""
-        stub = self._slot_stubs.get(address)
-        if stub is None:
-            stub = self._slot_stubs[address] = slot_service_pb2_grpc.SlotServiceStub(self._channel(address))
-        return stub
+        return self._stubs_of(address).slots
 
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection to this router, as far as the transport knows."""
         channel = self._channels.get(address)
-        return channel is not None and channel.get_state() is _State.READY
+        return channel is not None and channel.is_connected
 
     async def wait_for_connection(self, address: str, *, patiently: bool) -> None:
         """Returns when there is a connection to this router.
@@ -110,40 +116,51 @@ class Routers:
         Raises:
             ConnectionError: there is none to be had now. `patiently`: only when the client was closed.
         """
-        channel = self._channel(address)
+        channel = self._channel(address).get()
         hopeless = {_State.SHUTDOWN} if patiently else {_State.SHUTDOWN, _State.TRANSIENT_FAILURE}
         while (state := channel.get_state(try_to_connect=True)) is not _State.READY:
             if state in hopeless:
                 raise ConnectionError(f"no connection to {address}")
             await channel.wait_for_state_change(state)
 
+    async def handshake_problem(self, address: str) -> str:
+        """Why no connection to this router could be made, where that is for certificates; else empty."""
+        if self.is_connected(address):
+            return ""
+        try:
+            health: Any = health_pb2_grpc.HealthStub(self._channel(address).get())
+            await health.Check(_PROBE, timeout=_PROBE_S)
+        except grpc.RpcError as error:
+            return self.dialer.problem(error.details() or "", Role.ROUTER) or ""
+        return ""
+
     def renew(self, address: str) -> None:
         """The connection to this router is silent: the next stream takes a new one."""
         self._stubs.pop(address, None)
-        self._slot_stubs.pop(address, None)
-        channel = self._channels.pop(address, None)
+        channel = self._channels.get(address)
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(channel.close(_OLD_CHANNEL_GRACE_S))
-            self._closing[task] = channel
-            task.add_done_callback(lambda done: self._closing.pop(done, None))
+            channel.renew(_OLD_CHANNEL_GRACE_S)
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        channels = [*self._closing.values(), *self._channels.values()]
-        tasks = list(self._closing)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in channels:
-            await channel.close()
+        channels = list(self._channels.values())
         self._channels.clear()
         self._stubs.clear()
-        self._slot_stubs.clear()
+        for channel in channels:
+            await channel.aclose()
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
+    def _stubs_of(self, address: str) -> _Stubs:
+        channel = self._channel(address).get()
+        stubs = self._stubs.get(address)
+        if stubs is None or stubs.channel is not channel:
+            router = router_service_pb2_grpc.RouterServiceStub(channel)
+            stubs = self._stubs[address] = _Stubs(channel, router, slot_service_pb2_grpc.SlotServiceStub(channel))
+        return stubs
+
+    def _channel(self, address: str) -> CurrentChannel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address)
+            channel = self._channels[address] = CurrentChannel(self.dialer, address, Role.ROUTER)
         return channel
 
 

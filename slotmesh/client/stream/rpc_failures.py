@@ -7,12 +7,20 @@ from dataclasses import replace
 import grpc
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import Dialer
+from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there
 
 
-def refusal_of(error: grpc.RpcError, address: str, service: str = "RouterService") -> Failure:
-    """As `from_rpc_error`; a server that does not know the rpc is told by its address, as the transport does not."""
+def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
+    """As `from_rpc_error`, in words for those who call routers.
+
+    A server that does not know the rpc is told by its address, as the transport does not; what certificates are the
+    reason of, with the way out.
+    """
     failure = from_rpc_error(error)
+    if failure.reason is Reason.ROUTER_LOST:
+        return replace(failure, message=dialer.explained(failure.message, Role.ROUTER))
     if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
         return failure
     message = (

@@ -19,11 +19,15 @@ from slotmesh.client.slots.terms import AllArguments
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
 from slotmesh.client.sync.slots import SyncReservationOfAll
+from slotmesh.client.tls import Tls
+from slotmesh.security.token_source import Token
 
 
 def connect_sync(
     addresses: str | Sequence[str],
     *,
+    tls: Tls | None = None,
+    token: Token | None = None,
     connect_timeout: float | timedelta = 10.0,
     close_grace: float | timedelta = 30.0,
 ) -> SyncMesh:
@@ -33,13 +37,17 @@ def connect_sync(
 
     Args:
         addresses: where routers listen: `HOST:PORT`, several with commas between them, or a sequence.
+        tls: whose servers are trusted, and by which certificate this client is known; None: plain text.
+        token: a bearer token, or a function that gives one and is called for each rpc, in the client's thread; it has
+            to be quick. Only with `tls`. Replicas, to which direct lanes connect, are not shown it.
         connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `with` waits for unanswered calls; seconds or a timedelta.
 
     Raises:
-        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
+        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive; or certificates cannot be
+            used, or the token can be none, or is given without `tls`.
     """
-    mesh = connect(addresses, connect_timeout=connect_timeout, close_grace=close_grace)
+    mesh = connect(addresses, tls=tls, token=token, connect_timeout=connect_timeout, close_grace=close_grace)
     return SyncMesh(mesh, grace_of("close_grace", close_grace))
 
 

@@ -21,6 +21,7 @@ import grpc
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import Dialer
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
@@ -131,13 +132,14 @@ class StreamedValues(ValueStream[ResultT]):
 class RpcValues(ValueStream[ResultT]):
     """Of a call with an rpc of its own."""
 
-    __slots__ = ("_address", "_call", "_is_over", "_loop")
+    __slots__ = ("_address", "_call", "_dialer", "_is_over", "_loop")
 
-    def __init__(self, spec: CallSpec, call: StreamingCall, address: str) -> None:
-        """`address` is where the call went."""
+    def __init__(self, spec: CallSpec, call: StreamingCall, address: str, dialer: Dialer) -> None:
+        """`address` is where the call went, by `dialer`."""
         super().__init__(spec)
         self._call = call
         self._address = address
+        self._dialer = dialer
         self._loop = asyncio.get_running_loop()
         self._is_over = False
 
@@ -147,7 +149,7 @@ class RpcValues(ValueStream[ResultT]):
         try:
             response = await self._call.read()
         except grpc.RpcError as error:
-            failure = refusal_of(error, self._address)
+            failure = refusal_of(error, self._address, self._dialer)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

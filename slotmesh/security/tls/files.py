@@ -1,23 +1,24 @@
 """Where certificates and keys are, and what they hold once they were read and checked.
 
-Invariants: material is whole: the key belongs to the certificate, and both could be parsed. Keys that others on the
-machine can read are refused.
+Invariants: material is whole: the key belongs to the certificate, both could be parsed, neither has expired. Private
+keys are in no message, log or repr.
 """
 
 from __future__ import annotations
 
-import stat
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypeVar
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from slotmesh.security.secret_files import FileGuard, FileStamp, UnusableFile, read_guarded, stamp
+from slotmesh.security.tls.certificates import Certificate, public_key_of, read_certificates
+from slotmesh.security.tls.errors import BadTls, UnmatchedPair
 
-from slotmesh.security.identity import trust_domain_of
+ROTATE: Final = "`slotmesh certs rotate` issues it again"
 
-
-class BadTls(Exception):
-    """Files of certificates that cannot be used; the message names the file and the way out."""
+ReadT = TypeVar("ReadT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +31,48 @@ class TlsFiles:
     """The certificate, and those between it and the authority."""
     key: Path | None = None
 
-    def stamps(self) -> tuple[tuple[int, int, int], ...]:
+    def stamps(self) -> tuple[FileStamp, ...]:
         """Changes whenever a file does. Raises OSError."""
-        return tuple(_stamp(path) for path in (self.ca, self.cert, self.key) if path is not None)
+        return tuple(stamp(path) for path in (self.ca, self.cert, self.key) if path is not None)
 
-    def read(self) -> TlsMaterial:
-        """What the files hold now.
+    def read(self, now: float | None = None) -> TlsMaterial:
+        """What the files hold. `now` is the time in seconds since 1970; the clock's where it is None.
 
         Raises:
-            BadTls: one is missing, cannot be read, or does not go with the others.
+            UnmatchedPair: the key is not that of the certificate.
+            BadTls: a file is missing, cannot be read, is not valid now, or does not go with the others.
         """
-        ca = _read(self.ca, "certificates of authorities (--tls-ca)")
-        authorities = _certificates(ca, self.ca)
+        now = time.time() if now is None else now
+        ca = read_pem(self.ca, "certificates of authorities (--tls-ca)")
+        authorities = _of(self.ca, lambda: read_certificates(ca))
+        usable = [each for each in authorities if each.time_problem(now) is None]
+        if not usable:
+            problem = authorities[0].time_problem(now)
+            raise BadTls(f"{self.ca}: the certificate of the authority {problem}; without it nobody can be trusted")
+        domains = {domain for each in usable if (domain := each.trust_domain)}
+        of_authorities = domains.pop() if len(domains) == 1 else ""
+        ca_not_after = min(each.not_after for each in usable)
+        if self.cert is None and self.key is None:
+            return TlsMaterial(ca_pem=ca, trust_domain=of_authorities, ca_not_after=ca_not_after)
         if self.cert is None or self.key is None:
-            return TlsMaterial(ca_pem=ca, trust_domain=_domain(authorities), ca_not_after=_earliest(authorities))
-        cert = _read(self.cert, "certificate (--tls-cert)")
-        key = _read(self.key, "key (--tls-key)", is_secret=True)
-        leaf = _certificates(cert, self.cert)[0]
-        _check_pair(leaf, key, self.cert, self.key)
-        uri = _uri(leaf)
+            given, missing = ("key", "--tls-cert") if self.cert is None else ("certificate", "--tls-key")
+            raise BadTls(f"{self.cert or self.key}: the {given} is of no use alone; give {missing} as well")
+        cert = read_pem(self.cert, "certificate (--tls-cert)")
+        key = read_pem(self.key, "key (--tls-key)", FileGuard.SECRET)
+        leaf = _of(self.cert, lambda: read_certificates(cert))[0]
+        if _of(self.key, lambda: public_key_of(key)) != leaf.public_key:
+            raise UnmatchedPair(f"{self.key}: is not the key of the certificate in {self.cert}")
+        if problem := leaf.time_problem(now):
+            raise BadTls(f"{self.cert}: the certificate {problem}; {ROTATE}")
+        if len(leaf.uris) > 1:
+            raise BadTls(f"{self.cert}: names {len(leaf.uris)} identities, {', '.join(leaf.uris)}; it may name one")
         return TlsMaterial(
             ca_pem=ca,
             cert_pem=cert,
             key_pem=key,
-            uri=uri,
-            trust_domain=trust_domain_of(uri) or _domain(authorities),
-            not_after=leaf.not_valid_after_utc.timestamp(),
-            ca_not_after=_earliest(authorities),
+            leaf=leaf,
+            trust_domain=leaf.trust_domain or of_authorities,
+            ca_not_after=ca_not_after,
         )
 
 
@@ -64,71 +80,46 @@ class TlsFiles:
 class TlsMaterial:
     """What a connection is made with."""
 
-    ca_pem: bytes
-    cert_pem: bytes | None = None
-    key_pem: bytes | None = None
-    uri: str = ""
-    """The identity that the certificate names; empty where there is none."""
+    ca_pem: bytes = field(repr=False)
+    cert_pem: bytes | None = field(default=None, repr=False)
+    key_pem: bytes | None = field(default=None, repr=False)
+    leaf: Certificate | None = None
+    """What the certificate says; None where there is none."""
     trust_domain: str = ""
     """That of the certificate, else that of the authority; empty where neither names one."""
-    not_after: float | None = None
-    """When the certificate ends, seconds since 1970."""
-    ca_not_after: float | None = None
-    """When the first of the authorities ends, seconds since 1970."""
+    ca_not_after: float
+    """When the first of the authorities ends that have not ended, seconds since 1970."""
+
+    @property
+    def uri(self) -> str:
+        """The identity that the certificate names; empty where there is none."""
+        return self.leaf.uris[0] if self.leaf is not None and self.leaf.uris else ""
+
+    @property
+    def not_after(self) -> float | None:
+        """When the certificate ends, seconds since 1970."""
+        return None if self.leaf is None else self.leaf.not_after
 
     def __repr__(self) -> str:
         return f"<TLS material of {self.uri or 'nobody'}>"
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> bytes:
+    """What the file holds. `what` is what messages call it.
 
-
-def _read(path: Path, what: str, *, is_secret: bool = False) -> bytes:
+    Raises:
+        BadTls: there is none, it cannot be read, or others can do too much with it.
+    """
     try:
-        if is_secret and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise BadTls(f"{path}: others can read this {what}; `chmod 600 {path}`")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadTls(f"{path}: the {what} cannot be read: {error.strerror}") from None
+        return read_guarded(path, what, guard)
+    except FileNotFoundError:
+        raise BadTls(f"{path}: the {what} cannot be read: there is no such file") from None
+    except UnusableFile as error:
+        raise BadTls(str(error)) from None
 
 
-def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
+def _of(path: Path, read: Callable[[], ReadT]) -> ReadT:
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        raise BadTls(f"{path}: holds no certificate in PEM form") from None
-
-
-def _check_pair(leaf: x509.Certificate, key: bytes, cert_path: Path, key_path: Path) -> None:
-    try:
-        public = load_pem_private_key(key, password=None).public_key()
-    except (ValueError, TypeError):
-        raise BadTls(f"{key_path}: holds no private key in PEM form without a password") from None
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if public.public_bytes(*form) != leaf.public_key().public_bytes(*form):
-        raise BadTls(f"{key_path}: is not the key of the certificate in {cert_path}")
-
-
-def _uris(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith("spiffe://")]
-
-
-def _uri(certificate: x509.Certificate) -> str:
-    uris = _uris(certificate)
-    return uris[0] if len(uris) == 1 else ""
-
-
-def _domain(authorities: list[x509.Certificate]) -> str:
-    domains = {trust_domain_of(uri) for each in authorities for uri in _uris(each)}
-    domains.discard(None)
-    return domains.pop() or "" if len(domains) == 1 else ""
-
-
-def _earliest(certificates: list[x509.Certificate]) -> float:
-    return min(each.not_valid_after_utc.timestamp() for each in certificates)
+        return read()
+    except BadTls as error:
+        raise BadTls(f"{path}: {error}") from None

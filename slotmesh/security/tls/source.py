@@ -3,6 +3,7 @@
 Purpose: servers ask for the newest certificate with each handshake, and channels with each that is opened; connections
 that exist go on with theirs.
 Invariants: files that cannot be used never take the place of ones that could: a half written pair is read again later.
+Whoever asks is never made to wait for a disk on an event loop: files are looked at in threads.
 Owner: the process's app. Any thread may ask: gRPC's handshakes do.
 """
 
@@ -11,15 +12,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, cast
 
 import grpc
 
-from slotmesh.security.tls.files import BadTls, TlsFiles, TlsMaterial
+from slotmesh.security.identity import Role
+from slotmesh.security.secret_files import FileStamp
+from slotmesh.security.tls.errors import BadTls, UnmatchedPair
+from slotmesh.security.tls.files import TlsFiles, TlsMaterial
+from slotmesh.security.tls.server_rules import server_problem
 from slotmesh.telemetry.log import get_logger
 
 LOOK_S: Final = 1.0
 """How often files are looked at, at most, seconds."""
+_PAIR_TRIES: Final = 5
+_PAIR_RETRY_S: Final = 0.05
+"""So often, and so long, a process that starts waits for the second one of a pair that is being replaced."""
+
+Check = Callable[[TlsMaterial], str | None]
+"""Says why material cannot be used here, None where it can."""
 
 _log = get_logger(__name__)
 
@@ -28,18 +41,42 @@ class TlsSource:
     """The files of one identity."""
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Reads the files.
+        """Reads the files. `now`: seconds since any moment.
 
         Raises:
             BadTls: they cannot be used.
         """
         self.files = files
         self._now = now
-        self._lock = threading.Lock()
+        self._check: Check = lambda _: None
+        self._looking = threading.Lock()
+        """Held by the thread that looks. It guards what follows, but for reading."""
         self._stamps = _stamps(files)
-        self._material = files.read()
-        self._looked_at = now()
+        self._material = _read_pair(files)
         self._version = 1
+        self._looked_at = now()
+        self._problem = ""
+        self.failed_reloads = 0
+        """Files that have changed and could not be used, each once."""
+
+    def require_server(self, role: Role, backend: str = "") -> None:
+        """From now on only certificates of such a server, of the present trust domain, are used.
+
+        Raises:
+            BadTls: the present one is none.
+        """
+        domain = self._material.trust_domain
+
+        def check(material: TlsMaterial) -> str | None:
+            if material.trust_domain != domain:
+                return (
+                    f"belongs to {material.trust_domain or 'no trust domain'}, and this process to {domain}: restart it"
+                )
+            return server_problem(material, role, backend)
+
+        if problem := check(self._material):
+            raise BadTls(f"{self.files.cert or self.files.ca}: {problem}")
+        self._check = check
 
     @property
     def version(self) -> int:
@@ -47,12 +84,31 @@ class TlsSource:
         self.current()
         return self._version
 
+    @property
+    def trust_domain(self) -> str:
+        """Of the certificate, else of the authority; empty where neither names one."""
+        return self.current().trust_domain
+
+    @property
+    def identity(self) -> str:
+        """The URI that the certificate names; empty where there is none."""
+        return self.current().uri
+
     def current(self) -> TlsMaterial:
-        """The newest material that can be used. Looks at the files at most once a second."""
-        with self._lock:
-            if self._now() - self._looked_at >= LOOK_S:
-                self._looked_at = self._now()
-                self._look()
+        """The newest material that was read, at once. At most once a second it has a thread look for newer files."""
+        if self._is_due() and not self._looking.locked():
+            with suppress(RuntimeError):  # the process ends
+                threading.Thread(target=self.look, name="certificates", daemon=True).start()
+        return self._material
+
+    def look(self) -> TlsMaterial:
+        """The newest material that can be used. Looks at the files, at most once a second. Not for event loops."""
+        with self._looking:
+            if self._is_due():
+                try:
+                    self._reload()
+                finally:
+                    self._looked_at = self._now()
             return self._material
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -66,34 +122,68 @@ class TlsSource:
         Raises:
             BadTls: there is no certificate.
         """
-        return grpc.dynamic_ssl_server_credentials(
-            self._server_configuration(), self._server_configuration, asks_for_certificate
-        )
+        shown = self._material
 
-    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        material = self.current()
-        if material.cert_pem is None or material.key_pem is None:
-            raise BadTls("a server needs a certificate and its key: --tls-cert and --tls-key")
-        return grpc.ssl_server_certificate_configuration([(material.key_pem, material.cert_pem)], material.ca_pem)
+        def newest() -> grpc.ServerCertificateConfiguration | None:
+            # In a thread of gRPC's, for each handshake: it must not fail. None: nothing has changed.
+            nonlocal shown
+            if (material := self.look()) is shown:
+                return None
+            shown = material
+            return _configuration(material)
 
-    def _look(self) -> None:
+        # Its stubs do not know that None may be returned.
+        fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", newest)
+        return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, asks_for_certificate)
+
+    def _is_due(self) -> bool:
+        return self._now() - self._looked_at >= LOOK_S
+
+    def _reload(self) -> None:
         stamps = _stamps(self.files)
         if stamps == self._stamps:
+            self._problem = ""
             return
         try:
             material = self.files.read()
+            if problem := self._check(material):
+                raise BadTls(f"{self.files.cert}: {problem}")
         except BadTls as error:
             # Perhaps half of a pair that is being replaced: its stamps are not kept, so that it is read again.
-            _log.warning("certificates cannot be read again; those before them stay", why=str(error))
+            self._failed(str(error))
             return
-        self._stamps = stamps
+        # Stamps of before the reading: what has changed meanwhile is read again.
+        self._stamps, self._problem = stamps, ""
         if material != self._material:
             self._material = material
             self._version += 1
-            _log.info("certificates were read again", identity=material.uri, version=self._version)
+            ends = None if material.not_after is None else datetime.fromtimestamp(material.not_after, UTC).isoformat()
+            _log.info("certificates were read again", identity=material.uri, version=self._version, valid_until=ends)
+
+    def _failed(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self.failed_reloads += 1
+            _log.warning("certificates cannot be read again; those before them stay", why=problem)
 
 
-def _stamps(files: TlsFiles) -> tuple[tuple[int, int, int], ...] | None:
+def _read_pair(files: TlsFiles) -> TlsMaterial:
+    """Raises BadTls."""
+    for _ in range(_PAIR_TRIES):
+        try:
+            return files.read()
+        except UnmatchedPair:
+            time.sleep(_PAIR_RETRY_S)
+    return files.read()
+
+
+def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+    if material.cert_pem is None or material.key_pem is None:
+        raise BadTls("a server needs a certificate and its key: --tls-cert and --tls-key")
+    return grpc.ssl_server_certificate_configuration([(material.key_pem, material.cert_pem)], material.ca_pem)
+
+
+def _stamps(files: TlsFiles) -> tuple[FileStamp, ...] | None:
     try:
         return files.stamps()
     except OSError:

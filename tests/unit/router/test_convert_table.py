@@ -12,6 +12,7 @@ from router_service.core.routing.rosters import KnownDeparture, KnownGeneration,
 from router_service.core.routing.table import RoutingTable
 from slotmesh.spec.model import Backend, BalancerName
 from slotmesh.spec.prospect import Prospect
+from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.support.fakes.controller import table
 
@@ -114,3 +115,18 @@ def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(
     routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
     assert routing.backends["b"].settings.balancer is balancer
     assert routing.backends["b"].unknown_balancer == (99 if wire == 99 else None)
+
+
+@pytest.mark.parametrize("owner", [2**15, -(2**15) - 1, 2**31 - 1])
+def test_owners_that_no_list_could_have_are_refused_as_others_are(owner: int) -> None:
+    wire = table(3, {"a": "127.0.0.1:1"})
+    wire.endpoints[0].partition_owners[0] = owner
+    with pytest.raises(ValueError, match="no index of an owner"):
+        convert.table_from_wire(wire)
+
+
+def test_a_duration_beyond_all_bounds_is_passed_on_as_the_longest() -> None:
+    wire = table(3, {"a": "127.0.0.1:1"})
+    wire.backends[0].backend.max_queue_time.seconds = 2**63 - 1
+    back = convert.table_to_wire(convert.table_from_wire(wire))
+    assert back.backends[0].backend.max_queue_time.seconds == MAX_DURATION_S

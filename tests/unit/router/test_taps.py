@@ -108,7 +108,7 @@ def test_a_tap_that_was_closed_gets_nothing_and_others_go_on() -> None:
     world.submit([2])
     world.complete("r", 2)
     assert seen(another) == []
-    assert not world.scheduler._taps.is_used
+    assert not world.scheduler._parts.taps.is_used
 
 
 def test_too_many_a_second_are_counted() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from prometheus_client.parser import text_string_to_metric_families
 
 from slotmesh.runtime.exits import CannotStart
@@ -15,6 +17,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
 from slotmesh.telemetry.names import Metric
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
+from slotmesh.telemetry.setup_tracing import BoundedSpans
 
 
 @pytest.fixture
@@ -45,6 +48,24 @@ def test_counters_and_gauges_are_read_when_asked(metrics: MetricsServer) -> None
     assert read["target_info", (("service_name", "slotmesh-test"),)] == 1
     failures["digits", "v1", "QUEUE_FULL"] = 5
     assert fetch(metrics)["slotmesh_router_failures_total", labels] == 5
+
+
+def test_spans_that_were_dropped_are_counted(metrics: MetricsServer) -> None:
+    spans = BoundedSpans(_Refusing())
+    metrics.observe_spans(lambda: spans.dropped)
+    assert fetch(metrics)["slotmesh_process_spans_dropped_total", ()] == 0
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(spans)
+    for _ in range(3):
+        provider.get_tracer("test").start_span("refused").end()
+    provider.force_flush()
+    assert fetch(metrics)["slotmesh_process_spans_dropped_total", ()] == 3
+    provider.shutdown()
+
+
+class _Refusing(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE
 
 
 def test_a_histogram_takes_its_boundaries(metrics: MetricsServer) -> None:

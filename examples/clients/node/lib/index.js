@@ -7,8 +7,10 @@
 
 import { Routers } from './routers.js';
 import { CallStream } from './stream.js';
+import { Credentials } from './tls.js';
 
 export * from './errors.js';
+export { tlsOf } from './tls.js';
 
 export const JSON_TYPE = 'application/json';
 export const BYTES_TYPE = 'application/octet-stream';
@@ -26,10 +28,11 @@ const CODECS = {
 
 /**
  * A client of the routers at these addresses, `HOST:PORT` or a list of them. It connects when the first call is made.
- * `connectTimeout`: how long calls wait for a router that answers, milliseconds.
+ * `connectTimeout`: how long calls wait for a router that answers, milliseconds. `tls`: paths of PEM files, `{ ca, cert,
+ * key }`, or `tlsOf(directory, name)`; plain text without it. `token`: a bearer token, or a function that gives one.
  */
-export function connect(addresses, { connectTimeout = 10_000 } = {}) {
-  return new Mesh([addresses].flat(), connectTimeout);
+export function connect(addresses, { connectTimeout = 10_000, tls, token } = {}) {
+  return new Mesh([addresses].flat(), connectTimeout, new Credentials(tls, token));
 }
 
 class Mesh {
@@ -37,8 +40,10 @@ class Mesh {
   #connectTimeout;
   #streams = new Map();
   #routers = [];
+  #credentials;
 
-  constructor(addresses, connectTimeout) {
+  constructor(addresses, connectTimeout, credentials) {
+    this.#credentials = credentials;
     this.#addresses = addresses;
     this.#connectTimeout = connectTimeout;
   }
@@ -47,7 +52,7 @@ class Mesh {
   endpoint(name, options = {}) {
     let stream = this.#streams.get(name);
     if (!stream) {
-      const routers = new Routers(this.#addresses);
+      const routers = new Routers(this.#addresses, this.#credentials);
       this.#routers.push(routers);
       stream = new CallStream(name, routers, this.#connectTimeout);
       this.#streams.set(name, stream);

@@ -1,7 +1,5 @@
 // The routers of a mesh: those that were configured, and those that routers name. One is in use at a time.
 
-import grpc from '@grpc/grpc-js';
-
 import { CHANNEL_OPTIONS, RouterService } from './protos.js';
 
 export class Routers {
@@ -9,9 +7,11 @@ export class Routers {
   #addresses;
   #at = 0;
   #clients = new Map();
+  #credentials;
 
-  /** `addresses`: `HOST:PORT` each. */
-  constructor(addresses) {
+  /** `addresses`: `HOST:PORT` each. `credentials`: by what to connect. */
+  constructor(addresses, credentials) {
+    this.#credentials = credentials;
     this.#configured = addresses;
     this.#addresses = addresses;
   }
@@ -19,12 +19,14 @@ export class Routers {
   /** A client of the router in use. */
   get current() {
     const address = this.#addresses[this.#at];
-    let client = this.#clients.get(address);
-    if (!client) {
-      client = new RouterService(address, grpc.credentials.createInsecure(), CHANNEL_OPTIONS);
-      this.#clients.set(address, client);
+    const by = this.#credentials.current;
+    let known = this.#clients.get(address);
+    if (known?.by !== by) {
+      known?.client.close(); // what runs on it goes on
+      known = { by, client: new RouterService(address, by.credentials, { ...CHANNEL_OPTIONS, ...by.options }) };
+      this.#clients.set(address, known);
     }
-    return client;
+    return known.client;
   }
 
   /** Whether there is another one to go to. */
@@ -45,7 +47,7 @@ export class Routers {
   }
 
   close() {
-    for (const client of this.#clients.values()) client.close();
+    for (const { client } of this.#clients.values()) client.close();
     this.#clients.clear();
   }
 

@@ -1,0 +1,106 @@
+"""How a client shows who it is: certificates from files, tokens, and whose servers it trusts.
+
+Invariants: what cannot be used is refused by `connect`, before anything is sent; no private key and no token is in any
+repr. `cryptography` is imported where there are files to read: it takes most of a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import grpc
+
+from slotmesh.runtime.channels import PLAIN_TEXT, ChannelTls, Dialer
+from slotmesh.security.tls_paths import CA_FILE, certificate_in
+from slotmesh.security.token_source import Token, TokenSource
+
+_Path = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Tls:
+    """By what a client connects with TLS: `slotmesh.connect(ADDRESS, tls=slotmesh.Tls(...))`.
+
+    Files are PEM, and read again when they change: what connects after that shows the new certificate.
+    """
+
+    ca: Path | None
+    """The certificates of the authorities that are trusted; None: those that the system trusts."""
+    cert: Path | None
+    """The own certificate; None for a client that has a token."""
+    key: Path | None
+    """Its private key, which others on the machine cannot read."""
+
+    def __init__(self, ca: _Path | None = None, cert: _Path | None = None, key: _Path | None = None) -> None:
+        """Without `ca`, servers need a certificate for their address by an authority that the system trusts.
+
+        Raises:
+            ValueError: a certificate without key, or the reverse; or without `ca`.
+        """
+        if (cert is None) != (key is None):
+            raise ValueError("Tls: cert and key go together: a certificate and its private key")
+        if cert is not None and ca is None:
+            raise ValueError("Tls: ca is required with cert: the certificates of the authorities that are trusted")
+        for name, path in (("ca", ca), ("cert", cert), ("key", key)):
+            object.__setattr__(self, name, None if path is None else Path(path))
+
+    @classmethod
+    def from_dir(cls, directory: _Path, name: str | None = None) -> Tls:
+        """Of a directory as `slotmesh certs` makes it: ca.crt, and NAME.crt and NAME.key.
+
+        Args:
+            directory: where the files are.
+            name: whose certificate to show, as `client-alice`; None: none, for a client that has a token.
+
+        Raises:
+            ValueError: one of the files is not there.
+        """
+        path = Path(directory)
+        if not (path / CA_FILE).exists():
+            raise ValueError(f"Tls: {path / CA_FILE} is missing; `slotmesh certs init --dir {path}` makes it")
+        if name is None:
+            return cls(path / CA_FILE)
+        return cls(path / CA_FILE, *certificate_in(path, [name]))
+
+
+class SystemTls:
+    """Trusts whom the system trusts; shows no certificate. Servers are checked by their addresses."""
+
+    version = 1
+    trust_domain = ""
+    identity = ""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Of connections."""
+        return grpc.ssl_channel_credentials()
+
+
+def dialer_of(tls: Tls | None, token: Token | None) -> Dialer:
+    """What opens the connections of a client.
+
+    Raises:
+        TypeError: one of them is of another type.
+        ValueError: the files cannot be used, or the token can be none, or is given without TLS.
+    """
+    if tls is None and token is None:
+        return PLAIN_TEXT
+    if tls is not None and not isinstance(tls, Tls):
+        raise TypeError(f"tls must be a slotmesh.Tls, got {type(tls).__name__}")
+    if token is not None and not isinstance(token, str) and not callable(token):
+        raise TypeError(f"token must be a str, or a function that gives one, got {type(token).__name__}")
+    if tls is None:
+        raise ValueError("token needs TLS: everybody on the way to the router could read it; give tls=slotmesh.Tls()")
+    return Dialer(_source_of(tls), None if token is None else TokenSource(token))
+
+
+def _source_of(tls: Tls) -> ChannelTls:
+    if tls.ca is None:
+        return SystemTls()
+    from slotmesh.security.tls import BadTls, TlsFiles, TlsSource  # noqa: PLC0415 - see the head of the module
+
+    try:
+        return TlsSource(TlsFiles(tls.ca, tls.cert, tls.key))
+    except BadTls as error:
+        raise ValueError(f"tls: {error}") from None

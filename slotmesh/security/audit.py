@@ -1,0 +1,92 @@
+"""The audit log: who was refused what, and who has changed what, as lines of a logger of its own.
+
+Purpose: `slotmesh.audit` can be kept apart from other logs, and kept for longer.
+Invariants: names, revisions and counts only: never a payload, a token or a value of metadata. Who is refused again and
+again gets one line a second for each method, with a count; a change gets a line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from slotmesh.errors import Failure
+from slotmesh.security.current import caller_name, current_rpc
+from slotmesh.security.identity import Identity
+from slotmesh.telemetry.log import get_logger
+
+EVERY_S: Final = 1.0
+"""Of one identity and method there is at most one line in this time, seconds."""
+_KEPT: Final = 1024
+"""Identities and methods that are told apart; those beyond them share a line."""
+_NOBODY: Final = "nobody"
+_OTHERS: Final = ("others", "several")
+_MISSING: Final = ("role", "endpoint", "backend")
+"""Of the facts of a failure, those that say what the caller lacks."""
+
+_log = get_logger("slotmesh.audit")
+
+
+@dataclass(slots=True)
+class _Denials:
+    """Of one identity and method."""
+
+    said_at: float
+    unsaid: int = 0
+
+
+class AuditLog:
+    """What one process has refused and changed. Called on its event loop."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, every_s: float = EVERY_S) -> None:
+        """`now`: seconds of a clock that never goes back."""
+        self._now = now
+        self._every_s = every_s
+        self._denials: dict[tuple[str, str], _Denials] = {}
+
+    def denied(self, identity: Identity | None, method: str, failure: Failure, peer: str = "", why: str = "") -> None:
+        """Somebody was refused. `method` is the rpc's full name; None as identity: nobody who is known.
+
+        `why`: what the caller is not told.
+        """
+        who, now = (_NOBODY if identity is None else identity.name), self._now()
+        if (who, method) not in self._denials and len(self._denials) >= _KEPT:
+            self._forget(now)
+            if len(self._denials) >= _KEPT:
+                who, method = _OTHERS
+        denials = self._denials.get((who, method))
+        if denials is not None and now - denials.said_at < self._every_s:
+            denials.unsaid += 1
+            if denials.unsaid == 1:
+                left_s = denials.said_at + self._every_s - now
+                asyncio.get_running_loop().call_later(left_s, self._tell, who, method, denials)
+            return
+        self._denials[who, method] = _Denials(now)
+        facts = {name: failure.metadata[name] for name in _MISSING if name in failure.metadata}
+        facts |= {name: value for name, value in (("peer", peer), ("why", why)) if value}
+        _log.warning("denied", who=who, method=method, reason=failure.reason.value, **facts)
+
+    def changed(self, who: str, subject: str, before: int, after: int) -> None:
+        """The running rpc, or the process itself, has changed something: `subject`, as `backend/digits`.
+
+        `who` goes for changes that no identity has made. The revisions are those before and after.
+        """
+        who, method = caller_name() or who, current_rpc() or "none"
+        _log.info("changed", who=who, method=method, object=subject, before=before, after=after)
+
+    def _tell(self, who: str, method: str, denials: _Denials) -> None:
+        count, denials.unsaid, denials.said_at = denials.unsaid, 0, self._now()
+        _log.warning("denied again", who=who, method=method, count=count)
+
+    def _forget(self, now: float) -> None:
+        """Those of whom nothing was heard for a while."""
+        for key, denials in list(self._denials.items()):
+            if not denials.unsaid and now - denials.said_at >= self._every_s:
+                del self._denials[key]
+
+
+AUDIT: Final = AuditLog()
+"""That of this process."""

@@ -1,0 +1,128 @@
+"""Who makes an rpc, and whether they may: asked once when it starts, and once a second while it streams.
+
+Purpose: finds the identity behind an rpc, by its bearer token or by the certificate of its connection, and has the
+decision made by the rule that the proto declares.
+Invariants: denied by default. A token goes before a certificate: what comes with a token that is not known is refused,
+whatever the certificate. What holds no longer ends the streams that were opened with it.
+Owner: the server's app, on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from slotmesh.errors import Executed, Failure
+from slotmesh.security.audit import AUDIT
+from slotmesh.security.current import CALLER, RPC
+from slotmesh.security.identity import Identity
+from slotmesh.security.open_streams import OpenStreams
+from slotmesh.security.peer_certificates import PeerCertificates
+from slotmesh.security.refusals import decide, has_expired, unknown_caller
+from slotmesh.security.rules import Rule
+from slotmesh.security.tokens.failures import BadToken, TokenProblem
+
+_HEADER: Final = "authorization"
+_SCHEME: Final = "bearer "
+
+
+class TokenVerifier(Protocol):
+    """Who the holders of bearer tokens are. Both methods are quick: they are asked on the event loop."""
+
+    def identify(self, token: str) -> Identity:
+        """Who holds the token.
+
+        Raises:
+            BadToken: nobody whom this server knows. Its message is for the holder of the token, its reason is not.
+        """
+        ...
+
+    def still_holds(self, token: str, identity: Identity | None = None) -> bool:
+        """Whether the token still makes its holder this identity. Asked once a second for each stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """An rpc that was let in: by whom it is made, and by what they are known."""
+
+    rule: Rule
+    identity: Identity | None
+    """None where the rpc is open to everybody."""
+    token: str | None
+
+
+class Authorizer:
+    """What one server, or several of one process, know of who may call them."""
+
+    def __init__(
+        self, trust_domain: str, tokens: TokenVerifier | None = None, *, now: Callable[[], float] = time.time
+    ) -> None:
+        """`tokens` None: no token is accepted. `now`: seconds since 1970."""
+        self._certificates = PeerCertificates(trust_domain)
+        self._tokens = tokens
+        self._now = now
+        self.streams = OpenStreams()
+        """Those that are open."""
+
+    def admit(self, rule: Rule, context: Any) -> Admission | Failure:
+        """Lets an rpc in, and makes who calls the `caller()` of the running task; or says why not."""
+        if rule.is_open:
+            return Admission(rule, None, None)
+        identity: Identity | None = None
+        why = ""
+        try:
+            token = _token_of(context)
+            identity = self._certificates.identity_of(context) if token is None else self._holder_of(token)
+        except BadToken as error:
+            failure: Failure | None = unknown_caller(rule, f"{rule.needs}: {error}")
+            why = error.reason
+        else:
+            failure = decide(identity, rule, self._now())
+            if failure is None and identity is not None:
+                CALLER.set(identity)
+                RPC.set(rule.method)
+                return Admission(rule, identity, token)
+        failure = failure or unknown_caller(rule, rule.needs)
+        AUDIT.denied(identity, rule.method, failure, context.peer(), why)
+        return failure
+
+    def lapsed(self, admission: Admission) -> Failure | None:
+        """Why an rpc that was let in may not go on; None where it may."""
+        identity = admission.identity
+        if identity is None:
+            return None
+        if has_expired(identity, self._now()):
+            why = f"the credential of {identity.name} has expired"
+        elif (
+            admission.token is not None
+            and self._tokens is not None
+            and not self._tokens.still_holds(admission.token, identity)
+        ):
+            why = f"the token of {identity.name} holds no longer"
+        else:
+            return None
+        return unknown_caller(admission.rule, why, Executed.UNKNOWN)
+
+    def _holder_of(self, token: str) -> Identity:
+        if self._tokens is None:
+            raise BadToken(
+                TokenProblem.UNKNOWN, "this server accepts no tokens: there is no --tokens and no --jwt-jwks"
+            )
+        return self._tokens.identify(token)
+
+
+def _token_of(context: Any) -> str | None:
+    """The bearer token of an rpc; None where it has none.
+
+    Raises:
+        BadToken: there is something else in its place.
+    """
+    found = [value for key, value in context.invocation_metadata() or () if key == _HEADER]
+    if not found:
+        return None
+    if len(found) > 1 or not isinstance(found[0], str) or not found[0].lower().startswith(_SCHEME):
+        raise BadToken(TokenProblem.MALFORMED, "the metadata `authorization` is not `Bearer TOKEN`, once")
+    return found[0][len(_SCHEME) :].strip()

@@ -1,0 +1,111 @@
+"""What certificates say: whom they name, until when, and for what they can be used.
+
+Invariants: whatever the bytes are, the answer is a certificate or `BadTls`; a certificate names one identity or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from slotmesh.security.identity import trust_domain_of
+from slotmesh.security.tls.errors import BadTls
+
+ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
+
+_USAGES: Final = {
+    ExtendedKeyUsageOID.SERVER_AUTH: "server",
+    ExtendedKeyUsageOID.CLIENT_AUTH: "client",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What one certificate says."""
+
+    uris: tuple[str, ...]
+    """Names of the form `spiffe://...`."""
+    dns_names: tuple[str, ...]
+    not_before: float
+    """Seconds since 1970, as the next."""
+    not_after: float
+    usages: frozenset[str] | None
+    """`server` and `client`, as far as it may be used so; None: for anything."""
+    public_key: bytes
+    """In DER form."""
+
+    @property
+    def trust_domain(self) -> str:
+        """That of its only name; empty where it has none, or several."""
+        return (trust_domain_of(self.uris[0]) or "") if len(self.uris) == 1 else ""
+
+    def time_problem(self, now: float) -> str | None:
+        """Why it is not valid at `now`, seconds since 1970; None where it is."""
+        if now >= self.not_after:
+            return "has expired"
+        if now < self.not_before:
+            return "is not valid yet: look at the clock of this machine, and at that of the one that issued it"
+        return None
+
+
+def read_certificates(pem: bytes) -> list[Certificate]:
+    """The certificates in PEM form, in their order; at least one.
+
+    Raises:
+        BadTls: it is none, or one that cannot be understood.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except Exception:  # noqa: BLE001 - of a dozen kinds, which have nothing in common
+        raise BadTls("holds no certificate in PEM form") from None
+    try:
+        return [_certificate(each) for each in found]
+    except Exception:  # noqa: BLE001 - as above
+        raise BadTls("holds a certificate that cannot be understood: issue it again") from None
+
+
+def public_key_of(key_pem: bytes) -> bytes:
+    """The public half of a private key, in DER form.
+
+    Raises:
+        BadTls: it is no key in PEM form, or one with a password.
+    """
+    try:
+        return _der(load_pem_private_key(key_pem, password=None).public_key())
+    except Exception:  # noqa: BLE001 - as above
+        raise BadTls("holds no private key in PEM form, without a password") from None
+
+
+def matches(name: str, dns_names: tuple[str, ...]) -> bool:
+    """Whether a certificate with these DNS names may be that of a server with this name (RFC 6125, 6.4.3)."""
+    _, _, parent = name.partition(".")
+    return name in dns_names or f"*.{parent}" in dns_names
+
+
+def _certificate(found: x509.Certificate) -> Certificate:
+    names, usages = _extension(found, x509.SubjectAlternativeName), _extension(found, x509.ExtendedKeyUsage)
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
+    return Certificate(
+        uris=tuple(uri for uri in uris if uri.startswith("spiffe://")),
+        dns_names=tuple(names.get_values_for_type(x509.DNSName)) if names else (),
+        not_before=found.not_valid_before_utc.timestamp(),
+        not_after=found.not_valid_after_utc.timestamp(),
+        usages=None if usages is None else frozenset(_USAGES[each] for each in usages if each in _USAGES),
+        public_key=_der(found.public_key()),
+    )
+
+
+def _extension(found: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
+    try:
+        return found.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _der(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,99 @@
+"""Which files an identity's certificates are in: paths that were given, and those of a directory.
+
+Invariants: nothing is parsed here, and `cryptography` not imported: who has no certificates does not wait for it. A
+certificate and its key come from the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CA_FILE: Final = "ca.crt"
+"""Of a directory of certificates: those of the authorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPaths:
+    """PEM files. `cert` and `key` are None together: for who shows no certificate."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+
+def chosen_paths(
+    directory: Path | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    *,
+    names: Sequence[str],
+    needs_certificate: bool = True,
+) -> TlsPaths | None:
+    """The files to use; None where nothing was given. `ca`, and `cert` with `key`, go before those of the directory.
+
+    `names`: what the directory's files of this identity may be called, without `.crt` and `.key`; the first that is
+    there counts. `needs_certificate` False: one that is nowhere is left out.
+
+    Raises:
+        ValueError: they are not complete; the message says which is missing, and what makes it.
+    """
+    if (cert is None) != (key is None):
+        given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
+        raise ValueError(f"{missing} is required with {given}: a certificate and its private key go together")
+    if directory is None:
+        return _without_directory(ca, cert, key, needs_certificate=needs_certificate)
+    if not directory.is_dir():
+        raise ValueError(f"--tls-dir: {directory} is no directory; {_made_by(directory, 'init')}")
+    authorities = ca or directory / CA_FILE
+    if not authorities.exists():
+        raise ValueError(f"--tls-dir: {authorities} is missing; {_made_by(directory, 'init')}")
+    if cert is None:
+        cert, key = certificate_in(directory, names, needs_certificate=needs_certificate)
+    return TlsPaths(authorities, cert, key)
+
+
+def certificate_in(
+    directory: Path, names: Sequence[str], *, needs_certificate: bool = True
+) -> tuple[Path, Path] | tuple[None, None]:
+    """The certificate and key of the first of these names that the directory has.
+
+    Raises:
+        ValueError: there is none, and `needs_certificate`; or a certificate has no key.
+    """
+    for name in names:
+        # `with_suffix` would take what follows a dot in a name for its suffix.
+        cert, key = directory / f"{name}.crt", directory / f"{name}.key"
+        if cert.exists():
+            if not key.exists():
+                raise ValueError(f"--tls-dir: {key} is missing: the private key of {cert.name}")
+            return cert, key
+    if not needs_certificate:
+        return None, None
+    files = " and ".join(str(directory / f"{name}.crt") for name in names)
+    verb = "are" if len(names) > 1 else "is"
+    raise ValueError(f"--tls-dir: {files} {verb} missing; {_made_by(directory, _issue(names[0]))}")
+
+
+def _without_directory(
+    ca: Path | None, cert: Path | None, key: Path | None, *, needs_certificate: bool
+) -> TlsPaths | None:
+    if ca is None:
+        if cert is None:
+            return None
+        raise ValueError("--tls-ca is required with --tls-cert: the certificates of the authorities that are trusted")
+    if cert is None and needs_certificate:
+        raise ValueError("--tls-cert and --tls-key are required with --tls-ca: members of the mesh show a certificate")
+    return TlsPaths(ca, cert, key)
+
+
+def _made_by(directory: Path, command: str) -> str:
+    return f"`slotmesh certs {command} --dir {directory}` makes it"
+
+
+def _issue(name: str) -> str:
+    """`replica-digits`, say, as the words of the command that issues it."""
+    return f"issue {name.replace('-', '/', 1)}"

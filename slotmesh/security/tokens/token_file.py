@@ -1,0 +1,87 @@
+"""Changes of a file of tokens on the disk.
+
+Invariants: who reads the file sees it before a change or after it, never in between; of two commands that change it at
+once, one waits for the other, so that nothing is lost. The file is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from slotmesh.security.secret_files import UnusableFile
+from slotmesh.security.tokens.document import write_tokens
+from slotmesh.security.tokens.static_tokens import StaticTokens
+from slotmesh.security.tokens.verifier import read_static
+
+LOCK_S: Final = 10.0
+"""How long to wait for another command."""
+_RETRY_S: Final = 0.02
+
+
+def change_tokens(path: Path, change: Callable[[StaticTokens], StaticTokens], *, create: bool = False) -> None:
+    """Replaces what the file holds. `create`: where there is none, it is made.
+
+    Raises:
+        UnusableFile: it cannot be read or written.
+    """
+    # Through a link: what it leads to is replaced, and not the link.
+    path = Path(os.path.realpath(path))
+    try:
+        with _locked(path):
+            missing = create and not path.exists()
+            changed = change(StaticTokens() if missing else read_static(path))
+            _replace(path, write_tokens(changed.tokens))
+    except OSError as error:
+        raise UnusableFile(f"{path}: the file of tokens cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises OSError; UnusableFile where another command has it for too long."""
+    # A file of its own: the other one is replaced by each change. It stays, as who waits for it has it open.
+    lock = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_S
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if time.monotonic() >= deadline:
+                raise UnusableFile(
+                    f"{path}: another command changes it for more than {LOCK_S:.0f} s: see who has {lock} open"
+                )
+            time.sleep(_RETRY_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Raises OSError."""
+    new = path.with_name(f".{path.name}.new")
+    with suppress(FileNotFoundError):
+        new.unlink()  # of a command that was killed
+    owner = path.stat() if path.exists() else None
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        if owner is not None:
+            # As it was handed to a service: a file of root that its group reads stays one.
+            if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            os.fchmod(descriptor, owner.st_mode & 0o7777)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    new.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

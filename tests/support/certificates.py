@@ -1,0 +1,132 @@
+"""Certificates for tests: an authority of their own, which issues any identity in milliseconds.
+
+Its directory is one that `--tls-dir` reads. Keys are of elliptic curves, files have mode 600.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from slotmesh.security.identity import server_names_of, uri_of
+from slotmesh.security.tls import TlsFiles, TlsSource
+
+TRUST_DOMAIN: Final = "mesh.test"
+_AGE: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+class Authority:
+    """Signs certificates, and keeps them and its own in a directory."""
+
+    def __init__(self, directory: Path, trust_domain: str = TRUST_DOMAIN, *, not_after: datetime | None = None) -> None:
+        """Writes `directory/ca.crt`. Another authority of the same trust domain is a stranger to this one's servers."""
+        self.directory = directory
+        self.trust_domain = trust_domain
+        directory.mkdir(parents=True, exist_ok=True)
+        self.ca = directory / "ca.crt"
+        self._pair = _authority(trust_domain, not_after or datetime.now(UTC) + timedelta(days=1))
+        _write(self.ca, self._pair.certificate.public_bytes(Encoding.PEM))
+
+    def issue(
+        self,
+        kind: str,
+        name: str = "",
+        *,
+        trust_domain: str = "",
+        not_after: datetime | None = None,
+        dns: Sequence[str] = (),
+        uri: str | None = None,
+        stem: str = "",
+    ) -> TlsFiles:
+        """Writes `KIND.crt` and `KIND.key`, or `KIND-NAME.crt` and `.key`; what was there is replaced.
+
+        `dns`: names, addresses and further URIs, beside those of the role. `uri`: any, or with "" none, in place of
+        the identity's. `stem`: another name of the files.
+        """
+        uri = uri_of(trust_domain or self.trust_domain, kind, name) if uri is None else uri
+        pair = self._leaf(uri, [*server_names_of(uri), *dns], not_after or datetime.now(UTC) + timedelta(hours=1))
+        stem = stem or (f"{kind}-{name}" if name else kind)
+        cert, key = self.directory / f"{stem}.crt", self.directory / f"{stem}.key"
+        # The key first: who reads between the two finds a pair that does not match, and reads again.
+        _write(key, pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        _write(cert, pair.certificate.public_bytes(Encoding.PEM))
+        return TlsFiles(self.ca, cert, key)
+
+    def source(self, kind: str, name: str = "", *, not_after: datetime | None = None) -> TlsSource:
+        """Issues a certificate, and reads it as a process does."""
+        return TlsSource(self.issue(kind, name, not_after=not_after))
+
+    def whole_mesh(self) -> Path:
+        """Issues what a mesh with any backends needs, and an operator; returns the directory."""
+        for kind, name in (("controller", ""), ("router", ""), ("replica", ""), ("operator", "ops")):
+            self.issue(kind, name)
+        return self.directory
+
+    def _leaf(self, uri: str, names: Sequence[str], not_after: datetime) -> _Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder("leaf", self._pair.certificate.subject, key, not_after)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        builder = builder.add_extension(usages, critical=False)
+        if alternatives := [*([x509.UniformResourceIdentifier(uri)] if uri else []), *map(_alternative, names)]:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        return _Pair(builder.sign(self._pair.key, hashes.SHA256()), key)
+
+
+def _authority(trust_domain: str, not_after: datetime) -> _Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    uri = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"spiffe://{trust_domain}")])
+    builder = _builder("authority", _name("authority"), key, not_after)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return _Pair(builder.add_extension(uri, critical=False).sign(key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, not_after: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(subject))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(datetime.now(UTC), not_after) - _AGE)
+        .not_valid_after(not_after)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {text}")])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replaces the file at once, as who rotates certificates does."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(content)
+    fresh.replace(path)

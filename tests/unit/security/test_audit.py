@@ -1,0 +1,76 @@
+"""The audit log: a line for who is refused, at most one a second for each method, and one for each change."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import copy_context
+
+import pytest
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.security.audit import AuditLog
+from slotmesh.security.current import CALLER, RPC
+from slotmesh.security.identity import Identity, Role
+from tests.support.wait import wait_until
+
+ALICE = Identity(name="client/alice", roles=frozenset({Role.INVOKER}))
+DENIED = Failure(reason=Reason.PERMISSION_DENIED, message="secret", metadata={"role": "operator", "other": "secret"})
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "slotmesh.audit"]
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotmesh.audit")
+
+
+def test_who_was_refused_what_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    audit = AuditLog()
+    audit.denied(ALICE, "mesh/Apply", DENIED, "ipv4:127.0.0.1:5", "it is so")
+    audit.denied(None, "mesh/Apply", DENIED)
+    asked = "method=mesh/Apply reason=PERMISSION_DENIED role=operator"
+    assert lines(caplog) == [
+        f"denied who=client/alice {asked} peer=ipv4:127.0.0.1:5 why=it is so",
+        f"denied who=nobody {asked}",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_flood_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    audit = AuditLog(every_s=0.05)
+    for _ in range(1000):
+        audit.denied(ALICE, "mesh/Apply", DENIED)
+    audit.denied(ALICE, "mesh/Delete", DENIED)
+    assert len(lines(caplog)) == 2
+    await wait_until(lambda: len(lines(caplog)) == 3)
+    assert lines(caplog)[2] == "denied again who=client/alice method=mesh/Apply count=999"
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_names_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    audit = AuditLog(lambda: now)
+    for number in range(3000):
+        audit.denied(Identity(name=f"client/{number}", roles=frozenset()), "mesh/Apply", DENIED)
+    assert len(lines(caplog)) == 1025
+    assert lines(caplog)[-1].startswith("denied who=others method=several")
+    now = 2.0
+    audit.denied(ALICE, "mesh/Apply", DENIED)
+    assert lines(caplog)[-1].startswith("denied who=client/alice")
+
+
+def test_changes(caplog: pytest.LogCaptureFixture) -> None:
+    AuditLog().changed("--spec mesh.yaml", "backend/digits", 4, 5)
+    copy_context().run(change_as, ALICE, "mesh/Apply")
+    assert lines(caplog) == [
+        "changed who=--spec mesh.yaml method=none object=backend/digits before=4 after=5",
+        "changed who=client/alice method=mesh/Apply object=backend/digits before=5 after=6",
+    ]
+
+
+def change_as(identity: Identity, rpc: str) -> None:
+    CALLER.set(identity)
+    RPC.set(rpc)
+    AuditLog().changed("slotmesh at 127.0.0.1", "backend/digits", 5, 6)
