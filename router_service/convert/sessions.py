@@ -35,18 +35,16 @@ def session_of(
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
             if getattr(opening, field):
-                return bad_field(field, "is for sessions only: set session_id, or leave it")
+                return _mistake(field, "is for sessions only: set session_id, or leave it")
         return None
     if not _SESSION_ID.fullmatch(opening.session_id):
-        return bad_field("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
+        return _mistake("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
     if opening.epoch < 1:
-        return bad_field(
-            "epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}"
-        )
+        return _mistake("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
     if opening.epoch == 1:
         for field in ("unanswered", "rosters"):
             if getattr(opening, field):
-                return bad_field(field, "there is nothing before the first connection (epoch 1)")
+                return _mistake(field, "there is nothing before the first connection (epoch 1)")
     if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
         return failure
     unanswered = Spans()
@@ -56,7 +54,7 @@ def session_of(
             yield
         for first, last in unanswered.add(opening.unanswered[at : at + STEP_RANGES]):
             if not before < first <= last <= MAX_CALL_ID:
-                return bad_field(
+                return _mistake(
                     "unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}"
                 )
             before = last
@@ -84,9 +82,9 @@ def first_roster_of(batch: router_service_pb2.CallBatch) -> RosterVersion | None
 
 def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:
     if (count := len(opening.unanswered)) > most_ranges:
-        return bad_field("unanswered", f"at most {most_ranges} ranges, got {count}")
+        return _mistake("unanswered", f"at most {most_ranges} ranges, got {count}")
     if (count := len(opening.rosters)) > MAX_ROSTERS:
-        return bad_field("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
+        return _mistake("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
     return None
 
 
@@ -111,3 +109,8 @@ def _by_session(
     sessions: Iterable[replica_service_pb2.SessionCalls],
 ) -> dict[tuple[str, int], Sequence[tuple[int, int]]]:
     return {(each.session_id, each.epoch): ranges_from_wire(each.calls) for each in sessions}
+
+
+def _mistake(field: str, what: str) -> Failure:
+    """What is wrong with a field of the opening."""
+    return bad_field(f"open.{field}", what)

@@ -161,25 +161,19 @@ def test_weights_may_miss_one_by_what_floats_do(weights: str, ok: bool) -> None:
 
 def test_configuration_that_never_ends_is_refused() -> None:
     (message,) = mistakes("backends: &a {x: {user_config: *a}}").values()
-    assert message == "is nested deeper than 32"
+    assert message == "line 1: *a is inside of itself"
 
 
 def test_configuration_that_aliases_multiply_is_refused_at_once() -> None:
     levels = "".join(f"      l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 30))
     (message,) = mistakes(f"backends:\n  v1:\n    user_config:\n      l0: &l0 [1]\n{levels}").values()
-    assert message == "holds more than 100,000 values, those behind aliases included"
+    assert message == "line 10: there are more than 1,000,000 values, those behind aliases counted each time"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("backends: {v1: {num_replicas: 0xHUGE}}", "must be 0 … 10,000, is about 2^20,000"),
-        ("backends: 0xHUGE", "must be a map, is the number about 2^20,000"),
-    ],
-)
-def test_numbers_too_long_to_write_out_are_mistakes_as_others_are(text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["backends: {v1: {num_replicas: 0xHUGE}}", "backends: 0xHUGE"])
+def test_numbers_too_long_to_write_out_are_mistakes_as_others_are(text: str) -> None:
     (told,) = mistakes(text.replace("HUGE", "f" * 5_000)).values()
-    assert told == message
+    assert told == "line 1: a number of 5002 characters; quote it where it is a text"
 
 
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
