@@ -93,6 +93,12 @@ class ControllerSettings(TokenPortSettings):
         "only. `slotmesh logs` shows it either way.",
     )
 
+    max_changes_per_caller: int = Field(
+        20,
+        ge=1,
+        description="Changes a second of one caller, known by certificate or token; those of ten seconds may come at "
+        "once.",
+    )
     autoscale_policies: str = Field(
         "",
         description="Functions that backends may name as the policy of their `autoscale`, as `my_policies:nightly`; "

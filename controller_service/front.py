@@ -22,6 +22,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.controllers import LEADER_FACT
 from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.server import GrpcServer
+from slotmesh.security.quotas import QuotaKind, RateQuota
 from slotmesh.security.tokens import Tokens
 from slotmesh.status import to_exception
 from slotmesh.units import parse_host_port
@@ -90,9 +91,13 @@ class Front:
             port=settings.port,
             insecure=settings.insecure,
             channelz=settings.channelz,
+            limits=settings.edge_limits,
             tls=tls,
             token_port=settings.token_port,
             tokens=tokens,
+        )
+        self.server.edge.change_quota = RateQuota(
+            QuotaKind.CHANGES, settings.max_changes_per_caller, "max_changes_per_caller"
         )
         self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=self._tell_standing)
         self._operators, self._members = Gate(operators, self._refusal), Gate(members, self._refusal)

@@ -46,6 +46,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import InvalidSpec
+from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
@@ -103,6 +104,7 @@ class ControllerLife:
         self._tell_address: Callable[[], None] = self._announce
         metrics.look_at(lambda: self.front.server.serving, self.front.why_not_serving)
         metrics.observe_rpcs(self.front.server.rpc_times)
+        observe_edge(metrics.meter, self.front.server.edge)
         observe_leadership(metrics.meter, lambda: self.front.leadership)
 
     async def run(self) -> int:

@@ -39,6 +39,7 @@ from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
 from slotmesh.telemetry import names
+from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
@@ -128,6 +129,7 @@ class ReplicaApp:
             port=settings.port,
             insecure=settings.insecure,
             channelz=settings.channelz,
+            limits=settings.edge_limits,
             tls=self.tls,
         )
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
@@ -266,7 +268,9 @@ class ReplicaApp:
                 lambda: self.replica.address,
             ),
             handler_loop=handler_loop,
+            max_slots_per_caller=self._settings.max_slots_per_caller,
         )
+        observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
         observe(self._metrics, engine, self.identity.backend)
         if (tracing := self._traces.tracing) is not None:
             said = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}

@@ -52,6 +52,12 @@ class ReplicaSettings(MemberSettings):
         gt=timedelta(0),
         description="How long results of sessions are kept for clients that come back.",
     )
+    max_slots_per_caller: int | None = Field(
+        None,
+        ge=1,
+        description="Slots that one caller, known by certificate or token, may have reserved here, with those of its "
+        "direct streams. Not given: three quarters of max_ongoing.",
+    )
     describe: Annotated[str | None, FlagOnly()] = Field(
         None, min_length=1, description="MODULE:NAME: print what this handler's decorators say, as JSON, and exit."
     )

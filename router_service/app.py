@@ -14,9 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from router_service.config import RouterSettings, call_metadata_keys
+from router_service.core.caller_quotas import CallerQuotas
+from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
+from router_service.core.sessions.session_quota import SessionQuota
 from router_service.servicer import RouterServicer
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.clients.alternates import Alternates
@@ -45,6 +48,7 @@ from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
 from slotmesh.telemetry import names
+from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
@@ -98,13 +102,15 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
 
         dispatcher = Dispatcher(scheduler, clock, open_link)
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
-        unary = UnaryCalls(dispatcher, settings.max_pending_unary)
+        quotas = _quotas(settings)
+        unary = UnaryCalls(dispatcher, settings.max_pending_unary, quotas.calls)
         server = _server(settings, tls, tokens)
         dispatcher.failures = FailureLog()
         traces = _traced(dispatcher, settings)
         handed = HandedMetadata(call_metadata_keys(settings.call_metadata), with_traces=traces.tracing is not None)
+        largest, turns = settings.max_payload_bytes, server.turns
         servicer = RouterServicer(
-            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns, handed
+            dispatcher, unary, settings.router_id, window, largest, turns=turns, handed=handed, quotas=quotas
         )
         slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
@@ -115,7 +121,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         metrics = _metrics(settings, tls, tokens)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
-            _observe_process(metrics, server, traces)
+            _observe_process(metrics, server, traces, quotas)
             await server.start()
             own, info.address = servicer.alternates, settings.advertised(server.address)
             own.address, own.token_address = info.address, settings.advertised_token(server.token_address or "")
@@ -140,6 +146,13 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             await traces.aclose()
 
 
+def _quotas(settings: RouterSettings) -> CallerQuotas:
+    return CallerQuotas(
+        CallQuotas(settings.max_calls_per_caller, settings.max_bytes_per_caller),
+        SessionQuota(settings.max_sessions_per_caller),
+    )
+
+
 def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | None) -> GrpcServer:
     return GrpcServer(
         "router",
@@ -147,6 +160,7 @@ def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | No
         port=settings.port,
         insecure=settings.insecure,
         channelz=settings.channelz,
+        limits=settings.edge_limits,
         tls=tls,
         token_port=settings.token_port,
         tokens=tokens,
@@ -183,7 +197,8 @@ def _metrics(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | N
     return metrics
 
 
-def _observe_process(metrics: MetricsServer, server: GrpcServer, traces: TracingSetup) -> None:
+def _observe_process(metrics: MetricsServer, server: GrpcServer, traces: TracingSetup, quotas: CallerQuotas) -> None:
+    observe_edge(metrics.meter, server.edge, quotas.all)
     metrics.look_at(lambda: server.serving)
     metrics.observe_rpcs(server.rpc_times)
     metrics.observe_spans(lambda: traces.dropped)

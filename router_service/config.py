@@ -8,6 +8,8 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
+from router_service.core.caller_shares import MAX_BYTES, MAX_CALLS
+from router_service.core.sessions.session_quota import MAX_SESSIONS
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.config import Duration, HostPorts, Size
@@ -48,6 +50,18 @@ class RouterSettings(TokenPortSettings):
         timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."
     )
     max_pending_unary: int = Field(10_000, ge=1, description="Unary calls pending at once; more are refused.")
+    max_calls_per_caller: int = Field(
+        MAX_CALLS,
+        ge=1,
+        description="Calls that one caller, known by certificate or token, may have unanswered, on all its streams and "
+        "rpcs.",
+    )
+    max_bytes_per_caller: Size = Field(MAX_BYTES, ge=1, description="Payload bytes of these calls.")
+    max_sessions_per_caller: int = Field(
+        MAX_SESSIONS,
+        ge=1,
+        description="Sessions that one caller may have, with those that it left open within the last minute.",
+    )
     call_metadata: str = Field(
         "",
         description="Names of gRPC metadata of unary rpcs that handlers get as metadata of the call, with commas "

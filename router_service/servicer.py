@@ -12,24 +12,26 @@ import grpc
 
 from router_service import convert
 from router_service.convert.mistakes import opening_mistake
+from router_service.core.caller_quotas import CallerQuotas
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.callable import callable_methods
-from router_service.core.sessions.session import SessionConnection
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.brake import Brake
+from router_service.shell.clients.connected_sessions import ConnectedSessions, fenced_by
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import JSON
-from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.open_streams import STREAM
 from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
-from slotmesh.security.current import of_caller
+from slotmesh.security.current import of_caller, quota_name
 from slotmesh.security.limits import endpoint_refusal, known_endpoints
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -58,13 +60,17 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         router_id: str,
         window: Window,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        *,
         turns: StepQueue | None = None,
         handed: HandedMetadata = NOTHING_HANDED,
+        quotas: CallerQuotas | None = None,
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
-        Large frames are dealt with in `turns`. `handed`: which metadata of unary rpcs handlers get.
+        Large frames are dealt with in `turns`. `handed`: which metadata of unary rpcs handlers get. `quotas`: what one
+        caller may have.
         """
+        self._quotas = quotas or CallerQuotas()
         self._handed = handed
         self._max_payload_bytes = max_payload_bytes
         self._dispatcher = dispatcher
@@ -76,8 +82,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """What all streams hold of their clients' results."""
         self._streams: dict[ClientStream, bool] = {}
         """Those that are open, and whether their clients came by the port for tokens."""
-        self._sessions: dict[str, ClientStream] = {}
-        """The newest stream of each session that is connected here."""
+        self._sessions = ConnectedSessions(dispatcher, self._quotas.sessions)
         self._is_leaving = False
         self.alternates = Alternates(lambda: dispatcher.scheduler.table)
         """Where clients can go instead."""
@@ -194,22 +199,26 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             session,
             features=open_stream.features,
             max_payload_bytes=self._max_payload_bytes,
+            share=self._quotas.calls.share_of(quota_name()),
         )
         del open_stream  # it may have thousands of ranges
-        if session is not None and (failure := self._take_over(session, stream)):
+        if session is not None and (failure := self._sessions.take_over(session, stream)):
             await abort(context, failure)
+        if (opened := STREAM.get()) is not None:
+            opened.is_busy = lambda: stream.is_busy
         by_token = self.alternates.came_by_token_port(context)
         stream.say(self._opened(in_session=session is not None, by_token=by_token))
         self._dispatcher.attach(stream.caller, stream)
         counts = self._dispatcher.counts
         counts.streams += 1
         self._streams[stream] = by_token
+        ended_in_order = False
         try:
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
+            ended_in_order = failure is None
         finally:
-            if session is not None and self._sessions.get(session.session_id) is stream:
-                del self._sessions[session.session_id]
-                counts.sessions = len(self._sessions)
+            if session is not None:
+                self._sessions.ended(session, stream, in_order=ended_in_order)
             counts.streams -= 1
             self._streams.pop(stream, None)
             stream.ended()
@@ -245,18 +254,6 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             return convert.too_large(len(payload))
         return convert.options_from_wire(wire)
 
-    def _take_over(self, session: SessionConnection, stream: ClientStream) -> Failure | None:
-        """Ends an older connection of the session; refuses one that is not newer."""
-        older = self._sessions.get(session.session_id)
-        if older is not None and older.caller.session is not None:
-            if session.epoch <= older.caller.session.epoch:
-                return _fenced(session.epoch, older.caller.session.epoch)
-            self._dispatcher.detach(older.caller)
-            older.fenced.set()
-        self._sessions[session.session_id] = stream
-        self._dispatcher.counts.sessions = len(self._sessions)
-        return None
-
     def _leaving(self) -> Failure | None:
         """The failure of streams and calls that come after the go_away."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
@@ -285,7 +282,7 @@ async def _converse(context: Context, stream: ClientStream, turns: StepQueue) ->
     fenced = asyncio.ensure_future(stream.fenced.wait())
     try:
         await asyncio.wait((reading, fenced), return_when=asyncio.FIRST_COMPLETED)
-        return await reading if reading.done() else _fenced(session.epoch, session.epoch + 1)
+        return await reading if reading.done() else fenced_by(session.epoch, session.epoch + 1)
     finally:
         reading.cancel()
         fenced.cancel()
@@ -329,11 +326,3 @@ def _alone(options: call_pb2.CallOptions) -> call_pb2.CallOptions:
     copy = call_pb2.CallOptions()
     copy.CopyFrom(options)
     return copy
-
-
-def _fenced(epoch: int, newer: int) -> Failure:
-    return Failure(
-        reason=Reason.SESSION_FENCED,
-        message=f"this connection of the session has epoch {epoch}; one with epoch {newer} or above was opened",
-        executed=Executed.UNKNOWN,
-    )

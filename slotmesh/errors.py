@@ -48,10 +48,12 @@ class Reason(StrEnum):
     QUEUE_FULL = "QUEUE_FULL"
     WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
     NO_SLOT = "NO_SLOT"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     BACKEND_UNAVAILABLE = "BACKEND_UNAVAILABLE"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
     NOT_LEADER = "NOT_LEADER"
     DRAINING = "DRAINING"
+    STREAM_SILENT = "STREAM_SILENT"
     STALE_TABLE = "STALE_TABLE"
     REPLICA_LOST = "REPLICA_LOST"
     ROUTER_LOST = "ROUTER_LOST"
@@ -252,6 +254,12 @@ class WindowExceeded(ResourceExhausted):
     reason = Reason.WINDOW_EXCEEDED
 
 
+class QuotaExceeded(ResourceExhausted):
+    """The caller has as much of something as one caller may; its `metadata["quota"]` says of what."""
+
+    reason = Reason.QUOTA_EXCEEDED
+
+
 class NoSlot(ResourceExhausted):
     """No slot was free in time."""
 
@@ -280,6 +288,12 @@ class Draining(Unavailable):
     """The peer takes no new work."""
 
     reason = Reason.DRAINING
+
+
+class StreamSilent(Unavailable):
+    """The stream had no call and said nothing for too long: its server has ended it. Nothing of it was executed."""
+
+    reason = Reason.STREAM_SILENT
 
 
 class StaleTable(Unavailable):

@@ -88,11 +88,13 @@ class ReplicaScheduler:
         capacity_gap_s: float = CAPACITY_GAP_S,
         chance: Callable[[], float] = lambda: 0.5,
         new_secret: Callable[[], bytes] = _no_secrets,
+        max_slots_per_caller: int | None = None,
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
         `weigh`: computes the weight of calls of batch methods that have one. `capacity_gap_s` and `chance`: see
-        `Vacancies`. `new_secret` draws 128 random bits, for each slot.
+        `Vacancies`. `new_secret` draws 128 random bits, for each slot. `max_slots_per_caller`: slots that one caller
+        whose name is known may have; None: `SHARE_OF_ONE_CALLER` of the permits.
         """
         self._state = state = SchedulerState(methods, weigh or {}, max_ongoing, prefetch, capacity_gap_s, chance)
         # From those that only answer up to those that start.
@@ -100,7 +102,7 @@ class ReplicaScheduler:
         self._parking = parking = Parking(state, unstarted)
         operations = GrantedSlotOperations(state, methods, unstarted)
         held = HeldSlots(state, operations)
-        self._settle = Starting(state, new_secret, unstarted, parking, held).settle
+        self._settle = Starting(state, new_secret, unstarted, parking, held, max_slots_per_caller).settle
         self._intake = RunIntake(state, methods, keyed_window, unstarted)
         self._endings = Endings(state, unstarted)
         self._handlers = self._table(

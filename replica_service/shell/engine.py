@@ -41,6 +41,7 @@ from replica_service.core.events import (
     RunsCancelled,
     SessionsMoved,
 )
+from replica_service.core.failures import DRAINING
 from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.core.sessions.moved import without_moved
 from replica_service.core.sessions.session_table import RESUME_TTL_S, SessionReport
@@ -79,6 +80,7 @@ class Engine:
         resume_ttl_s: float = RESUME_TTL_S,
         issuer: Issuer | None = None,
         handler_loop: HandlerLoop | None = None,
+        max_slots_per_caller: int | None = None,
     ) -> None:
         """Made on the event loop that it works on. `chance` draws from [0, 1), for reports of capacity to routers.
 
@@ -97,6 +99,7 @@ class Engine:
             prefetch=prefetch,
             chance=chance,
             new_secret=lambda: secrets.token_bytes(SECRET_BYTES),
+            max_slots_per_caller=max_slots_per_caller,
         )
         self._now = clock.now
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
@@ -113,7 +116,7 @@ class Engine:
             issuer or Issuer(clock),
             clock.now,
             self.post,
-            lambda run, failure: outcomes.failed(run, 0, 1, failure),
+            lambda run, why: outcomes.failed(run, 0, 1, why),
         )
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
         self._links: dict[RouterPeer, Outbox] = {}
@@ -132,7 +135,7 @@ class Engine:
         link, outbox = connect_link(self.scheduler, self.slots.issuer, self._now(), features, stream_id, self.methods)
         self._links[link] = outbox
         if self.scheduler.draining:
-            outbox.go_away(_GOING)
+            outbox.go_away(DRAINING.message)
         if self._waiters:
             self._conditions.look_around()
         return link, outbox
@@ -223,7 +226,7 @@ class Engine:
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda run: run.slot is None)
         for outbox in self._links.values():
-            outbox.go_away(_GOING)
+            outbox.go_away(DRAINING.message)
         for tell in self.at_drain:
             tell()
         self._conditions.look_around()
@@ -345,6 +348,3 @@ class Engine:
         """A handler has set something: what waits may be due, or its time another."""
         self.batch_hosts.warn_of_unfillable(self.scheduler.max_ongoing, self.scheduler.prefetch)
         self.post(BatchSettingsChanged())
-
-
-_GOING = "the replica drains"

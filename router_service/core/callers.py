@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from router_service.core.caller_shares import CallerShare
 from router_service.core.flows import Flow
 from router_service.core.runs import RouterRun
 from router_service.core.sessions.session import SessionConnection
@@ -57,6 +58,7 @@ class Caller:
         "request_id",
         "runs",
         "session",
+        "share",
         "size",
         "stops",
         "streams",
@@ -70,12 +72,14 @@ class Caller:
         session: SessionConnection | None = None,
         *,
         max_value_bytes: int = MAX_PAYLOAD_BYTES,
+        share: CallerShare | None = None,
     ) -> None:
-        """`flow` is a new one unless it is given."""
+        """`flow` is a new one unless it is given. `share`: of whoever makes the calls; None where that is not known."""
         self.window = window
         self.session = session
         """The session's connection; None without a session: then the caller's calls end when it disconnects."""
         self.flow = flow or Flow()
+        self.share = share
         self.calls = 0
         """Calls accepted whose outcome has not left."""
         self.size = 0
@@ -133,26 +137,52 @@ class Caller:
                 ),
                 retry_delay_s=0.01,
             )
+        if self.share is not None and (failure := self.share.refusal(count, size)):
+            return failure
         if is_large:
             self.large = size
-        self.calls += count
-        self.size += size
+        self.count(count, size)
         self.last_id = ids[-1]
         return None
+
+    def count(self, calls: int, size: int) -> None:
+        """It has so many calls more, with `size` payload bytes."""
+        self.calls += calls
+        self.size += size
+        if self.share is not None:
+            self.share.take(calls, size)
+
+    def leave(self) -> None:
+        """The stream or rpc has ended: its calls count no more, whatever becomes of them."""
+        if self.share is not None:
+            self.share.give(self.calls, self.size)
+            self.share.give_keys(len(self.stops))
+            self.share = None
 
     def stop(self, key: str, generation: int, call_id: int) -> bool:
         """A call has failed: later ones of its key and generation are to fail, too. Returns whether that is new."""
         known = self.stops.get(key)
-        if known is None:
-            if len(self.stops) >= MAX_STOPS:
-                del self.stops[next(iter(self.stops))]
-            known = self.stops[key] = {}
+        if known is None and (known := self._new_stop(key)) is None:
+            return True
         if known.get(generation, call_id + 1) <= call_id:
             return False
         known[generation] = call_id
         if len(known) > MAX_STOP_GENERATIONS:
             del known[min(known)]
         return generation in known
+
+    def _new_stop(self, key: str) -> dict[int, int] | None:
+        """Where the key has stopped: nowhere yet. None where nothing can be remembered of it: the replica does."""
+        share = self.share
+        is_full = share is not None and not share.has_room_for_key
+        if self.stops and (is_full or len(self.stops) >= MAX_STOPS):
+            del self.stops[next(iter(self.stops))]
+        elif is_full:
+            return None
+        elif share is not None:
+            share.take_key()
+        known = self.stops[key] = {}
+        return known
 
     def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
         """Whether this call comes after one of its key and generation that has failed."""
@@ -163,6 +193,8 @@ class Caller:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""
         self.calls -= calls
         self.size -= size
+        if self.share is not None:
+            self.share.give(calls, size)
         if self.size < self.large:  # all others together are smaller
             self.large = 0
 

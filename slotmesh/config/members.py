@@ -13,6 +13,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from slotmesh.config import FieldKind, ServiceSettings, read_with
+from slotmesh.config.edge import EdgeSettings
 from slotmesh.config.listening import start_problem
 from slotmesh.config.tls import TlsSettings
 from slotmesh.config.tokens import TokenSettings
@@ -53,7 +54,7 @@ Advertised = Annotated[
 """Where a process is reached. Without a port it is the one that is asked for."""
 
 
-class MemberSettings(ServiceSettings, TlsSettings):
+class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
     """Base of the settings of routers and replicas."""
 
     advertise: Advertised | None = Field(

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import grpc
 
+from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.runtime.token_channel import TokenChannel
 from slotmesh.security.failed_handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
@@ -60,20 +61,24 @@ CHANNEL_OPTIONS: Options = (
 """Options of every channel."""
 
 
-def server_options(*, so_reuseport: bool = False) -> Options:
-    """Options of every server. `so_reuseport`: several processes share the port on purpose."""
+def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
+    """Options of every server."""
+    idle_ms = _ms(limits.connection_idle_timeout_s)
     return (
         *_SHARED,
         # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours.
         ("grpc.server.max_pending_requests", 100_000),
         ("grpc.server.max_pending_requests_hard_limit", 100_000),
         # Silent connections would be held for 120 s, in any number.
-        ("grpc.server_handshake_timeout_ms", 5_000),
-        ("grpc.max_allowed_incoming_connections", _max_connections()),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_timeout_s)),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections or _max_connections()),
+        # And those without an rpc for ever.
+        *([("grpc.max_connection_idle_ms", idle_ms)] if idle_ms else []),
+        ("grpc.max_concurrent_streams", limits.max_connection_streams),
         # Clients may ping as often as our own do, with and without calls.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         # Otherwise two servers take the same port without a word, and split its clients.
-        ("grpc.so_reuseport", int(so_reuseport)),
+        ("grpc.so_reuseport", 0),
     )
 
 
@@ -163,6 +168,10 @@ def open_channel(address: str) -> grpc.aio.Channel:
         ValueError: `address` is not HOST:PORT.
     """
     return PLAIN_TEXT.open(address, Role.ROUTER)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)
 
 
 def _max_connections() -> int:

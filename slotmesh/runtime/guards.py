@@ -22,13 +22,13 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.runtime.admission import authorised
+from slotmesh.runtime.edge import Edge, admitted
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.open_streams import STREAM
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
-from slotmesh.security.authorizer import Authorizer
 from slotmesh.security.rules import rule_of
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
@@ -54,13 +54,13 @@ class GuardedRegistration:
         name: str,
         turns: StepQueue,
         times: RpcTimes,
-        authorizer: Authorizer | None = None,
+        edge: Edge,
     ) -> None:
         """`name` is the server whose log errors refer to. Large frames are counted in `turns`, rpcs in `times`.
 
-        `authorizer` lets rpcs in; None: nobody is asked who they are.
+        `edge` lets rpcs in.
         """
-        self._authorizer = authorizer
+        self._edge = edge
         self._server = server
         self._times = times
         self._name = name
@@ -73,16 +73,13 @@ class GuardedRegistration:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
-            method: guard(
-                handler, method=f"{service}/{method}", server=self._name, turns=self._turns, times=self._times
+            method: admitted(
+                guard(handler, method=f"{service}/{method}", server=self._name, turns=self._turns, times=self._times),
+                rule_of(service, method),
+                self._edge,
             )
             for method, handler in handlers.items()
         }
-        if (authorizer := self._authorizer) is not None:
-            guarded = {
-                method: authorised(handler, rule_of(service, method), authorizer, self._times)
-                for method, handler in guarded.items()
-            }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
         if service not in self.services:
             self.services.append(service)
@@ -197,18 +194,20 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
             failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
             raise to_exception(failure) from error
 
-    if shape is None or turns is None:
+    if turns is None:
         return parse
 
-    def parse_or_leave(raw: bytes) -> Any:
-        if len(raw) > SMALL_BYTES:
+    def parse_frame(raw: bytes) -> Any:
+        if (stream := STREAM.get()) is not None:
+            stream.has_spoken = True
+        if shape is not None and len(raw) > SMALL_BYTES:
             return LargeFrame(raw, shape, parse, turns)
         try:
             return deserializer(raw)
         except DecodeError:
             return parse(raw)  # which says what is wrong
 
-    return parse_or_leave
+    return parse_frame
 
 
 def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from slotmesh.config import SettingsError
+from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.config.listening import start_problem
 from slotmesh.runtime import channelz, health, reflection
 from slotmesh.runtime.channels import server_options
+from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
 from slotmesh.runtime.rpc_times import RpcTimes
@@ -39,6 +41,9 @@ class Server(Protocol):
 
     @property
     def rpc_times(self) -> RpcTimes: ...
+
+    @property
+    def edge(self) -> Edge: ...
 
     @property
     def address(self) -> str: ...
@@ -65,19 +70,19 @@ class GrpcServer:
         host: str = "127.0.0.1",
         port: int = 0,
         insecure: bool = False,
-        so_reuseport: bool = False,
         channelz: bool = False,
         tls: TlsSource | None = None,
         token_port: int | None = None,
         tokens: TokenVerifier | None = None,
         authorizer: Authorizer | None = None,
+        limits: EdgeLimits = DEFAULT_LIMITS,
     ) -> None:
         """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
 
-        `so_reuseport`: several processes share the port on purpose. `channelz`: it answers `grpc.channelz.v1`. With
-        `tls` only who has a certificate of its authorities can connect, and to `token_port` who has none as well.
-        `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs in; where it is None, one that goes by
-        certificates and `tokens`. Without `tls` nobody is asked who they are.
+        `channelz`: it answers `grpc.channelz.v1`. With `tls` only who has a certificate of its authorities can connect,
+        and to `token_port` who has none as well. `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs
+        in; where it is None, one that goes by certificates and `tokens`. Without `tls` nobody is asked who they are.
+        `limits`: of connections and streams.
 
         Raises:
             SettingsError: `host` is off loopback without `tls` or `insecure`; or there is `token_port` without `tls`.
@@ -89,12 +94,10 @@ class GrpcServer:
         self._name = name
         self._host = host
         self._port = port
-        self._so_reuseport = so_reuseport
         self._channelz = channelz
         self._tls = tls
         self._token_port = token_port
-        self.authorizer = authorizer
-        """Who lets rpcs in; None where nobody is asked who they are."""
+        self._limits = limits
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._server: grpc.aio.Server | None = None
         self._health: health.ServerHealth | None = None
@@ -104,6 +107,8 @@ class GrpcServer:
         """For what streams bring and one step cannot deal with."""
         self.rpc_times = RpcTimes()
         """Of rpcs that have ended."""
+        self.edge = Edge(self.rpc_times, authorizer, limits)
+        """Lets rpcs in."""
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
         """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
@@ -117,8 +122,8 @@ class GrpcServer:
         Raises:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
-        server = grpc.aio.server(options=server_options(so_reuseport=self._so_reuseport))
-        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times, self.authorizer)
+        server = grpc.aio.server(options=server_options(self._limits))
+        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times, self.edge)
         for register, servicer in self._servicers:
             register(servicer, registration)
         if self._channelz:

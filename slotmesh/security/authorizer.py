@@ -18,7 +18,6 @@ from slotmesh.errors import Executed, Failure
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.current import CALLER, RPC
 from slotmesh.security.identity import Identity
-from slotmesh.security.open_streams import OpenStreams
 from slotmesh.security.peer_certificates import PeerCertificates
 from slotmesh.security.refusals import decide, has_expired, unknown_caller
 from slotmesh.security.rules import Rule
@@ -64,8 +63,6 @@ class Authorizer:
         self._certificates = PeerCertificates(trust_domain)
         self._tokens = tokens
         self._now = now
-        self.streams = OpenStreams()
-        """Those that are open."""
 
     def admit(self, rule: Rule, context: Any) -> Admission | Failure:
         """Lets an rpc in, and makes who calls the `caller()` of the running task; or says why not."""

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Final
 
-from slotmesh.security.identity import ANYBODY, Identity
+from slotmesh.security.identity import ANYBODY, Identity, is_member
 
 CALLER: Final[ContextVar[Identity]] = ContextVar("slotmesh_caller", default=ANYBODY)
 
@@ -39,3 +39,9 @@ def of_caller(chosen_id: str) -> str:
     if not chosen_id or not name:
         return chosen_id
     return blake2b(f"{name}\0{chosen_id}".encode(), digest_size=16).hexdigest()
+
+
+def quota_name() -> str:
+    """Under which name the caller's quotas are kept; empty where it has none, as members of the mesh have."""
+    name = caller_name()
+    return "" if is_member(name) else name

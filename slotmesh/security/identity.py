@@ -71,6 +71,11 @@ class Identity:
         return Role.REPLICA in self.roles and self.backend in (None, backend)
 
 
+def is_member(name: str) -> bool:
+    """Whether the identity of this name is that of a router, a replica or a controller."""
+    return name.partition("/")[0] in SERVERS
+
+
 ANYBODY: Final = Identity(name="anybody", roles=frozenset(Role))
 """Who calls a server without TLS, which asks nobody who they are."""
 

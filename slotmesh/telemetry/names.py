@@ -28,6 +28,8 @@ RPC_METHOD: Final = "rpc.method"
 RPC_STATUS: Final = "rpc.response.status_code"
 TOKEN_PROBLEM: Final = "slotmesh.token.problem"  # noqa: S105 - the name of a label
 METHOD: Final = "slotmesh.method"
+QUOTA: Final = "slotmesh.quota"
+STREAM_CUT: Final = "slotmesh.stream.cut"
 """Of metrics only as far as its values are bounded."""
 # Of spans and logs alone: values that callers choose, or of which there are many.
 CALL_ID: Final = "slotmesh.call.id"
@@ -262,6 +264,20 @@ TOKEN_RELOAD_FAILURES = _counter(
     "slotmesh.token.reload.failures",
     "{reload}",
     "Times that the file of tokens or of an issuer's keys changed and could not be used; what it held before holds on.",
+)
+
+SERVER_STREAMS = _gauge("slotmesh.server.streams", "{stream}", "Streams that are open, of all rpcs.")
+SERVER_STREAM_CUTS = _counter(
+    "slotmesh.server.stream.cuts",
+    "{stream}",
+    "Streams that the server has ended: of whom it knows no longer, without a first frame, or silent for too long.",
+    (STREAM_CUT,),
+)
+QUOTA_REFUSALS = _counter(
+    "slotmesh.quota.refusals", "{refusal}", "What callers were refused who had as much as one may have.", (QUOTA,)
+)
+QUOTA_LARGEST = _gauge(
+    "slotmesh.quota.largest.ratio", "1", "What the caller who has most of it has, as a share of the quota.", (QUOTA,)
 )
 
 DIRECTION_IN: Final = "in"

@@ -23,6 +23,7 @@ from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers
+from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.spec import model
@@ -200,6 +201,7 @@ class _NoServer:
 
     def __init__(self) -> None:
         self.rpc_times = RpcTimes()
+        self.edge = Edge(self.rpc_times)
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """It is called directly."""

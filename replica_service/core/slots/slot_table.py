@@ -22,6 +22,8 @@ from math import inf
 from replica_service.core import failures
 from slotmesh.errors import Failure
 from slotmesh.histogram import Histogram
+from slotmesh.security.identity import is_member
+from slotmesh.security.quotas import Quota, QuotaKind
 from slotmesh.slots.limits import MAX_LEASE_S
 from slotmesh.wire.deadline_heap import DeadlineHeap
 
@@ -112,6 +114,7 @@ class SlotTable:
         "held_times",
         "lapsed",
         "prolongs",
+        "quota",
         "released",
     )
 
@@ -135,6 +138,8 @@ class SlotTable:
         self.expired = 0
         self.held_times = Histogram(HELD_TIMES_S)
         """Seconds from grant to dispatch, of all that were dispatched."""
+        self.quota = Quota(QuotaKind.SLOTS, 1, "max_slots_per_caller")
+        """Slots that are reserved or that direct streams have, by who has reserved them. Who grants says how many."""
 
     @property
     def reserved(self) -> int:
@@ -156,8 +161,14 @@ class SlotTable:
         until = now + min(lease_s, MAX_LEASE_S)
         slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, until, identity)
         self.granted += 1
+        self.quota.take(_counted(identity))
         self._leases.put_off(slot.expires_at, slot)
         return slot
+
+    def too_many_of(self, identity: str, most: int) -> Failure | None:
+        """Why whoever has this name may not have one slot more, where `most` are one's own; None where it may."""
+        self.quota.most = most
+        return self.quota.refusal(_counted(identity))
 
     def is_of_another(self, secret: bytes, identity: str) -> bool:
         """Whether somebody else has reserved the slot than who has this name. Without a name it is a router's own."""
@@ -177,10 +188,8 @@ class SlotTable:
         slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, Failure):
             return slot
-        slot.state = SlotState.DISPATCHED
-        slot.alarm = inf
+        self._dispatched(slot)
         self.held_times.observe(now - slot.granted_at, 1)
-        self.dispatched += 1
         return slot
 
     def release(self, secret: bytes, now: float) -> bool:
@@ -224,10 +233,8 @@ class SlotTable:
         """The stream has the slot no longer. Returns whether that ends the slot: else the call in it does."""
         slot.holder = None
         if slot.state is SlotState.BUSY:
-            slot.state = SlotState.DISPATCHED
-            slot.alarm = inf
             self.busy -= 1
-            self.dispatched += 1
+            self._dispatched(slot)
             return False
         self.released += 1
         self._end(slot, SlotState.RELEASED, now)
@@ -288,7 +295,15 @@ class SlotTable:
             return failures.slot_of_another(slot.endpoint, endpoint)
         return slot
 
+    def _dispatched(self, slot: ReservedSlot) -> None:
+        self.dispatched += 1
+        self.quota.give(_counted(slot.identity))
+        slot.state = SlotState.DISPATCHED
+        slot.alarm = inf
+
     def _end(self, slot: ReservedSlot, state: SlotState, now: float) -> None:
+        if slot.state is not SlotState.DISPATCHED:
+            self.quota.give(_counted(slot.identity))
         slot.state = state
         slot.alarm = inf
         slot.forget_at = now + REMEMBERED_S
@@ -299,6 +314,11 @@ class SlotTable:
         ended = self._ended
         while ended and (ended[0].forget_at <= now or len(ended) > MAX_REMEMBERED):
             del self._by_secret[ended.popleft().secret]
+
+
+def _counted(identity: str) -> str:
+    """Whose quota it is; empty where it is of a member of the mesh, or of nobody who is known."""
+    return "" if is_member(identity) else identity
 
 
 _ENDS = {

@@ -12,6 +12,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from replica_service.core import failures
 from replica_service.core.calls import ReplicaRun, StartTurn
@@ -23,6 +24,9 @@ from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.starting.parking import Parking
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
+SHARE_OF_ONE_CALLER: Final = 0.75
+"""Of a replica's permits, what one caller may have reserved, unless a number was given."""
+
 
 class Starting:
     """Starts all that can be started."""
@@ -32,6 +36,7 @@ class Starting:
         "_gathering",
         "_held",
         "_lanes",
+        "_max_slots_per_caller",
         "_new_secret",
         "_odd",
         "_out",
@@ -52,8 +57,10 @@ class Starting:
         unstarted: UnstartedCalls,
         parking: Parking,
         held: HeldSlots,
+        max_slots_per_caller: int | None,
     ) -> None:
-        """`new_secret` draws 128 random bits, for each slot."""
+        """`new_secret` draws 128 random bits, for each slot. `max_slots_per_caller`: see `ReplicaScheduler`."""
+        self._max_slots_per_caller = max_slots_per_caller
         self._odd = 0
         """Which side gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
         self._out = state.out
@@ -166,8 +173,7 @@ class Starting:
                 continue
             if run.lease_s and count:
                 queue.popleft()
-                free -= 1
-                self._lease(run, now)
+                free -= self._lease(run, now)
                 continue
             if count > free:
                 count = free
@@ -194,9 +200,13 @@ class Starting:
             run.started_at = now
             self._out.append(StartCalls(run, lo, hi))
 
-    def _lease(self, run: ReplicaRun, now: float) -> None:
-        """The turn of a reservation has come: its permit passes to the table."""
+    def _lease(self, run: ReplicaRun, now: float) -> int:
+        """The turn of a reservation has come: its permit passes to the table. Returns how many permits that took."""
         permits = self._permits
+        most = self._max_slots_per_caller or max(1, int(permits.max_ongoing * SHARE_OF_ONE_CALLER))
+        if (failure := self._slots.table.too_many_of(run.identity, most)) is not None:
+            self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
+            return 0
         slot = self._slots.grant(self._new_secret(), run.endpoint, run.lease_s, now, run.identity)
         run.lo = run.hi
         permits.waiting -= 1
@@ -204,6 +214,7 @@ class Starting:
         run.link.unkeyed -= 1
         run.close(1)
         self._out.append(Grant(run, slot, permits.in_use))
+        return 1
 
     def _see_to_slots(self, now: float) -> None:
         """Leases end, and the time of calls that are held up."""

@@ -71,11 +71,11 @@ class UnarySlotOperations:
         self, peer: str, key: ReplicaKey, options: RouterCallOptions, payload: bytes, into: Dispatch
     ) -> Answer:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
-        if failure := self._unary.full(for_slots=True):
+        if failure := self._unary.full(len(payload), for_slots=True):
             return failure
         await self._dispatcher.first_table.wait_a_while()
         pending = PendingAnswer()
-        with self._unary.under_way(peer, pending) as caller:
+        with self._unary.under_way(peer, pending, len(payload)) as caller:
             self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await pending.outcome
 
@@ -83,11 +83,11 @@ class UnarySlotOperations:
         self, peer: str, key: ReplicaKey, options: RouterCallOptions, payload: bytes, into: Dispatch, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
-        if failure := self._unary.full(for_slots=True):
+        if failure := self._unary.full(len(payload), for_slots=True):
             return failure
         await self._dispatcher.first_table.wait_a_while()
         streaming = StreamedCall(self._dispatcher, write)
-        with self._unary.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
+        with self._unary.under_way(peer, streaming, len(payload), max_value_bytes=MAX_INLINE_BYTES) as caller:
             self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await streaming.run()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Any
 
 from router_service import convert
+from router_service.core.caller_shares import CallerShare
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, KeyedBatch
 from router_service.core.commands import DeliverFailure, DeliverValues, Delivery
@@ -61,10 +62,11 @@ class ClientStream:
         *,
         features: Collection[str] = (),
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        share: CallerShare | None = None,
     ) -> None:
-        """`unread`: what all streams hold of their clients' results. `features`: the client's."""
+        """`unread`: what all streams hold of their clients' results. `features`: the client's; `share`: its own."""
         largest = MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES
-        self.caller = Caller(window, session=session, max_value_bytes=largest)
+        self.caller = Caller(window, session=session, max_value_bytes=largest, share=share)
         self.caller.knows = known_endpoints()
         self.pump = StreamPump(write, self.next_frame, dispatcher.woken)
         self._endpoint = endpoint
@@ -150,6 +152,11 @@ class ClientStream:
         """The client acknowledges a roster."""
         self._dispatcher.post(RosterAcknowledged(self.caller, convert.roster_from_wire(wire)))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls of the client are open, or outcomes wait for it."""
+        return self.caller.has_open_calls or bool(self._results)
+
     def heard(self, stamp: int) -> None:
         """A sign of life of the client, which waits for one of ours."""
         self._echo = stamp
@@ -172,6 +179,7 @@ class ClientStream:
         """The stream has ended, in order or not: nothing more can be answered."""
         self._pacer.stop()
         self._results.close()
+        self.caller.leave()
         self._all_answered.set()
 
     def say(self, response: Response) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 from router_service import convert
+from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import START_WINDOW, Caller
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
@@ -22,6 +23,7 @@ from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import CallerSink
 from slotmesh.errors import Failure, Reason
+from slotmesh.security.current import quota_name
 from slotmesh.security.limits import known_endpoints
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.wire.trace_context import TraceContext
@@ -40,8 +42,10 @@ OVERDUE_WITHIN_S: Final = 0.02
 class UnaryCalls:
     """Submits single calls and awaits their outcomes."""
 
-    def __init__(self, dispatcher: Dispatcher, max_pending: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, max_pending: int, quotas: CallQuotas | None = None) -> None:
+        """`quotas`: what of calls one caller may have in flight."""
         self._dispatcher = dispatcher
+        self._quotas = quotas or CallQuotas()
         self._max_pending = max_pending
         self._pending = 0
         self._peers: dict[str, _Peer] = {}
@@ -63,10 +67,10 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Answer:
         """The outcome of one call; `peer` tells connections apart, `time_left` is that of the rpc."""
-        if failure := self.full():
+        if failure := self.full(len(payload)):
             return failure
         pending = PendingAnswer()
-        with self.under_way(peer, pending, time_left=time_left) as caller:
+        with self.under_way(peer, pending, len(payload), time_left=time_left) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await pending.outcome
 
@@ -81,20 +85,23 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
-        if failure := self.full():
+        if failure := self.full(len(payload)):
             return failure
         streaming = StreamedCall(self._dispatcher, write)
-        with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES, time_left=time_left) as caller:
+        with self.under_way(
+            peer, streaming, len(payload), max_value_bytes=MAX_INLINE_BYTES, time_left=time_left
+        ) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
 
-    def full(self, *, for_slots: bool = False) -> Failure | None:
-        """Why no more is taken; None while there is room.
+    def full(self, size: int = 0, *, for_slots: bool = False) -> Failure | None:
+        """Why no more is taken of the caller of the running rpc; None while there is room for `size` payload bytes.
 
         `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
         """
         if self._pending < (2 * self._max_pending if for_slots else self._max_pending):
-            return None
+            share = self._quotas.share_of(quota_name())
+            return None if share is None else share.refusal(1, size)
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=(
@@ -119,19 +126,23 @@ class UnaryCalls:
         self,
         peer: str,
         sink: CallerSink,
+        size: int = 0,
         *,
         max_value_bytes: int = MAX_PAYLOAD_BYTES,
         time_left: TimeLeft = lambda: None,
     ) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
 
-        `max_value_bytes`: a larger result, or value, fails the call. `time_left` is that of the rpc.
+        It has one call, of `size` payload bytes. `max_value_bytes`: a larger result, or value, fails the call.
+        `time_left` is that of the rpc.
         """
         sharing = self._peers.get(peer)
         if sharing is None:
             sharing = self._peers[peer] = _Peer()
         sharing.pending += 1
-        caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes)
+        share = self._quotas.share_of(quota_name())
+        caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes, share=share)
+        caller.count(1, size)
         caller.knows = known_endpoints()
         self._dispatcher.attach(caller, sink)
         self._pending += 1
@@ -139,6 +150,7 @@ class UnaryCalls:
         try:
             yield caller
         finally:
+            caller.leave()
             self._pending -= 1
             sharing.pending -= 1
             if not sharing.pending:

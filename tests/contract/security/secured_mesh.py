@@ -15,7 +15,9 @@ from controller_service.config import MEMORY, ControllerSettings
 from controller_service.shell.launchers.external import ExternalLauncher
 from router_service.app import serve
 from router_service.config import RouterSettings
+from router_service.core.caller_quotas import CallerQuotas
 from slotmesh.runtime.channels import Dialer
+from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Identity, Role
 from slotmesh.spec.document import parse_mesh
@@ -65,6 +67,13 @@ class SecuredMesh:
     router: GrpcServer
     replica: RunningReplica
     stack: AsyncExitStack
+    controller_edge: Edge
+
+    @property
+    def router_quotas(self) -> CallerQuotas:
+        """What one caller may have at the router."""
+        quotas: CallerQuotas = self.router._servicers[0][1]._quotas
+        return quotas
 
     async def stubs(
         self, address: str, role: Role, kind: str = "client", name: str = "alice", backend: str = ""
@@ -90,7 +99,7 @@ def by_token(name: str) -> tuple[tuple[str, str], ...]:
 
 def accept_tokens(server: Any) -> None:
     """The server knows the tokens of alice, eve and vera."""
-    server.authorizer._tokens = KnownTokens(alice=ALICE, eve=EVE, vera=VERA)
+    server.edge.authorizer._tokens = KnownTokens(alice=ALICE, eve=EVE, vera=VERA)
 
 
 @asynccontextmanager
@@ -109,7 +118,7 @@ async def secured_mesh(folder: Path) -> AsyncIterator[SecuredMesh]:
         member: dict[str, Any] = {"controller": address, "backend": BACKEND, "tls_dir": tls_dir}
         replica = await enter(running_replica(until_ready=False, **member))
         clients = await enter(AsyncExitStack())
-        mesh = SecuredMesh(authority, address, router, replica, clients)
+        mesh = SecuredMesh(authority, address, router, replica, clients, controller.server.edge)
         operator = (await mesh.at_controller()).controller
         await operator.ApplyMesh(pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(MESH))))
         await wait_until(lambda: router.serving and replica.app.replica.engine, timeout=20.0, what="ready")

@@ -13,7 +13,6 @@ import pytest
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.authorizer import Authorizer
 from slotmesh.security.identity import Identity, Role
-from slotmesh.security.open_streams import OpenStreams
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, router_service_pb2, router_service_pb2_grpc
 from tests.contract.security.role_servers import KnownTokens, error_info
@@ -62,9 +61,10 @@ class Mesh:
     def __init__(self, eve: Identity = EVE) -> None:
         self.tokens = KnownTokens(eve=eve)
         self.authorizer = Authorizer(TRUST_DOMAIN, self.tokens)
-        self.authorizer.streams = OpenStreams(look_s=0.05)
         self.routing, self.control = Routing(), Control()  # type: ignore[abstract]  # no other rpc is called
         self.server = GrpcServer("streams", authorizer=self.authorizer)
+        self.streams = self.server.edge.streams
+        self.streams.look_s = 0.05
         self.server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, self.routing)
         self.server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, self.control)
 
@@ -111,7 +111,7 @@ async def test_a_token_that_is_revoked_ends_its_streams() -> None:
         del mesh.tokens.identities["eve"]
         assert all([is_lapsed(await end_of(each)) for each in (stream, silent, busy)])
         await wait_until(lambda: (mesh.routing.ended, mesh.control.ended) == (["cancelled"], ["closed"] * 2))
-        assert not mesh.authorizer.streams.open
+        assert not mesh.streams.open
 
 
 @pytest.mark.asyncio
@@ -142,6 +142,6 @@ async def test_a_client_that_does_not_read_is_ended_as_well() -> None:
     async with Mesh() as mesh:
         busy = mesh.logs.ReadLogs(pb.ReadLogsRequest(), metadata=METADATA)
         await busy.read()
-        await wait_until(lambda: mesh.authorizer.streams.open)
+        await wait_until(lambda: mesh.streams.open)
         del mesh.tokens.identities["eve"]
-        await wait_until(lambda: mesh.control.ended and not mesh.authorizer.streams.open)
+        await wait_until(lambda: mesh.control.ended and not mesh.streams.open)

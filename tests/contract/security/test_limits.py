@@ -14,7 +14,6 @@ from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
-from slotmesh.security.open_streams import OpenStreams
 from slotmesh.v1 import (
     call_pb2,
     controller_service_pb2,
@@ -153,10 +152,10 @@ async def test_sessions_are_each_callers_own(mesh: SecuredMesh) -> None:
 
 async def test_a_token_that_is_revoked_ends_the_calls_under_way(mesh: SecuredMesh) -> None:
     """As when a client leaves: they are cancelled where they run."""
-    authorizer = mesh.router.authorizer
-    assert authorizer is not None
+    edge = mesh.router.edge
+    assert edge.authorizer is not None
     tokens = KnownTokens(mallory=EVE)
-    authorizer._tokens, authorizer.streams = tokens, OpenStreams(look_s=0.05)
+    edge.authorizer._tokens, edge.streams.look_s = tokens, 0.05
     stream = (await mesh.at_router()).calls.StreamCalls(metadata=by_token("mallory"))
     opening = router_service_pb2.OpenStream(endpoint="theirs")
     waiting = call_pb2.CallOptions(method="wait", content_type="application/octet-stream")

@@ -22,14 +22,6 @@ async def test_a_taken_port_is_refused_with_a_way_out(setting: Setting) -> None:
     await second.stop()
 
 
-@pytest.mark.asyncio
-async def test_a_port_is_shared_on_purpose_only() -> None:
-    async with serving(so_reuseport=True) as (first, _, _):
-        async with serving(so_reuseport=True, port=first.port) as (second, _, channel):
-            assert second.address == first.address
-            assert (await call(channel)).payload == b"x"
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "mesh.example"])
 def test_off_loopback_needs_to_be_allowed(host: str) -> None:
     with pytest.raises(SettingsError, match="--insecure"):
