@@ -79,7 +79,7 @@ async def test_what_is_printed_as_a_name_can_be_pasted(mesh: Controlled) -> None
         assert it.status == 0, (line, it)
     for subject in ("replica/a", "backend/v1"):
         logs = await said(mesh, "logs", subject)
-        assert f"{subject.partition('/')[2]!r} (this controller starts none" in logs.err
+        assert f"{subject.partition('/')[2]!r}; this controller starts none" in logs.err
 
 
 def _with(command: Sequence[str], subject: str) -> list[str]:
