@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from router_service.config import RouterSettings, call_metadata_keys
@@ -63,6 +64,7 @@ from slotmesh.v1 import (
 )
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
+from slotmesh.wire.limits import MAX_ROUTER_REQUEST_BYTES
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -160,7 +162,7 @@ def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | No
         port=settings.port,
         insecure=settings.insecure,
         channelz=settings.channelz,
-        limits=settings.edge_limits,
+        limits=replace(settings.edge_limits, max_request_bytes=MAX_ROUTER_REQUEST_BYTES),
         tls=tls,
         token_port=settings.token_port,
         tokens=tokens,

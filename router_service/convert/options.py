@@ -13,10 +13,11 @@ from functools import lru_cache, partial
 from router_service.core.calls import RouterCallOptions
 from slotmesh.call_options import wire as stated
 from slotmesh.call_options.option import Reader
-from slotmesh.call_options.rules import bad_option, key_problem, option_mistake
+from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, bad_option, key_problem, option_mistake
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.limits import MAX_OPTIONS_BYTES
 from slotmesh.wire.partitions import partition_of
 
 MAX_KNOWN_OPTIONS_BYTES = 512
@@ -25,19 +26,21 @@ MAX_KNOWN_KEYED_BYTES = 256
 """The same with an ordering key of a column, and of such a key alone, in characters: of these there are many."""
 MAX_KNOWN_PARTITIONS = 65_536
 """Keys of columns whose partitions are remembered."""
-MAX_OPTIONS_BYTES = 64 * 1024
-"""More than method, keys and metadata can have: calls with larger options fail."""
 
 
 def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
     """The options of a batch, or why its calls fail."""
-    return _shared(wire.SerializeToString())
+    return _too_many_entries(wire) or _shared(wire.SerializeToString())
 
 
 class OptionsByKey:
     """The options of a batch with a column of ordering keys: those of each key, which stands in place of their own."""
 
     def __init__(self, wire: call_pb2.CallOptions) -> None:
+        if failure := _too_many_entries(wire):
+            self.shared: RouterCallOptions | Failure = failure
+            self.of: Callable[[str], RouterCallOptions | Failure] = partial(_with_key, failure)
+            return
         if wire.ordering_key:
             wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
             wire.ClearField("ordering_key")
@@ -45,9 +48,7 @@ class OptionsByKey:
         self.shared = _shared(raw)
         """What all have; a failure where it is not sound."""
         is_small = len(raw) <= MAX_KNOWN_KEYED_BYTES
-        self.of: Callable[[str], RouterCallOptions | Failure] = (
-            partial(_keyed, raw) if is_small else partial(_with_key, self.shared)
-        )
+        self.of = partial(_keyed, raw) if is_small else partial(_with_key, self.shared)
         """Those of one key; a failure where it, or what all have, is not sound. An empty one stands for none."""
 
 
@@ -89,6 +90,13 @@ def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptio
     if problem := key_problem(key):
         return bad_option("ordering_key", problem)
     return replace(options, ordering_key=key, partition=partition_of(key), shard_key="")
+
+
+def _too_many_entries(wire: call_pb2.CallOptions) -> Failure | None:
+    """Asked before the options are written back as bytes, which takes time for each entry."""
+    if len(wire.metadata) <= MAX_METADATA_ENTRIES:
+        return None
+    return bad_option("metadata", f"at most {MAX_METADATA_ENTRIES} entries, got {len(wire.metadata)}")
 
 
 def _shared(raw: bytes) -> RouterCallOptions | Failure:

@@ -1,7 +1,7 @@
 """The settings of what reaches a server from outside: connections, streams that say nothing, streams of one caller.
 
-Invariants: each bound has its setting, with its unit; what they bound is counted in metrics, process_open_fds for
-connections. Who is told apart, and from when on, is in `slotmesh.security.quotas`.
+Invariants: each bound that operators may choose has its setting, with its unit; what they bound is counted in metrics,
+process_open_fds for connections. Who is told apart, and from when on, is in `slotmesh.security.quotas`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import timedelta
 from pydantic import Field
 
 from slotmesh.config import Duration, Settings
+from slotmesh.wire.limits import MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class EdgeLimits:
     stream_idle_timeout_s: float = 3_600.0
     """0: never."""
     max_streams_per_caller: int = 1_024
+    max_request_bytes: int = MAX_MESSAGE_BYTES
+    """Of one message that comes in: what the protocol needs, so there is no setting for it."""
 
 
 DEFAULT_LIMITS = EdgeLimits()

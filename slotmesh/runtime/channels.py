@@ -1,7 +1,7 @@
 """The transport's options, for every channel and every server of the mesh, each with its reason.
 
 Purpose: one place for the options by which grpcio handles bursts, outages and silent peers well.
-Invariants: both sides agree on the largest message and the largest metadata.
+Invariants: both sides agree on the largest metadata, and no server answers more than a client takes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from slotmesh.security.failed_handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
 from slotmesh.security.token_source import TokenSource
 from slotmesh.units import join_host_port, parse_host_port
-
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
-"""Largest message, either way. The payload limits of the mesh are far below: this one only protects memory."""
+from slotmesh.wire.limits import MAX_MESSAGE_BYTES
 
 MAX_METADATA_BYTES = 16 * 1024
 """Largest metadata of an rpc. Soft and hard limit are equal: between the two grpcio rejects at random."""
@@ -32,7 +30,6 @@ Options = Sequence[tuple[str, int]]
 
 _SHARED: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.http2.bdp_probe", 0),
@@ -48,6 +45,7 @@ _SHARED: Options = (
 
 CHANNEL_OPTIONS: Options = (
     *_SHARED,
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # By default a peer that was away for 12 s is missed for another 4.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # In spite of its name, what one attempt to connect may take at least: TCP and HTTP/2, over slow links as well.
@@ -66,6 +64,7 @@ def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
     idle_ms = _ms(limits.connection_idle_timeout_s)
     return (
         *_SHARED,
+        ("grpc.max_receive_message_length", limits.max_request_bytes),
         # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours.
         ("grpc.server.max_pending_requests", 100_000),
         ("grpc.server.max_pending_requests_hard_limit", 100_000),

@@ -3,7 +3,8 @@
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
 Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
 holds more than one may (`slotmesh.wire.frame_bounds`), before it is parsed: a large one is counted where it is read, in
-turn with others (`LargeFrame`). A `SlotmeshError` ends it with its status and details; a client that has left is no
+turn with others (`LargeFrame`). So does the request of a unary rpc that is larger than its rpc needs, or holds more
+(`slotmesh.runtime.unary_requests`). A `SlotmeshError` ends it with its status and details; a client that has left is no
 error; anything else is logged with its traceback, and the client reads INTERNAL and nothing more. Nothing is added to
 the messages of a stream.
 """
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
@@ -29,6 +31,7 @@ from slotmesh.runtime.open_streams import STREAM
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.runtime.unary_requests import RequestBounds, RequestReader, bounds_of
 from slotmesh.security.rules import rule_of
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
@@ -37,6 +40,7 @@ from slotmesh.wire.frame_bounds import SMALL_BYTES
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
 Parse = Callable[[bytes], Any]
+Read = Callable[[bytes], Awaitable[Any]]
 
 _log = get_logger(__name__)
 
@@ -74,33 +78,50 @@ class GuardedRegistration:
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
             method: admitted(
-                guard(handler, method=f"{service}/{method}", server=self._name, turns=self._turns, times=self._times),
-                rule_of(service, method),
+                guard(
+                    handler,
+                    method=f"{service}/{method}",
+                    server=self._name,
+                    turns=self._turns,
+                    times=self._times,
+                    bounds=bounds_of(f"{service}/{method}", is_open=rule.is_open),
+                ),
+                rule,
                 self._edge,
             )
-            for method, handler in handlers.items()
+            for method, handler, rule in ((name, each, rule_of(service, name)) for name, each in handlers.items())
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
         if service not in self.services:
             self.services.append(service)
 
 
-def guard(handler: Handler, *, method: str, server: str, turns: StepQueue, times: RpcTimes | None = None) -> Handler:
+def guard(
+    handler: Handler,
+    *,
+    method: str,
+    server: str,
+    turns: StepQueue,
+    times: RpcTimes | None = None,
+    bounds: RequestBounds | None = None,
+) -> Handler:
     """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
 
-    `method` is its full name; `server` is the one whose log errors refer to. Large frames are counted in `turns`, rpcs
-    in `times`.
+    `method` is its full name; `server` is the one whose log errors refer to. Large frames and requests are counted in
+    `turns`, rpcs in `times`. `bounds`: of its request, where that is one message; None: those of its method.
     """
     end = _Ending(method, server, times or RpcTimes())
-    parse = _parser(handler.request_deserializer, turns if handler.request_streaming else None)
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     serialise: Any = handler.response_serializer
     # Where the request is one message it is parsed in here: grpc.aio would report a failure to parse it by itself.
+    deserialise = handler.request_deserializer
+    parse = _frame_parser(deserialise, turns) if handler.request_streaming else None
+    read = None if handler.request_streaming else _reader(deserialise, bounds or bounds_of(method), turns)
     match handler.request_streaming, handler.response_streaming:
         case False, False:
-            return grpc.unary_unary_rpc_method_handler(_unary(behavior, parse, serialise, end))
+            return grpc.unary_unary_rpc_method_handler(_unary(behavior, read, serialise, end))
         case False, True:
-            return grpc.unary_stream_rpc_method_handler(_streaming(behavior, parse, end), response_serializer=serialise)
+            return grpc.unary_stream_rpc_method_handler(_streaming(behavior, read, end), response_serializer=serialise)
         case True, False:
             return grpc.stream_unary_rpc_method_handler(
                 _unary(behavior, None, serialise, end), request_deserializer=parse
@@ -178,24 +199,20 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None:
-    """`turns`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
+def _reader(deserializer: Parse | None, bounds: RequestBounds, turns: StepQueue) -> Read | None:
+    """What makes a request of the bytes of a unary rpc."""
     if deserializer is None:
         return None
-    # `FromString` is a bound method of the generated message class.
-    message = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
-    name = message.full_name if message is not None else "message"
-    shape = shape_of(message) if message is not None and turns is not None else None
+    return RequestReader(_message_of(deserializer), _checked(deserializer), bounds, turns).read
 
-    def parse(raw: bytes) -> Any:
-        try:
-            return deserializer(raw)
-        except DecodeError as error:
-            failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
-            raise to_exception(failure) from error
 
-    if turns is None:
-        return parse
+def _frame_parser(deserializer: Parse | None, turns: StepQueue) -> Parse | None:
+    """What makes frames of bytes. A peer may send any number of them; how much one may hold is bounded."""
+    if deserializer is None:
+        return None
+    message = _message_of(deserializer)
+    shape = shape_of(message) if message is not None else None
+    parse = _checked(deserializer)
 
     def parse_frame(raw: bytes) -> Any:
         if (stream := STREAM.get()) is not None:
@@ -210,25 +227,45 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
     return parse_frame
 
 
-def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:
+def _checked(deserializer: Parse) -> Parse:
+    """The same, whose failure is one of ours."""
+    message = _message_of(deserializer)
+    name = message.full_name if message is not None else "message"
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return deserializer(raw)
+        except DecodeError as error:
+            failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
+            raise to_exception(failure) from error
+
+    return parse
+
+
+def _message_of(deserializer: Parse) -> Descriptor | None:
+    # `FromString` is a bound method of the generated message class.
+    return getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
+
+
+def _unary(behavior: Callable[..., Any], read: Read | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:
     async def guarded(request: Any, context: Context) -> bytes:
         with end.timed(context):
             try:
-                return serialise(await behavior(request if parse is None else parse(request), context))
+                return serialise(await behavior(request if read is None else await read(request), context))
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 
     return guarded
 
 
-def _streaming(behavior: Callable[..., Any], parse: Parse | None, end: _Ending) -> Any:
+def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) -> Any:
     # grpc.aio asks by inspection which of the two it has.
     if inspect.isasyncgenfunction(behavior):
 
         async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
             with end.timed(context):
                 try:
-                    async for response in behavior(request if parse is None else parse(request), context):
+                    async for response in behavior(request if read is None else await read(request), context):
                         yield response
                 except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                     await end(error, context)
@@ -238,7 +275,7 @@ def _streaming(behavior: Callable[..., Any], parse: Parse | None, end: _Ending) 
     async def guarded(request: Any, context: Context) -> None:
         with end.timed(context):
             try:
-                await behavior(request if parse is None else parse(request), context)
+                await behavior(request if read is None else await read(request), context)
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 

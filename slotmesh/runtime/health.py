@@ -19,6 +19,8 @@ from google.rpc import code_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from slotmesh.spec.rules import show
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Status = int
 """One of `HealthCheckResponse.ServingStatus`."""
@@ -65,7 +67,7 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
         status = self._statuses.get(request.service)
         if status is None:
             # The health protocol asks for this status; it is no failure of a call, so it has no reason of ours.
-            unknown = status_pb2.Status(code=code_pb2.NOT_FOUND, message=f"no service {request.service!r} here")
+            unknown = status_pb2.Status(code=code_pb2.NOT_FOUND, message=f"no service {show(request.service)!r} here")
             await context.abort_with_status(rpc_status.to_status(unknown))
             raise AssertionError("abort_with_status returned")
         return health_pb2.HealthCheckResponse(status=status)

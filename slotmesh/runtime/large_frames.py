@@ -1,8 +1,9 @@
 """Frames that have come and are too large to be counted and parsed at once.
 
 Purpose: gRPC parses a frame where it takes it from the transport, and can wait for nothing there; so a large one is
-handed to its reader as it came (`slotmesh.runtime.duplex.read_request`).
-Owner: the reader of the stream.
+handed to its reader as it came (`slotmesh.runtime.duplex.read_request`). Large requests of unary rpcs are dealt with
+likewise (`slotmesh.runtime.unary_requests`).
+Owner: the reader of the stream, or of the request.
 """
 
 from __future__ import annotations
@@ -19,9 +20,18 @@ from slotmesh.wire.frame_bounds import Shape, too_much
 class LargeFrame:
     """The bytes of a frame, neither counted nor parsed yet."""
 
-    __slots__ = ("_parse", "_raw", "_shape", "_turns")
+    __slots__ = ("_executed", "_parse", "_raw", "_shape", "_turns")
 
-    def __init__(self, raw: bytes, shape: Shape, parse: Callable[[bytes], Any], turns: StepQueue) -> None:
+    def __init__(
+        self,
+        raw: bytes,
+        shape: Shape,
+        parse: Callable[[bytes], Any],
+        turns: StepQueue,
+        executed: Executed = Executed.UNKNOWN,
+    ) -> None:
+        """`executed`: what is known of that where it is refused. Frames before one of a stream were taken."""
+        self._executed = executed
         self._raw = raw
         self._shape = shape
         self._parse = parse
@@ -41,7 +51,7 @@ class LargeFrame:
         failure = Failure(
             reason=Reason.BAD_REQUEST,
             message=f"{found.field}: {found.problem}",
-            executed=Executed.UNKNOWN,  # frames before this one were taken
+            executed=self._executed,
             metadata={"field": found.field},
         )
         raise to_exception(failure)

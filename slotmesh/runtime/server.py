@@ -82,7 +82,7 @@ class GrpcServer:
         `channelz`: it answers `grpc.channelz.v1`. With `tls` only who has a certificate of its authorities can connect,
         and to `token_port` who has none as well. `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs
         in; where it is None, one that goes by certificates and `tokens`. Without `tls` nobody is asked who they are.
-        `limits`: of connections and streams.
+        `limits`: of connections, streams and messages.
 
         Raises:
             SettingsError: `host` is off loopback without `tls` or `insecure`; or there is `token_port` without `tls`.

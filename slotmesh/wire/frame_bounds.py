@@ -1,12 +1,12 @@
-"""How much one frame may hold, checked before it is parsed.
+"""How much one frame, or the request of a unary rpc, may hold, checked before it is parsed.
 
 Purpose: two bytes of a frame can become a hundred of memory, and each element costs time in every loop over it; so
 elements are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is
 large, and nothing for small ones. Counting goes in steps, with other work between them.
 Payloads in blocks are no elements: whoever cuts a block counts them.
 Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
-ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. Bytes that are no message pass: the parser
-refuses them.
+ranges, columns); in one of more than `LARGE_BYTES`, also in each of these; in a request at whatever depth. Bytes that
+are no message pass: the parser refuses them.
 Owner: pure functions of bytes, for code that parses frames of a peer; `slotmesh/runtime/frame_shapes.py` has the
 shapes.
 """
@@ -29,6 +29,13 @@ MAX_COLUMN_BYTES: Final = LARGE_BYTES
 STEP_FIELDS: Final = 4096
 """That are counted at a time: some milliseconds."""
 
+MAX_DEPTH: Final = 100
+"""Messages in one another: parsers of protobuf refuse more, so what is deeper is not counted."""
+FIELDS_AN_ELEMENT: Final = 5
+"""Of a request, at most: an entry of a JSON object has its key, its value and the kind of that."""
+_NAMED_DEPTH: Final = 4
+"""Fields that are deeper go by the name of the one that they are in: values may be in one another a hundred times."""
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HIGH: Final = bytes(range(128, 256))
 
@@ -42,15 +49,20 @@ class Field(NamedTuple):
     is_repeated: bool = False
     is_column: bool = False
     """It holds numbers in a row."""
+    most_bytes: int = 0
+    """What all of this field may have together; 0: it has no bound of its own."""
 
 
 class Shape(NamedTuple):
-    """The fields of a frame."""
+    """The fields of a frame, or of a request."""
 
     whole: Mapping[int, Field]
     """As far as they are counted in any frame."""
     deep: Mapping[int, Field]
     """The same, in a large one."""
+    advice: str = f"one frame has at most {MAX_ELEMENTS} elements in all; send several frames"
+    """What its sender is told who has put too many elements into it."""
+    most_fields: int = MAX_FIELDS
 
 
 class TooMuch(NamedTuple):
@@ -65,7 +77,7 @@ def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
     """Which bound the frame passes; None where it keeps to all of them, or is no message. In steps."""
     if len(raw) <= SMALL_BYTES:
         return None
-    count = _Count()
+    count = _Count(shape)
     try:
         return (yield from count.walk(raw, 0, len(raw), shape.deep if len(raw) > LARGE_BYTES else shape.whole, ""))
     except IndexError:  # a field has no end
@@ -75,10 +87,14 @@ def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
 class _Count:
     """What was counted so far in one frame."""
 
-    __slots__ = ("column_bytes", "elements", "fields", "step_ends")
+    __slots__ = ("advice", "bounded", "column_bytes", "depth", "elements", "fields", "most_fields", "step_ends")
 
-    def __init__(self) -> None:
-        self.elements = self.fields = self.column_bytes = 0
+    def __init__(self, shape: Shape) -> None:
+        self.advice = shape.advice
+        self.most_fields = shape.most_fields
+        self.elements = self.fields = self.column_bytes = self.depth = 0
+        self.bounded: dict[str, int] = {}
+        """Bytes of the fields that have a bound of their own."""
         self.step_ends = STEP_FIELDS
         """How many fields are counted by then."""
 
@@ -97,11 +113,11 @@ class _Count:
             if field is None or field.is_repeated:
                 elements += 1
                 if elements > MAX_ELEMENTS:
-                    return _too_many(path, field)
+                    return self._too_many(path, field)
             if fields > self.step_ends:
-                if fields > MAX_FIELDS:
-                    return _too_many(path, field)
-                self.step_ends = min(fields + STEP_FIELDS, MAX_FIELDS)
+                if fields > self.most_fields:
+                    return self._too_many(path, field)
+                self.step_ends = min(fields + STEP_FIELDS, self.most_fields)
                 yield
             kind = tag & 7
             if kind == _BYTES:
@@ -109,7 +125,7 @@ class _Count:
                 at += 1
                 if size & 128:
                     size, at = _varint(raw, at - 1)
-                if size and field is not None and (field.fields or field.is_column):
+                if size and field is not None and (field.fields or field.is_column or field.most_bytes):
                     self.elements, self.fields = elements, fields
                     if found := (yield from self._inside(raw, at, min(at + size, end), field, path)):
                         return found
@@ -127,19 +143,27 @@ class _Count:
         return None
 
     def _inside(self, raw: bytes, at: int, end: int, field: Field, path: str) -> Generator[None, None, TooMuch | None]:
-        name = f"{path}{field.name}"
+        name = f"{path}{field.name}" if self.depth < _NAMED_DEPTH else path.rstrip(".")
+        if field.most_bytes:
+            size = self.bounded[name] = self.bounded.get(name, 0) + end - at
+            if size > field.most_bytes:
+                return TooMuch(name, f"at most {field.most_bytes} bytes in all, got {size}")
         if not field.is_column:
-            return (yield from self.walk(raw, at, end, field.fields, f"{name}."))
+            if self.depth == MAX_DEPTH:
+                return None
+            self.depth += 1
+            found = yield from self.walk(raw, at, end, field.fields, f"{name}.")
+            self.depth -= 1
+            return found
         self.column_bytes += end - at
         if self.column_bytes > MAX_COLUMN_BYTES:
             return TooMuch(name, f"the numbers of one frame have at most {MAX_COLUMN_BYTES} bytes; send several frames")
         self.elements += len(raw[at:end].translate(None, _HIGH))
-        return _too_many(path, field) if self.elements > MAX_ELEMENTS else None
+        return self._too_many(path, field) if self.elements > MAX_ELEMENTS else None
 
-
-def _too_many(path: str, field: Field | None) -> TooMuch:
-    name = f"{path}{field.name}" if field is not None else path.rstrip(".") or "frame"
-    return TooMuch(name, f"one frame has at most {MAX_ELEMENTS} elements in all; send several frames")
+    def _too_many(self, path: str, field: Field | None) -> TooMuch:
+        name = "" if field is None or self.depth > _NAMED_DEPTH else field.name
+        return TooMuch(f"{path}{name}".rstrip(".") or "frame", self.advice)
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

@@ -15,6 +15,17 @@ MAX_CALL_ID: Final = 2**53 - 1
 MAX_MESSAGE_CHARS: Final = 4_096
 """Characters of a failure's message that come from users' code; the rest is cut off."""
 
+# -- messages --------------------------------------------------------------------------------------------------------
+
+MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
+"""Largest message, unless a server takes less. Whole routing tables go both ways between controllers and routers, and
+the largest meshes to controllers; payloads are far below."""
+
+MAX_ROUTER_REQUEST_BYTES: Final = 16 * 1024 * 1024
+"""Largest message to a router. The transport reads it before anybody is asked who sends it, so it is no larger than
+clients need: a frame has payloads of 1 MiB, or one of 4 MiB, and 8 MiB of ordering keys where all are as long as may
+be."""
+
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 MAX_FRAME_CALLS: Final = 16_384
@@ -30,6 +41,9 @@ bytes at most."""
 MAX_ELEMENTS: Final = 50_000
 """Batches, payloads, keys, ranges and ids of one frame, in all: more are refused. Clients send 8,192 calls in a frame
 at most."""
+
+MAX_OPTIONS_BYTES: Final = 64 * 1024
+"""Options of a call as they travel: more than method, keys and metadata can have."""
 
 # -- payloads ----------------------------------------------------------------------------------------------------------
 

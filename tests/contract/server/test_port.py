@@ -11,6 +11,7 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import router_service_pb2
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.contract.server.served_router import Setting, StatusCode, call, failure, serving
 
 
@@ -39,7 +40,7 @@ async def test_off_loopback_serves_when_allowed() -> None:
 
 @pytest.mark.asyncio
 async def test_messages_may_be_larger_than_grpcs_default(setting: Setting) -> None:
-    payload = bytes(5 * 1024 * 1024)
+    payload = bytes(MAX_INLINE_BYTES)  # 4 MiB, as their default is for the whole message
     assert (await call(setting[2], payload)).payload == payload
 
 

@@ -230,3 +230,12 @@ def test_only_so_many_partitions_are_remembered(monkeypatch: pytest.MonkeyPatch)
         assert convert.partitions_of([key, key]) == [partition_of(key)] * 2
         assert len(convert_options._KNOWN_PARTITIONS) <= 3
     assert convert.partitions_of(keys) == list(map(partition_of, keys))
+
+
+def test_too_many_entries_of_metadata_are_refused_before_they_are_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert_options, "_shared", lambda _: pytest.fail("they are written back"))
+    metadata = {str(number): "" for number in range(65)}
+    failure = mistake(metadata=metadata)
+    assert failure.message == "options.metadata: at most 64 entries, got 65"
+    by_key = convert.OptionsByKey(call_pb2.CallOptions(metadata=metadata))
+    assert by_key.shared == by_key.of("key") == failure
