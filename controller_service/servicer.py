@@ -285,7 +285,9 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
         replica = self._state.observed.replica(request.replica_id)
         if replica is None or replica.gone:
-            failure = Failure(reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {request.replica_id!r}")
+            failure = Failure(
+                reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {show(request.replica_id)!r}"
+            )
             raise to_exception(failure)
         self._state.apply_to_replica(
             request.replica_id,

@@ -15,6 +15,7 @@ from replica_service.shell.links.attach_stream import AttachStream, Request
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request
+from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 from slotmesh.v1 import direct_service_pb2_grpc
 
@@ -73,6 +74,6 @@ class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
             )
         here, meant = self._engine.slots.issuer.replica_id, request.open.replica_id
         if meant not in ("", here):
-            message = f"open.replica_id: this is replica {here}; the client means {meant!r}"
+            message = f"open.replica_id: this is replica {here}; the client means {show(meant)!r}"
             raise to_exception(Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": meant}))
         return self._engine

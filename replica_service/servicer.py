@@ -16,6 +16,7 @@ from replica_service.shell.links.router_stream import Request, Response, RouterS
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request
+from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import replica_service_pb2, replica_service_pb2_grpc
@@ -111,7 +112,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                     reason=Reason.REPLICA_GONE,
                     message=(
                         f"this is replica {self._identity.replica_id}, incarnation {self._identity.incarnation};"
-                        f" the router means {opening.replica_id!r}, incarnation {opening.incarnation!r}"
+                        f" the router means {show(opening.replica_id)!r}, incarnation {show(opening.incarnation)!r}"
                     ),
                     metadata={"replica_id": self._identity.replica_id},
                 )

@@ -17,11 +17,13 @@ from replica_service.shell.links.direct_link import WriteValue
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots
 from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.call_options.rules import option_mistake
+from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.current import caller_name, of_caller
 from slotmesh.security.limits import endpoint_refusal, slot_refusal
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
+from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
 from slotmesh.v1 import call_pb2, slot_service_pb2, slot_service_pb2_grpc
 
@@ -47,7 +49,8 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
         slots = self._ready()
-        failure = endpoint_refusal(request.endpoint) or reservation_mistake(request) or option_mistake(request.options)
+        failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
+        failure = failure or reservation_mistake(request) or option_mistake(request.options)
         if failure := failure or self._misses(request):
             await abort(context, failure)
         wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)), caller_name())
@@ -109,7 +112,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         streaming: bool,
     ) -> None:
         slots = self._ready()
-        if failure := slot_refusal(request.endpoint):
+        if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
         secret = _sound(self._issuer.secret_of(request.token, caller_name()))
         if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
@@ -133,7 +136,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         """Why no slot of this replica will do, if none will."""
         here = self._issuer.replica_id
         if request.replica_id not in ("", here):
-            message = f"replica_id: this is replica {here}, and gives no slots of {request.replica_id!r}"
+            message = f"replica_id: this is replica {here}, and gives no slots of {show(request.replica_id)!r}"
             return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": request.replica_id})
         if here in request.excluded_replica_ids:
             message = f"excluded_replica_ids: this is replica {here}, and it gives no slots of others"

@@ -15,6 +15,7 @@ from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
+from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure
 from slotmesh.security.current import caller_name, of_caller
 from slotmesh.security.limits import endpoint_refusal, slot_refusal
@@ -40,7 +41,8 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
-        reservation = endpoint_refusal(request.endpoint) or convert.reservation_from_wire(request, caller_name())
+        failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
+        reservation = failure or convert.reservation_from_wire(request, caller_name())
         if isinstance(reservation, Failure):
             await abort(context, reservation)
         request_id = of_caller(request.request_id)
@@ -82,7 +84,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        key = slot_refusal(request.endpoint) or _giver_of(request.token)
+        key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
         self._handed.take(context, request.options)
@@ -108,7 +110,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
-        key = slot_refusal(request.endpoint) or _giver_of(request.token)
+        key = overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint) or _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
         self._handed.take(context, request.options)

@@ -35,6 +35,7 @@ from controller_service.store.protocol import Conflict, LeadershipLost, Store, S
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
 ReadCode: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
@@ -244,11 +245,11 @@ def not_stored(failed: StoreWriteFailed) -> Failure:
 
 
 def backend_not_found(name: str) -> Failure:
-    return Failure(reason=Reason.BACKEND_NOT_FOUND, message=f"there is no backend {name!r}")
+    return Failure(reason=Reason.BACKEND_NOT_FOUND, message=f"there is no backend {show(name)!r}")
 
 
 def endpoint_not_found(name: str) -> Failure:
-    return Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {name!r}")
+    return Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {show(name)!r}")
 
 
 def revision_conflict(expected: int, present: int) -> Failure:

@@ -11,6 +11,7 @@ from slotmesh.call_options.option import Reader
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
+from slotmesh.spec.rules import show
 from slotmesh.v1 import call_pb2
 
 NO_OPTIONS = ReplicaCallOptions()
@@ -34,7 +35,7 @@ def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.content_type and wire.content_type not in CONTENT_TYPES:
         known = ", ".join(CONTENT_TYPES)
-        return bad_request("options.content_type", f"must be one of {known}, got {wire.content_type!r}")
+        return bad_request("options.content_type", f"must be one of {known}, got {show(wire.content_type)!r}")
     said = stated.options_from_wire(wire, Reader.REPLICA)
     said.setdefault("content_type", OCTET_STREAM)
     if wire.method == CALL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.rules import show
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back before it started")
 TAKEN_BACK = Failure(
@@ -103,7 +104,7 @@ SLOT_LAPSED = Failure(
 def slot_of_another(reserved: str, meant: str) -> Failure:
     return Failure(
         reason=Reason.SLOT_UNKNOWN,
-        message=f"token: the slot was reserved for endpoint {reserved!r}, not for {meant!r}",
+        message=f"token: the slot was reserved for endpoint {reserved!r}, not for {show(meant)!r}",
         metadata={"endpoint": reserved},
     )
 
@@ -121,8 +122,8 @@ def no_such_method(method: str, offered: Iterable[str]) -> Failure:
     names = ", ".join(sorted(name or "__call__" for name in offered))
     return Failure(
         reason=Reason.METHOD_NOT_FOUND,
-        message=f"options.method: the handler has no method {method or '__call__'!r}; it has {names}",
-        metadata={"field": "options.method", "method": method},
+        message=f"options.method: the handler has no method {show(method or '__call__')!r}; it has {names}",
+        metadata={"field": "options.method", "method": show(method)},
     )
 
 

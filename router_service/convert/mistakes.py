@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from slotmesh.endpoint_names import endpoint_mistake
 from slotmesh.errors import Failure, bad_field
 from slotmesh.v1 import router_service_pb2
 
-MAX_ENDPOINT_CHARS: Final = 1024
 MAX_FEATURES: Final = 256
 """Names of optional behaviours that a client may know."""
 
@@ -24,10 +24,8 @@ def opening_mistake(request: StreamRequest) -> Failure | None:
             "open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}"
         )
     opening = request.open
-    if not opening.endpoint:
-        return bad_field("open.endpoint", "is required")
-    if len(opening.endpoint) > MAX_ENDPOINT_CHARS:
-        return bad_field("open.endpoint", f"at most {MAX_ENDPOINT_CHARS} characters, got {len(opening.endpoint)}")
+    if failure := endpoint_mistake(opening.endpoint, "open.endpoint"):
+        return failure
     if len(opening.features) > MAX_FEATURES:
         return bad_field("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
     return None

@@ -12,6 +12,7 @@ from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.runs import RouterRun, SliceHolder
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.rules import show
 
 STALE_TABLE_DELAY_S = 1.0
 """By when a newer table may have come."""
@@ -84,7 +85,7 @@ def no_such_replica(run: RouterRun, replica_id: str) -> Failure:
     """The endpoint of the reservation has no replica of that id."""
     return Failure(
         reason=Reason.REPLICA_GONE,
-        message=f"no backend of {run.endpoint} has a replica {replica_id!r}",
+        message=f"no backend of {run.endpoint} has a replica {show(replica_id)!r}",
         metadata={"endpoint": run.endpoint, "replica_id": replica_id},
     )
 
@@ -124,8 +125,8 @@ def request_differs(request_id: str) -> Failure:
     return Failure(
         reason=Reason.BAD_REQUEST,
         message=(
-            f"request_id: {request_id!r} stands for a reservation with another endpoint, ttl, shard key or choice of "
-            "replicas; an id that comes again must come with the same"
+            f"request_id: {show(request_id)!r} stands for a reservation with another endpoint, ttl, shard key or "
+            "choice of replicas; an id that comes again must come with the same"
         ),
         metadata={"field": "request_id"},
     )
@@ -146,8 +147,8 @@ def no_endpoint(name: str, known: Iterable[str], shown: frozenset[str] | None = 
     there_is = ", ".join(sorted(each for each in known if shown is None or each in shown)[:8]) or "none yet"
     return Failure(
         reason=Reason.ENDPOINT_NOT_FOUND,
-        message=f"no endpoint is named {name!r}; there is: {there_is}",
-        metadata={"endpoint": name},
+        message=f"no endpoint is named {show(name)!r}; there is: {there_is}",
+        metadata={"endpoint": show(name)},
     )
 
 

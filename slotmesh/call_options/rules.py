@@ -16,6 +16,7 @@ from slotmesh.call_options.model import OPTIONS
 from slotmesh.call_options.option import OptionKind
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
+from slotmesh.spec.rules import show
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
@@ -49,8 +50,8 @@ def _method_mistake(method: str) -> Failure | None:
         return None
     return Failure(
         reason=Reason.METHOD_NOT_FOUND,
-        message=f"options.method: {method!r} is private; only public methods of a handler can be called",
-        metadata={"method": method},
+        message=f"options.method: {show(method)!r} is private; only public methods of a handler can be called",
+        metadata={"method": show(method)},
     )
 
 
@@ -97,12 +98,12 @@ def metadata_problem(metadata: Mapping[str, str]) -> str | None:
 def metadata_key_problem(key: str) -> str | None:
     """What is wrong with a key of metadata."""
     if key.startswith(_RESERVED_PREFIXES) or key == "authorization" or key != key.lower() or not key:
-        return f"key {key!r} is reserved, empty or not lower case"
+        return f"key {show(key)!r} is reserved, empty or not lower case"
     return None
 
 
 def _content_type_problem(content_type: str) -> str | None:
-    return None if content_type in CONTENT_TYPES else f"{content_type!r} is not one of {', '.join(CONTENT_TYPES)}"
+    return None if content_type in CONTENT_TYPES else f"{show(content_type)!r} is not one of {', '.join(CONTENT_TYPES)}"
 
 
 def _count_problem(count: int) -> str | None:

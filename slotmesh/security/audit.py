@@ -16,6 +16,7 @@ from typing import Final
 from slotmesh.errors import Failure
 from slotmesh.security.current import caller_name, current_rpc
 from slotmesh.security.identity import Identity
+from slotmesh.spec.rules import show
 from slotmesh.telemetry.log import get_logger
 
 EVERY_S: Final = 1.0
@@ -65,7 +66,7 @@ class AuditLog:
                 asyncio.get_running_loop().call_later(left_s, self._tell, who, method, denials)
             return
         self._denials[who, method] = _Denials(now)
-        facts = {name: failure.metadata[name] for name in _MISSING if name in failure.metadata}
+        facts = {name: show(failure.metadata[name]) for name in _MISSING if name in failure.metadata}
         facts |= {name: value for name, value in (("peer", peer), ("why", why)) if value}
         _log.warning("denied", who=who, method=method, reason=failure.reason.value, **facts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.rules import Rule
+from slotmesh.spec.rules import show
 
 
 def decide(identity: Identity | None, rule: Rule, now: float) -> Failure | None:
@@ -41,8 +42,8 @@ def refused_endpoint(identity: Identity, endpoint: str) -> Failure | None:
         return None
     return Failure(
         reason=Reason.PERMISSION_DENIED,
-        message=f"{identity.name} may not call the endpoint {endpoint!r}",
-        metadata={"role": Role.INVOKER.value, "endpoint": endpoint},
+        message=f"{identity.name} may not call the endpoint {show(endpoint)!r}",
+        metadata={"role": Role.INVOKER.value, "endpoint": show(endpoint)},
     )
 
 
@@ -52,8 +53,8 @@ def refused_backend(identity: Identity, backend: str) -> Failure | None:
         return None
     return Failure(
         reason=Reason.PERMISSION_DENIED,
-        message=f"{identity.name} may not serve as a replica of the backend {backend!r}",
-        metadata={"role": Role.REPLICA.value, "backend": backend},
+        message=f"{identity.name} may not serve as a replica of the backend {show(backend)!r}",
+        metadata={"role": Role.REPLICA.value, "backend": show(backend)},
     )
 
 

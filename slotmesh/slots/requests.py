@@ -10,6 +10,7 @@ from __future__ import annotations
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.slots.token import SlotToken, parse_token, redacted
+from slotmesh.spec.rules import show
 from slotmesh.v1 import direct_service_pb2, slot_service_pb2
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 from slotmesh.wire_time import seconds_of
@@ -34,7 +35,7 @@ def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
     if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
         return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
-        return bad_field("excluded_replica_ids", f"replica {wire.replica_id!r} is wanted and not wanted")
+        return bad_field("excluded_replica_ids", f"replica {show(wire.replica_id)!r} is wanted and not wanted")
     return None
 
 

@@ -9,8 +9,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.convert.mistakes import MAX_ENDPOINT_CHARS, MAX_FEATURES
+from router_service.convert.mistakes import MAX_FEATURES
 from router_service.convert.sessions import MAX_UNANSWERED_RANGES
+from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
 from slotmesh.errors import Reason
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.status import from_rpc_error

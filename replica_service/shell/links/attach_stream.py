@@ -21,6 +21,7 @@ from replica_service.core.commands import AnswerAttach
 from replica_service.core.events import AttachCame, DetachCame, SlotCallCame, StreamRenewed
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.attach_outbox import FRAME_BYTES, AttachOutbox, Response
+from slotmesh.endpoint_names import overlong_endpoint
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
@@ -93,7 +94,7 @@ class AttachStream:
         await self._engine.answered(self._link)
 
     def _attachment_of(self, wire: direct_service_pb2.AttachSlot) -> AttachCame | Failure:
-        failure = slot_refusal(wire.endpoint)
+        failure = overlong_endpoint(wire.endpoint) or slot_refusal(wire.endpoint)
         return failure or convert.attachment_of(wire, self._link, self._engine.slots.issuer, self._identity)
 
     def _handle(self, request: Request) -> None:

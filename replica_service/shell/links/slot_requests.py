@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from replica_service.convert import Granted
 from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Failure, Reason
+from slotmesh.spec.rules import show
 
 _LEAST_SWEEP = 64
 
@@ -92,7 +93,7 @@ class SlotRequests:
         if found is None or found.is_over(now):
             return None
         if found.wish != wish:
-            message = f"request_id: {request_id!r} was used for another reservation, which still lives"
+            message = f"request_id: {show(request_id)!r} was used for another reservation, which still lives"
             return Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "request_id"})
         return found
 

@@ -10,6 +10,7 @@ import pytest
 from replica_service.core.slots.slot_table import SlotTable
 from replica_service.shell.links import attach_stream
 from replica_service.shell.links.attach_outbox import FRAME_BYTES
+from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
 from slotmesh.errors import Executed
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.prompt_writer import PromptWriter
@@ -92,6 +93,14 @@ async def test_failures_of_calls_are_no_failures_of_slots(
     assert told(await stream.outcome(8)) == ("SLOT_UNKNOWN", NO)
     await stream.call(1, 9, b"well")
     assert await stream.outcome(9) == b"well"
+
+
+async def test_a_name_that_no_endpoint_has_attaches_no_slot(stream: DirectStream) -> None:
+    attach = direct_service_pb2.AttachSlot(slot_id=1, token="t", endpoint="e" * (MAX_ENDPOINT_CHARS + 1))
+    await stream.send(attach=attach)
+    failure = (await stream.next("attached")).attached.failure
+    assert (failure.reason, failure.metadata["field"]) == ("BAD_REQUEST", "endpoint")
+    assert len(failure.message) < 100
 
 
 async def test_a_slot_runs_one_call_at_a_time(replica: RunningReplica, stream: DirectStream, door: DirectDoor) -> None:

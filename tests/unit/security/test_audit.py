@@ -74,3 +74,10 @@ def change_as(identity: Identity, rpc: str) -> None:
     CALLER.set(identity)
     RPC.set(rpc)
     AuditLog().changed("slotmesh at 127.0.0.1", "backend/digits", 5, 6)
+
+
+def test_a_line_has_a_part_of_a_long_name(caplog: pytest.LogCaptureFixture) -> None:
+    failure = Failure(reason=Reason.PERMISSION_DENIED, message="", metadata={"endpoint": "e" * 1_000_000})
+    AuditLog().denied(ALICE, "mesh/Call", failure)
+    (line,) = lines(caplog)
+    assert len(line) < 300

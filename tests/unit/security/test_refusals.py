@@ -64,3 +64,12 @@ def test_limits() -> None:
     assert refused_backend(replica, "b") is not None
     assert refused_backend(ANYBODY, "b") is None
     assert refused_endpoint(ANYBODY, "faces") is None
+
+
+def test_a_refusal_repeats_a_part_of_a_long_name() -> None:
+    alice = Identity(name="client/alice", roles=frozenset({Role.INVOKER}), endpoints=frozenset({"mine"}))
+    long = "\n" * 1_000_000
+    for refused in (refused_endpoint(alice, long), refused_backend(alice, long)):
+        assert refused is not None
+        assert len(refused.message) < 200
+        assert max(map(len, refused.metadata.values())) < 100
