@@ -26,6 +26,7 @@ from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import JSON
+from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.open_streams import STREAM
@@ -33,6 +34,7 @@ from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.security.current import of_caller, quota_name
 from slotmesh.security.limits import endpoint_refusal, known_endpoints
+from slotmesh.spec.rules import show
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -122,10 +124,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = request.options
         if options.content_type not in ("", JSON):
             await abort(
-                context, bad_field("options.content_type", f"must be empty or {JSON}, got {options.content_type!r}")
+                context,
+                bad_field("options.content_type", f"must be empty or {JSON}, got {show(options.content_type)!r}"),
             )
         options.content_type = JSON
-        payload = convert.json_arguments(request.arguments)
+        payload = await self._turns.take(convert.json_arguments(request.arguments))
         if isinstance(payload, Failure):
             await abort(context, payload)
         outcome = await self._call(context, request.endpoint, options, payload)
@@ -133,8 +136,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, self._dispatcher.noted(outcome, request.endpoint))
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallJsonResponse()
+        result = await self._turns.take(convert.json_result(joined(outcome.payloads[0])))
+        if isinstance(result, Failure):
+            await abort(context, self._dispatcher.noted(result, request.endpoint))
         return router_service_pb2.CallJsonResponse(
-            result=convert.json_result(joined(outcome.payloads[0])),
+            result=result,
             backend=outcome.replica.backend.name,
             replica_id=outcome.replica.replica_id,
         )
@@ -166,6 +172,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
         """What can be called."""
+        if failure := overlong_endpoint(request.endpoint):
+            await abort(context, failure)
         await self._dispatcher.first_table.wait_a_while()
         known = known_endpoints()
         found = callable_methods(self._dispatcher.scheduler.topology, request.endpoint)
@@ -246,9 +254,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
         """The options of a unary call, or what is wrong with it."""
-        if not endpoint:
-            return bad_field("endpoint", "is required")
-        if failure := endpoint_refusal(endpoint):
+        if failure := endpoint_mistake(endpoint) or endpoint_refusal(endpoint):
             return failure
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))

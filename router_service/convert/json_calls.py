@@ -1,18 +1,57 @@
-"""Arguments and results of CallJson.
+"""Arguments and results of CallJson: JSON as `google.protobuf.Value`, and back.
 
+Invariants: a `Value` is built and taken apart value by value, so both go in steps, and no call has more than
+`MAX_ELEMENTS` values either way; arguments are counted before they come here (`slotmesh.runtime.unary_requests`). What
+fails says nothing of what was in a result.
 Owner: pure functions of the router's edge.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
 import msgspec
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import struct_pb2
 
+from router_service.convert.json_count import values_in
 from slotmesh.codec.json_values import value_from_wire
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import MAX_ELEMENTS
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+STEP_VALUES: Final = 1_000
+"""That are converted at a time: some milliseconds."""
+MAX_LEVELS: Final = 100
+"""Messages in one another that parsers of protobuf take: a JSON array is two of them, an object three."""
+_OUTER_LEVELS: Final = 2
+"""The response, and its `result`."""
+_LIST_LEVELS: Final = 2
+_STRUCT_LEVELS: Final = 3
+
+NO_JSON_RESULT: Final = Failure(
+    reason=Reason.INTERNAL,
+    message="the result is not JSON that a google.protobuf.Value can hold: use Call, which brings it as bytes",
+    executed=Executed.YES,
+)
+TOO_MANY_VALUES: Final = Failure(
+    reason=Reason.PAYLOAD_TOO_LARGE,
+    message=f"the result has more than {MAX_ELEMENTS} values, which is what CallJson brings at most: use Call, which "
+    "brings it as bytes",
+    executed=Executed.YES,
+    metadata={"limit": str(MAX_ELEMENTS)},
+)
+TOO_DEEP_RESULT: Final = Failure(
+    reason=Reason.PAYLOAD_TOO_LARGE,
+    message=f"the result is nested too deep for protobuf, which takes {MAX_LEVELS} messages in one another, two of them"
+    " an array and three an object: use Call, which brings it as bytes",
+    executed=Executed.YES,
+)
 
 
-def json_arguments(value: struct_pb2.Value) -> bytes | Failure:
+def json_arguments(value: struct_pb2.Value) -> Steps[bytes | Failure]:
     """The payload of a CallJson: an array of positional arguments or a map of named ones."""
     kind = value.WhichOneof("kind")
     if kind is None:
@@ -23,9 +62,100 @@ def json_arguments(value: struct_pb2.Value) -> bytes | Failure:
             message=f"arguments: expected a list of positional arguments or a struct of named ones, got a {kind}",
             metadata={"field": "arguments"},
         )
-    return msgspec.json.encode(value_from_wire(value))
+    return msgspec.json.encode((yield from _Reading().value(value)))
 
 
-def json_result(payload: bytes) -> struct_pb2.Value:
+def json_result(payload: bytes) -> Steps[struct_pb2.Value | Failure]:
     """The result of a CallJson."""
-    return json_format.Parse(payload, struct_pb2.Value())
+    if (yield from values_in(payload, MAX_ELEMENTS)) > MAX_ELEMENTS:
+        return TOO_MANY_VALUES
+    result = struct_pb2.Value()
+    try:
+        yield from _Writing().value(result, msgspec.json.decode(payload), _OUTER_LEVELS)
+    except _TooDeepError:
+        return TOO_DEEP_RESULT
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        # Their texts have parts of the result.
+        return NO_JSON_RESULT
+    return result
+
+
+class _TooDeepError(Exception):
+    """More levels than a message may have."""
+
+
+class _Pace:
+    """Counts values, so that each step has as many."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = STEP_VALUES
+
+    def is_over(self) -> bool:
+        """One more value; whether the step has had its share."""
+        self._left -= 1
+        if self._left:
+            return False
+        self._left = STEP_VALUES
+        return True
+
+
+class _Reading(_Pace):
+    """From messages to plain values."""
+
+    __slots__ = ()
+
+    def value(self, wire: struct_pb2.Value) -> Steps[Any]:
+        """The value in Python's terms."""
+        match wire.WhichOneof("kind"):
+            case "list_value":
+                values = []
+                for each in wire.list_value.values:
+                    if self.is_over():
+                        yield
+                    values.append((yield from self.value(each)))
+                return values
+            case "struct_value":
+                fields = {}
+                for name, each in wire.struct_value.fields.items():
+                    if self.is_over():
+                        yield
+                    fields[name] = yield from self.value(each)
+                return fields
+            case _:
+                return value_from_wire(wire)
+
+
+class _Writing(_Pace):
+    """From plain values to messages."""
+
+    __slots__ = ()
+
+    def value(self, wire: struct_pb2.Value, value: Any, level: int) -> Steps[None]:
+        """Sets `wire`, which is `level` messages deep."""
+        if level > MAX_LEVELS:
+            raise _TooDeepError
+        match value:
+            case None:
+                wire.null_value = struct_pb2.NULL_VALUE
+            case bool():
+                wire.bool_value = value
+            case str():
+                wire.string_value = value
+            case list():
+                values = wire.list_value.values
+                wire.list_value.SetInParent()
+                for each in value:
+                    if self.is_over():
+                        yield
+                    yield from self.value(values.add(), each, level + _LIST_LEVELS)
+            case dict():
+                fields = wire.struct_value.fields
+                wire.struct_value.SetInParent()
+                for name, each in value.items():
+                    if self.is_over():
+                        yield
+                    yield from self.value(fields[name], each, level + _STRUCT_LEVELS)
+            case _:
+                wire.number_value = float(value)

@@ -182,7 +182,7 @@ class CallJsonRequest(_message.Message):
     @_builtins.property
     def arguments(self) -> _struct_pb2.Value:
         """A list of positional arguments or a struct of named ones. Unset means no arguments. Integers beyond 2^53 lose
-        digits, as JSON numbers do.
+        digits, as JSON numbers do. At most 50,000 values.
         """
 
     def __init__(
@@ -215,7 +215,7 @@ class CallJsonResponse(_message.Message):
     """The replica that executed the call."""
     @_builtins.property
     def result(self) -> _struct_pb2.Value:
-        """What the handler returned."""
+        """What the handler returned. At most 50,000 values."""
 
     def __init__(
         self,

@@ -76,7 +76,9 @@ class RouterServiceServicer(object):
 
     def CallJson(self, request, context):
         """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-        integral and up to 2^53 arrive as integers, all others as floats.
+        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, those inside of
+        others included: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` has
+        JSON as bytes, with any number of values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

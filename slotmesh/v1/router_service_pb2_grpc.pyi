@@ -22,7 +22,9 @@ class RouterServiceStub:
     """
     CallJson: _aio.UnaryUnaryMultiCallable[_router_service_pb2.CallJsonRequest, _router_service_pb2.CallJsonResponse]
     """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-    integral and up to 2^53 arrive as integers, all others as floats.
+    integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, those inside of
+    others included: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` has
+    JSON as bytes, with any number of values.
     """
     CallStreaming: _aio.UnaryStreamMultiCallable[_router_service_pb2.CallStreamingRequest, _router_service_pb2.CallStreamingResponse]
     """One call of a handler that yields: a response for each value."""
@@ -58,7 +60,9 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_router_service_pb2.CallJsonRequest, _abc.Awaitable[_router_service_pb2.CallJsonResponse]],
     ) -> _abc.Awaitable[_router_service_pb2.CallJsonResponse]:
         """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-        integral and up to 2^53 arrive as integers, all others as floats.
+        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, those inside of
+        others included: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` has
+        JSON as bytes, with any number of values.
         """
 
     @_abc_1.abstractmethod

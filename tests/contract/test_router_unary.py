@@ -18,6 +18,7 @@ from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, router_service_pb2_grpc
+from slotmesh.wire.limits import MAX_ELEMENTS, MAX_ROUTER_REQUEST_BYTES
 from tests.support.fakes.controller import table
 from tests.support.fakes.replica import FakeReplica, echo, hold, results
 from tests.support.router_bench import RouterBench, router_bench
@@ -128,6 +129,48 @@ async def test_json_values_in_and_out(mesh: RouterBench) -> None:
     failure = await failure_of(wrong)
     assert failure.reason is Reason.BAD_ARGUMENTS
     assert "arguments" in failure.message
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"[" + b"0," * MAX_ELEMENTS + b"0]", Reason.PAYLOAD_TOO_LARGE),
+        (b"[" * 60 + b"]" * 60, Reason.PAYLOAD_TOO_LARGE),
+        (b'{"secret":1', Reason.INTERNAL),
+    ],
+)
+async def test_a_result_that_no_json_value_can_hold_is_refused_in_constant_words(
+    mesh: RouterBench, payload: bytes, reason: Reason, caplog: pytest.LogCaptureFixture
+) -> None:
+    for replica in mesh.replicas:
+        replica.answer = lambda run: results(run, [payload])
+    failure = await failure_of(mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo")))
+    assert (failure.reason, failure.executed) == (reason, Executed.YES)
+    assert "use Call" in failure.message
+    assert "secret" not in failure.message + caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.asyncio
+async def test_a_content_type_is_repeated_in_part(mesh: RouterBench) -> None:
+    options = Options(content_type="t" * 2_000)
+    for call in (
+        mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", options=options)),
+        mesh.stub.Call(request(content_type="t" * 2_000)),
+    ):
+        failure = await failure_of(call)
+        assert failure.reason is Reason.BAD_REQUEST
+        assert len(failure.message) < 300
+
+
+@pytest.mark.asyncio
+async def test_a_router_reads_no_message_larger_than_clients_need(mesh: RouterBench) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await mesh.stub.Call(request(bytes(MAX_ROUTER_REQUEST_BYTES)))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    failure = await failure_of(mesh.stub.Call(request(bytes(MAX_ROUTER_REQUEST_BYTES // 2))))
+    assert failure.reason is Reason.PAYLOAD_TOO_LARGE
 
 
 @pytest.mark.asyncio

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
+from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.v1 import (
@@ -81,6 +82,29 @@ async def test_an_invoker_calls_its_endpoints_only(mesh: SecuredMesh) -> None:
     for endpoint, token in (("mine", "alice"), ("theirs", "eve")):
         for call in (await ways_to_call(mesh, endpoint, token)).values():
             await (call.read() if hasattr(call, "read") else call)
+
+
+async def test_a_name_that_no_endpoint_has_is_refused_unseen(
+    mesh: SecuredMesh, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    name = "e" * (MAX_ENDPOINT_CHARS + 1)
+    calls = await ways_to_call(mesh, name, "alice")
+    stubs, who = await mesh.at_router(), {"metadata": by_token("alice")}
+    calls["DescribeEndpoints"] = stubs.calls.DescribeEndpoints(
+        router_service_pb2.DescribeEndpointsRequest(endpoint=name), **who
+    )
+    for at, slots in (("the router", stubs.slots), ("the replica", (await mesh.at_replica()).slots)):
+        for rpc, request in (
+            (slots.Dispatch, slot_service_pb2.DispatchRequest(endpoint=name)),
+            (slots.DispatchStreaming, slot_service_pb2.DispatchStreamingRequest(endpoint=name)),
+        ):
+            calls[f"{type(request).__name__} at {at}"] = rpc(request, **who)
+    for way, call in calls.items():
+        code, reason, message = await refused(call)
+        assert (code, reason) == ("INVALID_ARGUMENT", "BAD_REQUEST"), way
+        assert f"at most {MAX_ENDPOINT_CHARS} characters, got {len(name)}" in message, way
+    assert name[:100] not in caplog.text
 
 
 async def test_an_invoker_with_limits_hears_of_its_endpoints_only(mesh: SecuredMesh) -> None:
