@@ -49,6 +49,7 @@ class CallSpec:
         "traced",
         "wanted",
         "wire",
+        "wire_bytes",
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class CallSpec:
         """Which calls of the lane fail after a failure; 0 for those that go on."""
         self.wire = options.to_wire(method, self.stop_generation)
         """Shared by all batches; never changed."""
+        self.wire_bytes = self.wire.ByteSize()
         self.traced = options.traced or options.inherits
         """Whether payloads may say in which span their calls were made."""
         self.trace_of: TraceOf = inherited_trace if options.inherits else current_trace

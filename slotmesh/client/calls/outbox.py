@@ -130,14 +130,16 @@ class CallOutbox:
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
         that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
         where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
+        Options of all batches have as many bytes as payloads may have.
         """
         parts: list[SentPart] = []
         passed: list[WaitingRunQueue] = []
-        rota, room = self.rota, MAX_FRAME_BYTES
+        rota, room, options_room = self.rota, MAX_FRAME_BYTES, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
-        while rota and calls > 0:
+        while rota and calls > 0 and options_room > 0:
             queue = rota[0]
             run = queue.runs[0]
+            options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
             sizes = run.sizes(min(calls, TURN_CALLS) if len(rota) > 1 else calls)

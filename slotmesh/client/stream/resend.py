@@ -67,9 +67,10 @@ class Resends:
         next of that size waits for it, and so does what comes after that, as order is kept.
         """
         taken: list[ResentCalls] = []
-        calls, room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES
-        while self.parts:
+        calls, room, options_room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES, MAX_FRAME_BYTES
+        while self.parts and options_room > 0:
             part = self.parts[0][0]
+            options_room -= part.spec.wire_bytes
             places: list[int] = []
             total, inline, is_full, is_beside, is_cut = 0, 0, False, False, False
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):

@@ -178,3 +178,10 @@ def test_sinks_are_only_asked_whether_they_are_done() -> None:
     sink = Sink(b"1")
     assert make_call(outbox, spec, b"1", sink) is sink
     assert taken(outbox) == [[b"1"]]
+
+
+def test_options_that_differ_from_call_to_call_fill_a_frame_too() -> None:
+    outbox, specs = CallOutbox(), [make_spec("m" * (MAX_FRAME_BYTES // 4)) for _ in range(6)]
+    for spec in specs:
+        make_call(outbox, spec, b"x")
+    assert [len(taken(outbox)) for _ in range(2)] == [4, 2]

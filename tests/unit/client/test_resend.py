@@ -72,3 +72,13 @@ def test_what_is_answered_before_it_could_leave_again_does_not() -> None:
     answer(pending, 1, 2, 3)
     assert taken(resends) == [[4]]
     assert (resends.calls, resends.nbytes) == (0, 0)
+
+
+def test_options_that_differ_from_call_to_call_fill_a_frame_too() -> None:
+    pending = PendingCalls()
+    for _ in range(6):
+        part = make_part(1)
+        part.spec.wire_bytes = MAX_FRAME_BYTES // 4
+        pending.add(part)
+    resends = Resends(pending.parts())
+    assert [len(taken(resends)) for _ in range(2)] == [4, 2]
