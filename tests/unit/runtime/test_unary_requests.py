@@ -14,7 +14,7 @@ from slotmesh.runtime.frame_shapes import request_shape
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.runtime.unary_requests import PAYLOAD_BYTES, PLAIN_BYTES, RequestReader, bounds_of
 from slotmesh.slots.requests import MAX_EXCLUDED
-from slotmesh.v1 import call_pb2, router_service_pb2, slot_service_pb2
+from slotmesh.v1 import call_pb2, controller_service_pb2, router_service_pb2, slot_service_pb2
 from slotmesh.wire.frame_bounds import SMALL_BYTES, STEP_FIELDS, TooMuch, too_much
 from slotmesh.wire.limits import MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_OPTIONS_BYTES
 
@@ -121,6 +121,7 @@ def test_values_in_one_another_end_at_the_depth_that_parsers_take() -> None:
 
 
 def test_every_rpc_that_has_bounds_is_there() -> None:
+    assert controller_service_pb2.DESCRIPTOR is not None, "its services are in the pool once it is imported"
     for name in unary_requests._BOUNDS:
         service, _, method = name.partition("/")
         descriptor: Any = descriptor_pool.Default().FindServiceByName(service)
