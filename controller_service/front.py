@@ -136,11 +136,11 @@ class Front:
         if self.is_started:
             self.server.set_serving(False)
 
-    def why_not_serving(self) -> str:
-        """For `/readyz`."""
-        if self.leader is None:
+    def why_not_serving(self, in_full: bool) -> str:
+        """For `/readyz`. `in_full`: whoever asks may see the mesh, as who leads."""
+        if (leader := self.leader) is None:
             return "not serving"
-        return f"standing by: {self.leader().name} leads"
+        return f"standing by: {leader().name} leads" if in_full else "standing by"
 
     def _refusal(self) -> Failure:
         if self.leader is None:

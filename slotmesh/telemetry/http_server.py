@@ -1,7 +1,7 @@
 """The HTTP server of a service's pages: a thread a request; by TLS where there are certificates.
 
-Invariants: a peer that says nothing holds one thread, and for seconds only; a handshake is made in that thread, so that
-others are answered meanwhile; certificates are the newest that could be read.
+Invariants: so many threads at most, whoever connects; a peer that says nothing, or little at a time, holds one for
+seconds only; a handshake is made in that thread, so that others are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -9,26 +9,34 @@ from __future__ import annotations
 import socket
 import socketserver
 import ssl
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
-from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.http_deadlines import Deadline, Deadlines
+from slotmesh.telemetry.server_context import ServerContext
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
-    from slotmesh.security.tls import TlsMaterial, TlsSource
+    from slotmesh.security.tls import TlsSource
 
 PEER_URIS: Final = "slotmesh.peer_uris"
 """Of a request: the URIs that the certificate of the peer names, which was checked; none without one."""
-_SILENCE_S: Final = 10.0
-"""How long a peer may let a read or write wait."""
+PEER_ENDS_AT: Final = "slotmesh.peer_ends_at"
+"""Of a request: when that certificate ends, seconds since 1970; not there without one."""
+MAX_REQUESTS: Final = 32
+"""At once; connections beyond them are closed."""
+REQUEST_S: Final = 10.0
+"""For the handshake and the request together."""
+ANSWER_S: Final = 30.0
+"""For the answer. The event loop may keep a page waiting, and is waited for with a bound of its own."""
 
 
-def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | None = None) -> WSGIServer:
+def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | None = None) -> HttpServer:
     """A server that listens. Raises OSError; CannotStart where the certificates cannot be used."""
-    kind = _Ipv6HttpServer if ":" in host else _HttpServer
+    kind = _Ipv6HttpServer if ":" in host else HttpServer
     context = None if tls is None else ServerContext(tls)
     server = kind((host, port), _QuietHandler)
     server.context = context
@@ -36,45 +44,17 @@ def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | N
     return server
 
 
-class ServerContext:
-    """TLS for servers, with the newest certificates. Peers may show one of their own."""
+class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
+    """Serves pages."""
 
-    def __init__(self, tls: TlsSource) -> None:
-        """Raises CannotStart."""
-        self._tls = tls
-        self._material = tls.current()
-        try:
-            self._context = self._made(self._material)
-        except (OSError, ValueError) as error:
-            raise CannotStart(f"{tls.files.cert}: cannot be used for the Prometheus endpoint: {error}") from None
-
-    def newest(self) -> ssl.SSLContext:
-        """That of now. Not for event loops: it may read files."""
-        material = self._tls.look()
-        if material is not self._material:
-            # Where files are being replaced again, the context stays that of before, until the next request.
-            with suppress(OSError, ValueError):
-                self._context = self._made(material)
-                self._material = material
-        return self._context
-
-    def _made(self, material: TlsMaterial) -> ssl.SSLContext:
-        """Raises OSError, ValueError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_mode = ssl.CERT_OPTIONAL
-        context.load_verify_locations(cadata=material.ca_pem.decode("ascii", "replace"))
-        files = self._tls.files
-        if files.cert is None or files.key is None:
-            raise ValueError("a server needs a certificate and its key")
-        context.load_cert_chain(files.cert, files.key, password="")
-        return context
-
-
-class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 128
     context: ServerContext | None = None
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.deadlines = Deadlines()
+        self._room = threading.BoundedSemaphore(MAX_REQUESTS)
 
     def server_bind(self) -> None:
         # The inherited way asks the name service for the host's full name, which can take seconds.
@@ -82,36 +62,65 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(_SILENCE_S)
-        if self.context is None:
-            super().finish_request(request, client_address)
+    def service_actions(self) -> None:
+        """Called several times a second."""
+        self.deadlines.look()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
             return
         try:
-            secured = self.context.newest().wrap_socket(request, server_side=True)
-        except OSError:
-            return  # no TLS, or a certificate that is not accepted: the peer is told by its TLS library
-        with secured:
-            super().finish_request(secured, client_address)
-            with suppress(OSError):
-                secured.unwrap()
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(ANSWER_S)
+        with self.deadlines.held(request, REQUEST_S) as deadline:
+            if self.context is None:
+                _QuietHandler(request, client_address, self, deadline)
+                return
+            try:
+                secured = self.context.newest().wrap_socket(request, server_side=True)
+            except OSError:
+                return  # no TLS, or a certificate that is not accepted: the peer is told by its TLS library
+            with secured:
+                _QuietHandler(secured, client_address, self, deadline)
+                with suppress(OSError):
+                    secured.unwrap()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A peer that leaves is nothing to talk about; what a page raises its own code logs."""
 
 
-class _Ipv6HttpServer(_HttpServer):
+class _Ipv6HttpServer(HttpServer):
     address_family = socket.AF_INET6
 
 
 class _QuietHandler(WSGIRequestHandler):
-    timeout = _SILENCE_S
+    timeout = ANSWER_S
+
+    def __init__(self, request: Any, client_address: Any, server: HttpServer, deadline: Deadline) -> None:
+        self._deadline = deadline
+        super().__init__(request, client_address, server)
 
     def get_environ(self) -> WSGIEnvironment:
+        """Called when the request was read."""
+        self._deadline.move(ANSWER_S)
         environ = super().get_environ()
-        shown = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
-        names: Any = (shown or {}).get("subjectAltName", ())
-        environ[PEER_URIS] = tuple(value for kind, value in names if kind == "URI")
+        shown: Any = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        if shown:
+            names = shown.get("subjectAltName", ())
+            environ[PEER_URIS] = tuple(value for kind, value in names if kind == "URI")
+            environ[PEER_ENDS_AT] = float(ssl.cert_time_to_seconds(shown["notAfter"]))
         return environ
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - inherited

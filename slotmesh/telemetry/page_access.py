@@ -5,16 +5,16 @@ Invariants: a token goes before a certificate; whoever is not known, or is no vi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from slotmesh.errors import Reason
 from slotmesh.security.authorizer import TokenVerifier
 from slotmesh.security.identity import Identity, Role, identity_of
 from slotmesh.security.tokens.failures import BadToken
 
-_UNKNOWN: Final = "401 Unauthorized"
-_FORBIDDEN: Final = "403 Forbidden"
 _NEEDED: Final = f"the role {Role.VIEWER} is needed"
 
 
@@ -22,8 +22,11 @@ _NEEDED: Final = f"the role {Role.VIEWER} is needed"
 class Refusal:
     """The answer to who may not see a page."""
 
-    status: str
+    reason: Reason
+    """UNAUTHENTICATED or PERMISSION_DENIED."""
     text: str
+    who: Identity | None = None
+    """Who was refused; None: nobody who is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +36,26 @@ class PageAccess:
     trust_domain: str
     tokens: TokenVerifier | None = None
     """None: no token is accepted."""
+    now: Callable[[], float] = field(default=time.time)
+    """Seconds since 1970."""
 
-    def refusal(self, uris: Sequence[str], authorization: str) -> Refusal | None:
-        """Why a page of viewers is not shown; None: it is. `uris`: of a certificate that was checked."""
+    def refusal(self, uris: Sequence[str], ends_at: float, authorization: str) -> Refusal | None:
+        """Why a page of viewers is not shown; None: it is.
+
+        `uris`: of a certificate that was checked, which ends at `ends_at`.
+        """
         known: Identity | None
         if authorization:
             if (known := self._holder(authorization)) is None:
-                return Refusal(_UNKNOWN, f"{_NEEDED}, and this token is not known here\n")
+                return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}, and this token is not known here\n")
         else:
             known = identity_of(uris[0], self.trust_domain) if len(uris) == 1 else None
             if known is None:
-                return Refusal(_UNKNOWN, f"{_NEEDED}: show a client certificate or a bearer token\n")
+                return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}: show a client certificate or a bearer token\n")
+            if ends_at <= self.now():
+                return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}, and this certificate has expired\n", known)
         if Role.VIEWER not in known.roles:
-            return Refusal(_FORBIDDEN, f"{_NEEDED}, and {known.name} does not have it\n")
+            return Refusal(Reason.PERMISSION_DENIED, f"{_NEEDED}, and {known.name} does not have it\n", known)
         return None
 
     def _holder(self, authorization: str) -> Identity | None:

@@ -4,7 +4,8 @@
   /healthz   200 while the event loop turns, else 503: a process that stays so should be started again
   /readyz    200 while the server is SERVING by grpc.health.v1, else 503: it starts, stops, or cannot work now
 
-Invariants: a page answers while the event loop stands still; nothing else of the process is to be seen here.
+Invariants: a page answers while the event loop stands still; nothing else of the process is to be seen here. Who is
+refused is in the audit log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from slotmesh.telemetry.http_server import PEER_URIS
+from slotmesh.errors import Failure, Reason
+from slotmesh.security.audit import AUDIT
+from slotmesh.telemetry.http_server import PEER_ENDS_AT, PEER_URIS
 from slotmesh.telemetry.instruments import on_this_loop
 from slotmesh.telemetry.page_access import PageAccess, Refusal
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 _OK: Final = "200 OK"
 _UNAVAILABLE: Final = "503 Service Unavailable"
 _NOT_SERVING: Final = "not serving"
+_REFUSED: Final = {Reason.UNAUTHENTICATED: "401 Unauthorized", Reason.PERMISSION_DENIED: "403 Forbidden"}
 _INDEX: Final = "/metrics\n/healthz\n/readyz\n"
 
 
@@ -33,12 +37,13 @@ class Pages:
         self._metrics = metrics
         self._access = access
         self._look: Callable[[], bool | None] | None = None
-        self._why_not: Callable[[], str] = lambda: _NOT_SERVING
+        self._why_not: Callable[[bool], str] = lambda _: _NOT_SERVING
 
-    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[], str] = lambda: _NOT_SERVING) -> None:
+    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] = lambda _: _NOT_SERVING) -> None:
         """Has the pages say what `is_serving` says, which is asked on the event loop that runs now.
 
-        `why_not` says why it does not serve, in a line; it is asked in a thread of the server.
+        `why_not` says why it does not serve, in a line, and is told whether who asks may see the mesh. It is asked in a
+        thread of the server.
         """
         self._why_not = why_not
         ask = on_this_loop(lambda: {(): is_serving()})
@@ -49,11 +54,12 @@ class Pages:
             case "/metrics":
                 if (refusal := self._refusal(environ)) is None:
                     return self._metrics(environ, start_response)
-                status, text = refusal.status, refusal.text
+                _tell(refusal, environ)
+                status, text = _REFUSED[refusal.reason], refusal.text
             case "/healthz":
                 status, text = self._health()
             case "/readyz":
-                status, text = self._readiness()
+                status, text = self._readiness(environ)
             case "" | "/":
                 status, text = _OK, _INDEX
             case _:
@@ -68,18 +74,25 @@ class Pages:
     def _refusal(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._access is None:
             return None
-        return self._access.refusal(environ.get(PEER_URIS, ()), environ.get("HTTP_AUTHORIZATION", ""))
+        return self._access.refusal(
+            environ.get(PEER_URIS, ()), environ.get(PEER_ENDS_AT, 0.0), environ.get("HTTP_AUTHORIZATION", "")
+        )
 
     def _health(self) -> tuple[str, str]:
         if self._look is not None and self._look() is None:
             return _UNAVAILABLE, "the event loop does not answer\n"
         return _OK, "ok\n"
 
-    def _readiness(self) -> tuple[str, str]:
+    def _readiness(self, environ: WSGIEnvironment) -> tuple[str, str]:
         match self._look and self._look():
             case True:
                 return _OK, "serving\n"
             case False:
-                return _UNAVAILABLE, f"{self._why_not()}\n"
+                return _UNAVAILABLE, f"{self._why_not(self._refusal(environ) is None)}\n"
             case _:
                 return _UNAVAILABLE, "starting\n" if self._look is None else "the event loop does not answer\n"
+
+
+def _tell(refusal: Refusal, environ: WSGIEnvironment) -> None:
+    failure = Failure(reason=refusal.reason, message=refusal.text)
+    AUDIT.denied(refusal.who, "/metrics", failure, str(environ.get("REMOTE_ADDR", "")))

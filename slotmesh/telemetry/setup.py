@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,7 +24,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.telemetry.bridge import Bridge, BridgedReader
 from slotmesh.telemetry.certificates import observe_certificates
-from slotmesh.telemetry.http_server import make_server
+from slotmesh.telemetry.http_server import HttpServer, make_server
 from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter, on_this_loop
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.loop_lag import LoopLag
@@ -62,7 +61,7 @@ class MetricsServer:
         meter: Meter,
         bridge: Bridge | None = None,
         provider: MeterProvider | None = None,
-        http: WSGIServer | None = None,
+        http: HttpServer | None = None,
         pages: Pages | None = None,
         push: PushingReader | None = None,
     ) -> None:
@@ -89,10 +88,10 @@ class MetricsServer:
         if self._bridge is not None:
             self._bridge.observe_histogram(metric, on_this_loop(read))
 
-    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[], str] | None = None) -> None:
+    def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] | None = None) -> None:
         """Has `/healthz` and `/readyz` tell what this says, and metrics how late the loop is that runs now.
 
-        `why_not` says why it does not serve, in a line; any thread may ask it.
+        `why_not` says why it does not serve, in a line, to viewers or to anybody; any thread may ask it.
         """
         if self._pages is not None:
             self._pages.look_at(is_serving, *([why_not] if why_not is not None else []))

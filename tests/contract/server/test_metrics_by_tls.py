@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 
+from controller_service.config import ControllerSettings
+from controller_service.front import Front
+from controller_service.store.protocol import Leader
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.tls import TlsFiles, TlsSource
 from slotmesh.security.tls.source import LOOK_S
 from slotmesh.security.tokens.failures import BadToken, TokenProblem
+from slotmesh.telemetry.page_access import PageAccess
+from slotmesh.telemetry.server_context import ServerContext
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.units import parse_host_port
 from tests.support.certificates import Authority
@@ -106,6 +115,67 @@ def test_of_another_trust_domain_or_authority_or_expired_is_nobody(pages: Pages,
     for files in (stranger, expired):
         with pytest.raises(OSError, match=r"(?i)alert|reset|EOF"):
             pages.get("/metrics", files)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
+def test_no_session_goes_on_in_another_connection(pages: Pages, version: ssl.TLSVersion) -> None:
+    files = pages.authority.issue("viewer", "prometheus")
+    context = ssl.create_default_context(cafile=str(pages.authority.ca))
+    context.check_hostname = False
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(str(files.cert), files.key)
+    session: ssl.SSLSession | None = None
+    for _ in range(2):
+        raw = socket.create_connection(parse_host_port(str(pages.server.address)), timeout=5)
+        with context.wrap_socket(raw, session=session) as connection:
+            assert not connection.session_reused
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert connection.recv(64).startswith(b"HTTP/1.0 200")
+            session = connection.session
+
+
+def test_a_certificate_that_has_ended_since_the_handshake_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_hours_on = partial(PageAccess, now=lambda: time.time() + 7200)
+    monkeypatch.setattr("slotmesh.telemetry.setup.PageAccess", two_hours_on)
+    pages = Pages(Authority(tmp_path))
+    viewer = pages.authority.issue("viewer", "prometheus")
+    assert pages.get("/metrics", viewer) == (401, "the role viewer is needed, and this certificate has expired\n")
+    pages.server.shutdown()
+
+
+def test_what_was_checked_is_used_whatever_the_files_hold_now(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    source = TlsSource(authority.issue("router"), now=lambda: 0.0)
+    for path in (authority.ca, source.files.cert, source.files.key):
+        assert path is not None
+        path.unlink()
+    ServerContext(source).newest()
+
+
+@pytest.mark.asyncio
+async def test_who_leads_is_told_to_viewers(pages: Pages) -> None:
+    front = Front(ControllerSettings(), object, object)
+    front.leader = lambda: Leader("127.0.0.1:7070", "the controller at 127.0.0.1:7070 (pid 7)")
+    pages.server.look_at(lambda: False, front.why_not_serving)
+    client = pages.authority.issue("client", "alice")
+    for files in (None, client):
+        assert await asyncio.to_thread(pages.get, "/readyz", files) == (503, "standing by\n")
+    in_full = (503, "standing by: the controller at 127.0.0.1:7070 (pid 7) leads\n")
+    viewer = pages.authority.issue("viewer", "prometheus")
+    assert await asyncio.to_thread(pages.get, "/readyz", viewer) == in_full
+    assert await asyncio.to_thread(pages.get, "/readyz", token="Bearer viewer") == in_full
+
+
+def test_who_is_refused_metrics_is_in_the_audit_log(pages: Pages, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotmesh.audit")
+    client = pages.authority.issue("client", "audited")
+    for _ in range(3):
+        pages.get("/metrics", client)
+    pages.get("/readyz", client)
+    said = [record.getMessage() for record in caplog.records if "client/audited" in record.getMessage()]
+    assert said == ["denied who=client/audited method=/metrics reason=PERMISSION_DENIED peer=127.0.0.1"]
 
 
 def test_the_newest_certificate_is_shown(pages: Pages) -> None:

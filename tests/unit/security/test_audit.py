@@ -48,6 +48,21 @@ async def test_a_flood_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     assert lines(caplog)[2] == "denied again who=client/alice method=mesh/Apply count=999"
 
 
+def test_a_flood_beside_the_event_loop_is_counted_with_the_next_line(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    audit = AuditLog(lambda: now)
+    for _ in range(1000):
+        audit.denied(ALICE, "/metrics", DENIED)
+    assert len(lines(caplog)) == 1
+    now = 1.5
+    audit.denied(ALICE, "/metrics", DENIED)
+    asked = "who=client/alice method=/metrics"
+    assert [line.split(" reason")[0] for line in lines(caplog)[1:]] == [
+        f"denied again {asked} count=999",
+        f"denied {asked}",
+    ]
+
+
 @pytest.mark.asyncio
 async def test_a_flood_of_names_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
