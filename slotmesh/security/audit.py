@@ -2,8 +2,7 @@
 
 Purpose: `slotmesh.audit` can be kept apart from other logs, and kept for longer.
 Invariants: names, revisions and counts only: never a payload, a token or a value of metadata. Who is refused again and
-again gets one line a second for each method, with a count; a change gets a line each. No level of logging leaves them out
-(`slotmesh.telemetry.log`).
+again gets one line a second for each method, with a count; a change gets a line each. No level of logging leaves them out.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ PIECE_BYTES: Final = 64 * 1024
 """Read in one turn at most."""
 BEHIND_BYTES: Final = 1 << 20
 """Who is further behind than this skips to the newest piece."""
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _log = get_logger(__name__)
 
@@ -59,8 +60,7 @@ class LogTail:
         """Copies in a thread, then what came meanwhile, and cuts."""
         older = self._path.with_name(f"{self._path.name}.1")
         try:
-            await asyncio.to_thread(shutil.copyfile, self._path, older)
-            older.chmod(0o600)
+            await asyncio.to_thread(_copy, self._path, older)
             if self._file >= 0:
                 self._cut(older)
             self._rotated_at = self._max_bytes
@@ -91,3 +91,10 @@ class LogTail:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _copy(path: Path, older: Path) -> None:
+    """Into a file that only this user can read, from its first byte on."""
+    older.unlink(missing_ok=True)
+    with path.open("rb") as source, os.fdopen(os.open(older, _NEW, 0o600), "wb") as copy:
+        shutil.copyfileobj(source, copy)

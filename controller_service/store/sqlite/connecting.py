@@ -1,7 +1,7 @@
 """Opens state files: creates one that is not there, and refuses what is none.
 
-Invariants: a file is created under another name and appears as a whole; a file that is there and cannot be used is
-refused, and never begun anew, an empty one and one whose main part is missing included.
+Invariants: a file is this user's alone; it is created under another name and appears as a whole; one that is there and
+cannot be used is refused, and never begun anew, an empty one and one whose main part is missing included.
 Owner: the thread of the store.
 """
 
@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from controller_service.core.desired import Desired
 from controller_service.store.sqlite.migration import sync_directory
+from controller_service.store.sqlite.private_files import create_private, shut_from_others
 from controller_service.store.sqlite.refusals import StateRefused, damaged
 from controller_service.store.sqlite.rows import Head, write_changes
 from controller_service.store.sqlite.schema import APPLICATION_ID, CREATE, VERSION
@@ -41,6 +42,7 @@ def connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
     """With a write-ahead log that is synced at each commit. Raises StateRefused, or what SQLite raises."""
+    shut_from_others(path)
     connection = connect(path)
     try:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -94,6 +96,7 @@ def create(path: Path, generation: str, desired: Desired) -> None:
     unfinished = path.with_name(f"{path.name}.unfinished")
     for left in (unfinished, path.with_name(f"{unfinished.name}-journal")):
         left.unlink(missing_ok=True)
+    create_private(unfinished)
     with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("BEGIN IMMEDIATE")

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from controller_service.store.sqlite.private_files import create_private
 from controller_service.store.sqlite.refusals import StateRefused
 from controller_service.store.sqlite.schema import MIGRATIONS, VERSION, Migrations
 
@@ -51,6 +52,7 @@ def back_up(connection: sqlite3.Connection, backup: Path) -> Path:
     """A copy of the database, which is there as a whole or not at all."""
     unfinished = backup.with_name(f"{backup.name}.unfinished")
     unfinished.unlink(missing_ok=True)
+    create_private(unfinished)
     copy = sqlite3.connect(unfinished, isolation_level=None)
     try:
         connection.backup(copy)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller_service.store.protocol import Leader
+from controller_service.store.sqlite.private_files import PRIVATE, shut_descriptor
 from controller_service.store.sqlite.refusals import StateInUse, refused
 
 UNKNOWN_LEADER: Final = Leader("", "another controller")
@@ -91,10 +92,12 @@ def leader_of(state: Path) -> Leader:
 def _locked(path: Path) -> int:
     """A descriptor that holds the lock of the file that is at the path. Raises OSError, as BlockingIOError."""
     for _ in range(_ATTEMPTS):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, descriptor):
+                with suppress(OSError):  # it is somebody else's, who decides who may read it
+                    shut_descriptor(descriptor, path)
                 return descriptor
         except BaseException:
             os.close(descriptor)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import pytest_asyncio
@@ -120,6 +121,28 @@ async def test_a_large_file_is_rotated_while_it_is_written_to_and_no_line_is_los
     assert lines == [*(f"line {each}" for each in range(number)), "behind the cut"]
     assert writer.path.read_text().endswith("behind the cut\n")
     assert older.stat().st_mode & 0o077 == 0
+    await book.close()
+
+
+async def test_the_rotated_file_is_never_readable_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path / "v1-a.log")
+    older = tmp_path / "v1-a.log.1"
+    older.touch(0o644)
+    modes: list[int] = []
+
+    def copy(source: IO[bytes], target: IO[bytes]) -> None:
+        modes.append(os.fstat(target.fileno()).st_mode & 0o777)
+        target.write(source.read())
+
+    monkeypatch.setattr("shutil.copyfileobj", copy)
+    monkeypatch.setattr("shutil.copyfile", lambda *_: modes.append(0))
+    book = LogBook(max_bytes=64)
+    book.follow("v1-a", "v1", writer.path)
+    writer.write("x" * 100 + "\n")
+    book.look()
+    await wait_until(lambda: not writer.path.stat().st_size, what="the cut")
+    assert modes == [0o600]
+    assert older.read_text() == "x" * 100 + "\n"
     await book.close()
 
 
