@@ -7,6 +7,7 @@ the last answer; STOPPED; membership, server.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.info_servicer import InfoServicer
+from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
@@ -79,6 +81,7 @@ async def main(settings: ReplicaSettings) -> int:
             app.on_ready = _tell_that_it_is_alone
         app.replica.stop_asked = stop
         of_process.source = app.replica.own_mesh
+        log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
         app.is_process = True
         status = CannotStart.exit_code
         try:
@@ -150,6 +153,7 @@ class ReplicaApp:
             load=load,
             clock=self._clock,
             dialer=self._dialer,
+            logs_texts=settings.log_exception_text,
         )
         self.is_process = False
         """Whether it has the process to itself."""
@@ -275,6 +279,7 @@ class ReplicaApp:
         if (tracing := self._traces.tracing) is not None:
             said = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
             engine.traces = ReplicaTraces(tracing, self._clock.now, said)
+        engine.errors.logs_texts = self._settings.log_exception_text
         self.servicer.engine = engine
         self._slot_servicer.serve(engine)
         self._direct_servicer.serve(engine)

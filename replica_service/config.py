@@ -58,6 +58,11 @@ class ReplicaSettings(MemberSettings):
         description="Slots that one caller, known by certificate or token, may have reserved here, with those of its "
         "direct streams. Not given: three quarters of max_ongoing.",
     )
+    log_exception_text: bool = Field(
+        False,
+        description="Whether exceptions that calls raise are logged with their texts, which callers get in any case. "
+        "They may quote what the call has sent.",
+    )
     describe: Annotated[str | None, FlagOnly()] = Field(
         None, min_length=1, description="MODULE:NAME: print what this handler's decorators say, as JSON, and exit."
     )

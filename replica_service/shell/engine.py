@@ -91,7 +91,7 @@ class Engine:
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
         self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.post)
         self.methods = methods
-        errors = HandlerErrors(clock.now)
+        self.errors = errors = HandlerErrors(clock.now)
         self.scheduler = ReplicaScheduler(
             {name: method.control for name, method in methods.items()},
             weigh=weighers(methods, errors),

@@ -59,8 +59,9 @@ class HostedReplica:
         load: LoadHandler = load_handler,
         clock: Clock | None = None,
         dialer: Dialer = PLAIN_TEXT,
+        logs_texts: bool = False,
     ) -> None:
-        """`load` gives the class or function that `handler` names."""
+        """`load` gives the class or function that `handler` names. `logs_texts`: of `OwnLoop`."""
         self.state = State.STARTING
         self.stop_asked = asyncio.Event()
         self.configured = asyncio.Event()
@@ -80,6 +81,7 @@ class HostedReplica:
         """Of which code of the handler has clients."""
         self._handler = handler
         self._load = load
+        self._logs_texts = logs_texts
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
         self._resume_ttl_s = resume_ttl_s
@@ -264,7 +266,7 @@ class HostedReplica:
         self._description = description
         own_loop = self._backend.own_loop
         if description.own_loop if own_loop is None else own_loop:
-            self._handler_loop = OwnLoop()
+            self._handler_loop = OwnLoop(logs_texts=self._logs_texts)
         self.own_mesh.loop = self._handler_loop.loop
         return await self._handler_loop.construct(make)
 

@@ -2,26 +2,30 @@
 
 Purpose: in place of asyncio's own report, which shows the arguments of callbacks.
 Invariants: what is logged has names, types and texts of exceptions, and their tracebacks; no arguments, and no `repr`
-of an object that is not ours.
+of an object that is not ours. No texts where users' code runs on the loop: they may quote what calls have sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.textless import without_text
 
 _log = get_logger(__name__)
 
 
-def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Has the loop log errors that no code awaits by this module."""
-    loop.set_exception_handler(_log_error)
+def log_loop_errors(loop: asyncio.AbstractEventLoop, *, texts: bool = True) -> None:
+    """Has the loop log errors that no code awaits by this module. `texts`: with the texts of exceptions."""
+    loop.set_exception_handler(partial(_log_error, texts))
 
 
-def _log_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_error(texts: bool, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
+    if error is not None and not texts:
+        error = without_text(error)
     handle, future = context.get("handle"), context.get("task") or context.get("future")
     if handle is not None:
         _log.error(

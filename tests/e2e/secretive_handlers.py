@@ -1,6 +1,8 @@
 """Handlers that hold secrets wherever a log could show them, and raise wherever they can.
 
-No line of code that a traceback shows has a secret in it: they are taken from `SECRETS`, and from what is sent.
+No line of code that a traceback shows has a secret in it: they are taken from `SECRETS`, and from what is sent. What
+is raised for a call, or left behind by one, quotes it, as `int(item)` does; what is raised at the start, by a health
+check and the like quotes nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +33,19 @@ def fail(kind: str, *held: object) -> None:
             raise ValueError(f"planned: {kind}") from error
 
 
+def quote(kind: str, *held: object) -> None:
+    """Raises an exception that has what is held in its own text, its notes, and in that of its cause."""
+    try:
+        raise KeyError(*held)
+    except KeyError as error:
+        try:
+            fail(kind, *held)
+        except ValueError:
+            quoting = ValueError(f"planned: {kind} {held}")
+            quoting.add_note(f"it was {held}")
+            raise quoting from error
+
+
 def _inner(password: str) -> None:
     if password:
         raise LookupError("planned, too")
@@ -38,7 +53,7 @@ def _inner(password: str) -> None:
 
 def weight(item: str) -> float:
     if item == SECRETS["argument"]:
-        fail("size", item)
+        quote("size", item)
     return 1.0
 
 
@@ -54,22 +69,22 @@ class Secretive:
 
     async def coroutine(self, item: str) -> None:
         await asyncio.sleep(0)
-        fail("coroutine", item, slotmesh.context().metadata)
+        quote("coroutine", item, slotmesh.context().metadata)
 
     async def at_once(self, item: str) -> None:
-        fail("at_once", item)
+        quote("at_once", item)
 
     def threaded(self, item: str) -> None:
-        fail("threaded", item)
+        quote("threaded", item)
 
     @slotmesh.batch(max_batch_size=4)
     async def batched(self, items: list[str]) -> list[str]:
-        fail("batched", items)
+        quote("batched", items)
         return items
 
     @slotmesh.batch(max_batch_size=4)
     def batched_in_thread(self, items: list[str]) -> list[str]:
-        fail("batched_in_thread", items)
+        quote("batched_in_thread", items)
         return items
 
     @slotmesh.batch(max_batch_size=4, batch_size_fn=weight)
@@ -78,19 +93,19 @@ class Secretive:
 
     async def generated(self, item: str) -> AsyncIterator[str]:
         yield item
-        fail("generated", item)
+        quote("generated", item)
 
     def generated_in_thread(self, item: str) -> Iterator[str]:
         yield item
-        fail("generated_in_thread", item)
+        quote("generated_in_thread", item)
 
     async def left_behind(self, item: str) -> None:
         """What fails when nobody waits for it."""
 
         async def work(held: str) -> None:
-            fail("task", held)
+            quote("task", held)
 
-        asyncio.get_running_loop().call_soon(fail, "callback", SECRETS["callback"])
+        asyncio.get_running_loop().call_soon(quote, "callback", SECRETS["callback"])
         asyncio.get_running_loop().create_task(work(SECRETS["task"]))
 
     async def number(self, item: int) -> int:

@@ -2,7 +2,7 @@
 
 What leaves a process: its logs and output, what clients are told, metrics, events, taps without payloads, files beside
 the state, command lines and environments of children. A state file has configurations, as that is what it is for, and
-nothing else of these.
+nothing else of these. What a handler says in an exception quotes the call, and is told to who has made it alone.
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ class Told:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.quoted = 0
+        """Times that a handler has quoted the call."""
 
     async def by(self, call: Awaitable[object]) -> None:
         """The call fails."""
         with pytest.raises((slotmesh.SlotmeshError, grpc.aio.AioRpcError, InvalidSpec)) as caught:
             await call
         error = caught.value
+        if isinstance(error, slotmesh.HandlerError):
+            self.quoted += SECRETS["argument"] in str(error)
+            return
         self.texts += [str(error), repr(error), str(getattr(error, "__dict__", ""))]
         if isinstance(error, grpc.aio.AioRpcError):
             self.texts.append(str(error.trailing_metadata()))
@@ -242,6 +247,7 @@ async def test_planted_secrets_leave_no_process(tmp_path: Path, caplog: pytest.L
         found = await exported(mesh)
         found |= {f"told {at}": text for at, text in enumerate(told.texts)} | {"the client's log": caplog.text}
         assert_nowhere(found, secrets)
+        assert told.quoted
         mesh.process.terminate()
         await mesh.wait_ended()
         assert_nowhere({"all logs": mesh.log_text()}, secrets)

@@ -1,8 +1,9 @@
-"""The failures that callers get for exceptions of a handler; the traceback stays here, in the log.
+"""The failures that callers get for exceptions of a handler; the traceback stays here, in the log, without their texts.
 
 Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too; a message
 can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks; one that
-chooses a status has made a decision, which leaves none.
+chooses a status has made a decision, which leaves none. The text of an exception may quote what the call has sent: it
+goes to the caller, and to the log only where that was asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from slotmesh.ids import new_id
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import LOG_REF
+from slotmesh.telemetry.textless import without_text
 from slotmesh.wire.limits import MAX_MESSAGE_CHARS
 from slotmesh.wire.sendable_text import sendable_text
 
@@ -32,6 +34,8 @@ class HandlerErrors:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.logs_texts = False
+        """Whether exceptions are logged with their texts."""
         self._window_began = 0.0
         self._logged = 0
         self._left_out = 0
@@ -74,7 +78,8 @@ class HandlerErrors:
         self._logged += 1
         left_out, self._left_out = self._left_out, 0
         ref = new_id(_REF_BYTES)
-        _log.error("handler raised", method=method or CALL, log_ref=ref, left_out_before=left_out, exc_info=error)
+        shown = error if self.logs_texts else without_text(error)
+        _log.error("handler raised", method=method or CALL, log_ref=ref, left_out_before=left_out, exc_info=shown)
         return ref
 
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.textless import without_text
 
 ResultT = TypeVar("ResultT")
 
@@ -107,13 +108,17 @@ class OwnLoop(HandlerLoop):
 
     is_own = True
 
-    def __init__(self) -> None:
-        """Made on the service's loop; the handler's is one of the same kind. Its thread starts."""
+    def __init__(self, *, logs_texts: bool = False) -> None:
+        """Made on the service's loop; the handler's is one of the same kind. Its thread starts.
+
+        `logs_texts`: whether exceptions that no code awaits are logged with their texts, which may quote calls.
+        """
+        self._logs_texts = logs_texts
         self._service = asyncio.get_running_loop()
         self._ended = self._service.create_future()
         self._is_closing = False
         super().__init__(type(self._service)(), threading.Thread(target=self._serve, name="handler-loop", daemon=True))
-        log_loop_errors(self.loop)
+        log_loop_errors(self.loop, texts=logs_texts)
         self.thread.start()
 
     async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
@@ -146,12 +151,12 @@ class OwnLoop(HandlerLoop):
         with contextlib.suppress(RuntimeError):  # the service's loop has ended
             self._service.call_soon_threadsafe(self._has_ended)
 
-    @staticmethod
-    def _go_on(run: Callable[[], None]) -> None:
+    def _go_on(self, run: Callable[[], None]) -> None:
         try:
             run()
         except _ENDS as error:
-            _log.error("a task of the handler tried to end the process", exc_info=error)
+            shown = error if self._logs_texts else without_text(error)
+            _log.error("a task of the handler tried to end the process", exc_info=shown)
 
     def _has_ended(self) -> None:
         if not self._ended.done():

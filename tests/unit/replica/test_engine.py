@@ -119,6 +119,22 @@ async def test_tracebacks_are_logged_but_not_without_end(caplog: pytest.LogCaptu
     assert logged[0].exc_info is not None
 
 
+@pytest.mark.parametrize("logs_texts", [False, True])
+async def test_a_text_that_may_quote_the_call_is_logged_where_asked_for(
+    logs_texts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hosting(Handler) as host:
+        host.engine.errors.logs_texts = logs_texts
+        run = host.run("fail", [b"long"])
+        outbox = await host.execute(run)
+    assert "xxx" in outbox.failures_of[run.first].message, "the caller has it"
+    (logged,) = [record for record in caplog.records if record.message.startswith("handler raised")]
+    assert logged.exc_info is not None
+    assert logged.exc_info[0] is not None
+    assert logged.exc_info[0].__name__ == "ValueError"
+    assert ("xxx" in caplog.text) is logs_texts
+
+
 async def test_batches_are_cut_by_the_clock() -> None:
     async with hosting(Handler) as host:
         run = host.run("pair", [b"1", b"2", b"3"])

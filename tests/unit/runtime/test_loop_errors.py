@@ -42,11 +42,11 @@ async def wait(held: str) -> None:
     del held
 
 
-def run(leave_behind: Callable[[asyncio.AbstractEventLoop], object]) -> None:
+def run(leave_behind: Callable[[asyncio.AbstractEventLoop], object], *, texts: bool = True) -> None:
     """On a loop of asyncio's own, whose report shows the most."""
     setup_logging("json", "info")
     loop = asyncio.new_event_loop()
-    log_loop_errors(loop)
+    log_loop_errors(loop, texts=texts)
 
     async def main() -> None:
         leave_behind(loop)
@@ -89,3 +89,14 @@ def test_a_task_that_was_dropped_is_told(logged: Callable[[], str]) -> None:
     text = logged()
     assert json.loads(text)["of"] == "wait"
     assert SECRET not in text
+
+
+@pytest.mark.parametrize("held", ["callback", "task"])
+def test_where_users_code_runs_no_text_is_logged(held: str, logged: Callable[[], str]) -> None:
+    def leave_behind(loop: asyncio.AbstractEventLoop) -> object:
+        return loop.call_soon(fail, SECRET) if held == "callback" else loop.create_task(fail_later(SECRET))
+
+    run(leave_behind, texts=False)
+    (line,) = logged().splitlines()
+    assert json.loads(line)["exception"][0]["exc_type"] == "ValueError"
+    assert "planned" not in line
