@@ -18,9 +18,13 @@ from replica_service.convert import Granted, Issuer, SlotReleased
 from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.commands import AnswerRenewal, Fail, Grant
 from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame, ReplicaEvent, RunsCame
+from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
+from slotmesh.security.audit import AUDIT
+from slotmesh.security.current import current_rpc
+from slotmesh.security.identity import Identity
 from slotmesh.v1 import replica_service_pb2
 
 
@@ -48,12 +52,19 @@ class Slots:
         fail: Callable[[ReplicaRun, Failure], None],
     ) -> None:
         """`fail` answers a call that fails as it is."""
-        self.issuer = replace(issuer, is_of_another=scheduler.slots.is_of_another)
+        self.issuer = replace(issuer, is_of_another=self._is_of_another)
         self.reservations: Counter[ReservationEnd] = Counter()
         self._scheduler = scheduler
         self._now = now
         self._post = post
         self._fail = fail
+
+    def _is_of_another(self, secret: bytes, identity: str) -> bool:
+        if not self._scheduler.slots.is_of_another(secret, identity):
+            return False
+        who = Identity(name=identity, roles=frozenset())
+        AUDIT.denied(who, current_rpc() or "none", SLOT_UNKNOWN, why="the slot is another identity's")
+        return True
 
     # -- in --------------------------------------------------------------------------------------------------------
 

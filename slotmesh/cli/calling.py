@@ -10,6 +10,7 @@ import typer
 
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.latencies import CallTally
+from slotmesh.cli.saying import say
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.errors import SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
@@ -65,7 +66,7 @@ async def call_again_and_again(caller: UnaryCaller, times: int, *, streams: bool
                 if times == 1:
                     raise
                 reason = failure.reason.value
-                typer.echo(str(failure), err=True)
+                say(failure, err=True)
             tally.add(time.monotonic() - call_began, reason)
     finally:
         if times > 1:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import typer
 
+from slotmesh.cli.saying import say
 from slotmesh.errors import SlotmeshError
 
 FAILED: Final = 1
@@ -65,8 +66,8 @@ def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     try:
         return asyncio.run(work)
     except CommandFailed as failure:
-        typer.echo(str(failure), err=True)
+        say(failure, err=True)
         raise typer.Exit(failure.exit_code) from failure
     except SlotmeshError as failure:
-        typer.echo(str(failure), err=True)
+        say(failure, err=True)
         raise typer.Exit(FAILED) from failure

@@ -16,6 +16,8 @@ from typing import Annotated, Any, TextIO
 import typer
 import yaml
 
+from slotmesh.printable_text import printable_text
+
 
 class OutputForm(StrEnum):
     """How something is printed."""
@@ -56,7 +58,7 @@ class Printable:
             case OutputForm.YAML:
                 out.write(yaml.safe_dump(self.document(), sort_keys=False, allow_unicode=True))
             case OutputForm.NAME:
-                out.writelines(f"{name}\n" for name in self.names())
+                out.writelines(f"{printable_text(name)}\n" for name in self.names())
 
 
 def form_of(output: OutputForm, as_json: bool) -> OutputForm:

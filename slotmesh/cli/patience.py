@@ -12,6 +12,7 @@ import typer
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import NOT_IN_TIME, CommandFailed
 from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.waiting import still_lacks
 from slotmesh.units import format_duration
@@ -51,7 +52,7 @@ async def wait_until_ready(
             raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
         for line in lacking:
             if line not in told:
-                typer.echo(f"slotmesh: {line}", err=True)
+                say(f"slotmesh: {line}", err=True)
         told = lacking
         await asyncio.sleep(POLL_S)
     typer.echo("slotmesh: ready", err=True)

@@ -24,6 +24,7 @@ from slotmesh.errors import Failure
 from slotmesh.runtime.duplex import LAST_WRITE_S
 from slotmesh.runtime.open_streams import OpenStreams
 from slotmesh.runtime.rpc_times import RpcTimes
+from slotmesh.security.audit import AUDIT
 from slotmesh.security.authorizer import Admission, Authorizer
 from slotmesh.security.current import quota_name
 from slotmesh.security.identity import Role
@@ -67,8 +68,11 @@ class Edge:
         return admission
 
     def lapsed(self, admission: Admission) -> Failure | None:
-        """Why an rpc that was let in may not go on; None where it may."""
-        return None if self.authorizer is None else self.authorizer.lapsed(admission)
+        """Why an rpc that was let in may not go on, of which the audit log then has a line; None where it may."""
+        if self.authorizer is None or (failure := self.authorizer.lapsed(admission)) is None:
+            return None
+        AUDIT.denied(admission.identity, admission.rule.method, failure, why=f"its stream ends: {failure.message}")
+        return failure
 
 
 def admitted(handler: Handler, rule: Rule, edge: Edge) -> Handler:

@@ -2,7 +2,7 @@
 
 Purpose: `slotmesh.audit` can be kept apart from other logs, and kept for longer.
 Invariants: names, revisions and counts only: never a payload, a token or a value of metadata. Who is refused again and
-again gets one line a second for each method, with a count; a change gets a line each. No level of logging leaves them out.
+again gets one line a second for each method, with a count; a change gets a line each. No `--log-level` hides them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotmesh.errors import Failure
 from slotmesh.security.current import caller_name, current_rpc
 from slotmesh.security.identity import Identity
 from slotmesh.spec.rules import show
-from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.log import AUDIT_LOGGER, get_logger
 
 EVERY_S: Final = 1.0
 """Of one identity and method there is at most one line in this time, seconds."""
@@ -29,7 +29,7 @@ _OTHERS: Final = ("others", "several")
 _MISSING: Final = ("role", "endpoint", "backend")
 """Of the facts of a failure, those that say what the caller lacks."""
 
-_log = get_logger("slotmesh.audit")
+_log = get_logger(AUDIT_LOGGER)
 
 
 @dataclass(slots=True)

@@ -3,19 +3,26 @@
 Purpose: everything that logs goes through the standard library, gRPC and other people's packages included, so an
 application that embeds a part of slotmesh keeps its own set-up, and the services have one format.
 Invariants: an event is a short constant text, what differs is a field; no log call on the path of a call. An exception
-is its type, its text and the lines of its traceback, in either format: never the values of variables.
+is its type, its text and the lines of its traceback, in either format: never the values of variables. A field is one
+line, whatever it holds, and steers no terminal. The audit log is written at every level.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, TextIO
 
 import structlog
-from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, ProcessorReturnValue, WrappedLogger
+
+from slotmesh.printable_text import LINES, printable_text
+
+AUDIT_LOGGER: Final = "slotmesh.audit"
+"""Its lines are written whatever the level says: who keeps them wants all."""
 
 _FIELDS = "slotmesh_fields"
 """Attribute of a log record that carries the event's fields."""
@@ -58,7 +65,8 @@ def setup_logging(
         renderers = [_WITHOUT_LOCALS, structlog.processors.JSONRenderer(default=str)]
     else:
         renderers = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            _with_printable_fields,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_print_traceback),
         ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -79,6 +87,7 @@ def setup_logging(
         old.close()
     root.addHandler(handler)
     root.setLevel(log_level.upper())
+    logging.getLogger(AUDIT_LOGGER).setLevel(min(root.level, logging.INFO))
     logging.captureWarnings(True)
 
 
@@ -88,7 +97,7 @@ def _to_record(_logger: WrappedLogger, _method: str, event: EventDict) -> Proces
     options: dict[str, Any] = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
     if isinstance(error := options.get("exc_info"), BaseException):
         options["exc_info"] = (type(error), error, error.__traceback__)
-    readable = " ".join([str(text), *(f"{key}={value}" for key, value in event.items())])
+    readable = " ".join([str(text), *(f"{key}={_shown(value)}" for key, value in event.items())])
     return (readable,), {"extra": {_FIELDS: (text, event)}, **options}
 
 
@@ -99,3 +108,34 @@ def _from_record(_logger: WrappedLogger, _method: str, event: EventDict) -> Even
         event["event"] = text
         event.update(fields)
     return event
+
+
+def _with_printable_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Before a console: nothing that a field holds steers a terminal. What others log may have several lines."""
+    for key, value in event.items():
+        if key == "event":
+            event[key] = printable_text(str(value), LINES)
+        elif isinstance(value, str) and not value.isprintable():
+            event[key] = _Quoted(value)
+    return event
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
+class _Quoted:
+    """A text that a console shows as a literal."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _print_traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    whole = io.StringIO()
+    structlog.dev.plain_traceback(whole, exc_info)
+    out.write(printable_text(whole.getvalue(), LINES))

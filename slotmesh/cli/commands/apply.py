@@ -15,6 +15,7 @@ from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, wait_until_ready
+from slotmesh.cli.saying import say
 from slotmesh.cli.view.applied import conflicts, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
@@ -91,7 +92,7 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
     async with Operator.at(address) as operator:
         planned = await operator.apply_file(mesh, prune=terms.prune, force=terms.force, dry_run=True)
         for line in (*difference(planned), *conflicts(planned)):
-            typer.echo(line, err=True)
+            say(line, err=True)
         if planned.conflicts:
             raise CommandFailed(
                 f"{file}: conflicts with what is there, nothing was applied; --force takes what the file says,"

@@ -18,6 +18,7 @@ from slotmesh.cli.credentials import credentials
 from slotmesh.cli.outcome import FAILED, WRONG_INPUT, complete
 from slotmesh.cli.output import OutputForm
 from slotmesh.cli.parameters import ROUTER, RouterAddress, read_call_duration, read_duration
+from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import ENDPOINT, name_of
 from slotmesh.client import connect
 from slotmesh.codec import JSON
@@ -104,7 +105,7 @@ def bench(
     if output is OutputForm.JSON:
         typer.echo(json.dumps(document, indent=2))
     else:
-        typer.echo("\n".join(result_lines(run)))
+        say("\n".join(result_lines(run)))
     if compare is not None:
         _print_comparison(document, earlier, compare, err=output is OutputForm.JSON)
     if save is not None:
@@ -116,7 +117,7 @@ def bench(
 def _print_comparison(now: dict[str, Any], before: object, path: Path, *, err: bool) -> None:
     try:
         for line in comparison_lines(now, before):
-            typer.echo(line, err=err)
+            say(line, err=err)
     except NotComparable as mistake:
         typer.echo(f"{path} {mistake}", err=True)
         raise typer.Exit(WRONG_INPUT) from None
@@ -152,7 +153,7 @@ def _read(arguments: str) -> list[Any] | dict[str, Any]:
     try:
         given: list[Any] | dict[str, Any] = json.loads(read_arguments(arguments))
     except BadJson as mistake:
-        typer.echo(str(mistake), err=True)
+        say(mistake, err=True)
         raise typer.Exit(WRONG_INPUT) from mistake
     return given
 

@@ -11,6 +11,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed, complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import Applied
 from slotmesh.cli.subjects import BACKEND, ENDPOINT, configured_subject, unknown
 from slotmesh.cli.view.applied import difference, printable_change
@@ -60,7 +61,7 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
         in_order = sorted(subjects, key=lambda it: it.startswith(f"{BACKEND}/"))
         planned = Applied(revision=revision, created=(), updated=(), unchanged=(), deleted=tuple(in_order))
         for line in difference(planned):
-            typer.echo(line, err=True)
+            say(line, err=True)
         if dry_run:
             printable_change(planned).write(output)
             return

@@ -13,6 +13,7 @@ from slotmesh.cli.outcome import complete
 from slotmesh.cli.output import Output, OutputForm, Printable
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, wait_until_ended
+from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.subjects import REPLICA, name_of, unknown
 from slotmesh.errors import ReplicaNotFound
@@ -58,7 +59,7 @@ async def _drain(replica_ids: list[str], patience: timedelta | None, output: Out
             try:
                 await operator.drain(replica_id)
             except ReplicaNotFound:
-                typer.echo(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
+                say(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
         if patience is not None:
             await wait_until_ended(operator, set(replica_ids), patience)
     verb = "draining" if patience is None else "drained"

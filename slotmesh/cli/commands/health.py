@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from slotmesh.cli.connection import CONNECT_TIMEOUT_S, Peer
 from slotmesh.cli.outcome import CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ServerAddress
+from slotmesh.cli.saying import say
 
 
 def health(address: ServerAddress = CONTROLLER) -> None:
@@ -19,7 +20,7 @@ def health(address: ServerAddress = CONTROLLER) -> None:
     containers.
     """
     status = complete(_check(address))
-    typer.echo(f"{address} {status}")
+    say(f"{address} {status}")
     if status != "SERVING":
         raise typer.Exit(1)
 

@@ -15,6 +15,7 @@ from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import RolloutStatus
 from slotmesh.cli.view.rollouts import RolloutBar, rollout_as_json, rollout_line
 from slotmesh.units import format_duration
@@ -62,7 +63,7 @@ def status(
     """
     waits = sys.stdout.isatty() and output is RolloutOutput.TABLE if wait is None else wait
     found, is_late = complete(_follow(backend, timeout if waits else None, address))
-    typer.echo(json.dumps(rollout_as_json(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
+    say(json.dumps(rollout_as_json(found), indent=2) if output is RolloutOutput.JSON else rollout_line(found))
     if is_late:
         typer.echo(f"{backend}: not complete after {format_duration(timeout)}", err=True)
         raise typer.Exit(NOT_IN_TIME)

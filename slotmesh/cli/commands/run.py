@@ -17,6 +17,7 @@ from slotmesh.cli.local.order import Order, mesh_of_handler
 from slotmesh.cli.local.reloading import load_runnable
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.saying import say
 from slotmesh.cli.user_config import BadConfig, read_config
 from slotmesh.config import LogLevel
 from slotmesh.spec.model import InvalidSpec, JsonValue, Mesh
@@ -171,7 +172,7 @@ def _read_config(settings: list[str]) -> dict[str, JsonValue]:
 
 
 def _tell(progress: str) -> None:
-    typer.echo(f"slotmesh: {progress}", err=True)
+    say(f"slotmesh: {progress}", err=True)
 
 
 def _keep_quiet(progress: str) -> None:

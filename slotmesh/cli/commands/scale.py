@@ -13,6 +13,7 @@ from slotmesh.cli.outcome import complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, wait_until_ready
+from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import BACKEND, name_of, unknown
 from slotmesh.cli.view.applied import difference, printable_change
 from slotmesh.errors import BackendNotFound
@@ -57,7 +58,7 @@ async def _scale(
             known = [f"{BACKEND}/{it.name}" for it in (await operator.configuration()).backends]
             raise unknown(f"{BACKEND}/{backend}", known) from error
         for line in difference(applied):
-            typer.echo(line, err=True)
+            say(line, err=True)
         printable_change(applied).write(output)
         if patience is not None:
             await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled")

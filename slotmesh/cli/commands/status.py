@@ -15,6 +15,7 @@ from slotmesh.cli.snapshot import ControllerStatus, Snapshot
 from slotmesh.cli.top.figures import NO_FIGURES, MeshFigures, figures_of
 from slotmesh.cli.view.report import as_json, names_in, print_tables, standby_json, standby_text
 from slotmesh.errors import NotLeader
+from slotmesh.printable_text import printable_text
 
 
 def status(
@@ -37,7 +38,9 @@ def status(
     said, load = complete(_ask(address))
     if isinstance(said, ControllerStatus):
         Printable(
-            table=lambda out: print(standby_text(said), file=out), document=partial(standby_json, said), names=tuple
+            table=lambda out: print(printable_text(standby_text(said)), file=out),
+            document=partial(standby_json, said),
+            names=tuple,
         ).write(form)
         raise typer.Exit(FAILED)
     address = said.controller.address if said.controller is not None else address

@@ -13,6 +13,7 @@ import typer
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed, complete, ended_by_sigterm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
+from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import ENDPOINT, name_of
 from slotmesh.cli.tap_drops import TapDrops
 from slotmesh.cli.tapping import ListRouters, TappedRouters, call_document
@@ -99,13 +100,13 @@ async def _tap(request: pb.TapCallsRequest, router: str, controller: str, limit:
 
     if not await routers():
         raise CommandFailed(f"the controller at {controller} knows no router")
-    taps = TappedRouters(request, _forgiving(routers), lambda text: typer.echo(f"slotmesh: {text}", err=True))
+    taps = TappedRouters(request, _forgiving(routers), lambda text: say(f"slotmesh: {text}", err=True))
     shown, drops, loop = 0, TapDrops(), asyncio.get_running_loop()
     try:
         async with asyncio.timeout(duration_s), ended_by_sigterm(), aclosing(taps.responses()) as responses:
             async for tapped in responses:
                 if text := drops.add(tapped.address, tapped.response.dropped, loop.time()):
-                    typer.echo(f"slotmesh: {text}", err=True)
+                    say(f"slotmesh: {text}", err=True)
                 for call in tapped.response.calls:
                     typer.echo(json.dumps(call_document(tapped.address, call)))
                     shown += 1

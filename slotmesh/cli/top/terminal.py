@@ -21,6 +21,7 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
+from slotmesh.cli.saying import PrintableConsole
 from slotmesh.cli.top.columns import COLUMNS
 from slotmesh.cli.top.drawing import LINES_AROUND, draw
 from slotmesh.cli.top.figures import NO_FIGURES, MeshFigures
@@ -42,7 +43,7 @@ AskFigures = Callable[[], Awaitable[MeshFigures]]
 async def show(where: str, ask: AskFigures, interval_s: float, state: TopState) -> None:
     """Shows figures until somebody quits, or the process is asked to end."""
     with _keyboard() as descriptor:
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = PrintableConsole()
         with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             await _LiveView(where, state, live, console).run(ask, interval_s, descriptor)
 

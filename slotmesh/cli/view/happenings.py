@@ -12,6 +12,7 @@ import yaml
 from slotmesh.cli.event_stream import MeshEvent
 from slotmesh.cli.output import OutputForm, Printable
 from slotmesh.cli.view.report import console_of, new_table
+from slotmesh.printable_text import printable_text
 
 
 def printable_events(events: Sequence[MeshEvent]) -> Printable:
@@ -27,13 +28,14 @@ def write_event(event: MeshEvent, form: OutputForm, out: TextIO) -> None:
     """One event of a stream without end: a line, or a document."""
     match form:
         case OutputForm.TABLE:
-            out.write(f"{_clock(event)}  {event.kind:<22}  {event.subject}  {event.message}\n")
+            line = f"{_clock(event)}  {event.kind:<22}  {event.subject}  {event.message}"
+            out.write(f"{printable_text(line)}\n")
         case OutputForm.JSON:
             out.write(json.dumps(event_document(event)) + "\n")
         case OutputForm.YAML:
             out.write(yaml.safe_dump(event_document(event), sort_keys=False, allow_unicode=True, explicit_start=True))
         case OutputForm.NAME:
-            out.write(f"{event.subject}\n")
+            out.write(f"{printable_text(event.subject)}\n")
     out.flush()
 
 

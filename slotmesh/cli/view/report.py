@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slotmesh.cli.saying import PrintableConsole
 from slotmesh.cli.snapshot import FAILED, READY, STARTING, ControllerStatus, Members, ReplicaStatus, Snapshot
 from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
 from slotmesh.cli.top.columns import shown_rate
@@ -217,7 +218,7 @@ def replica_json(replica: ReplicaStatus) -> dict[str, Any]:
 def console_of(out: TextIO) -> Console:
     """Where tables go. What is printed is taken as it is."""
     width = None if out.isatty() else _PIPED_WIDTH
-    return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    return PrintableConsole(file=out, width=width)
 
 
 def new_table(title: str, *columns: str) -> Table:

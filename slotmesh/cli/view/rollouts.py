@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from slotmesh.cli.saying import PrintableConsole
 from slotmesh.cli.snapshot import RolloutStatus
 
 COMPLETE = "COMPLETE"
@@ -65,7 +65,7 @@ class RolloutBar:
             TextColumn("{task.fields[left]}"),
         )
         self._bar = Progress(
-            *columns, TimeElapsedColumn(), console=Console(file=out), disable=not out.isatty(), transient=True
+            *columns, TimeElapsedColumn(), console=PrintableConsole(file=out), disable=not out.isatty(), transient=True
         )
         self._task: TaskID | None = None
 

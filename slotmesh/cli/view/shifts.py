@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from slotmesh.cli.saying import PrintableConsole
 from slotmesh.cli.snapshot import ShiftStatus, StepCalls
 from slotmesh.units import format_duration
 
@@ -61,7 +61,7 @@ class ShiftBar:
             TextColumn("{task.fields[left]}", markup=False),
         )
         self._bar = Progress(
-            *columns, TimeElapsedColumn(), console=Console(file=out), disable=not out.isatty(), transient=True
+            *columns, TimeElapsedColumn(), console=PrintableConsole(file=out), disable=not out.isatty(), transient=True
         )
         self._task: TaskID | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -121,6 +122,21 @@ async def test_a_credential_that_expires_ends_its_streams() -> None:
         stream = mesh.calls.StreamCalls(metadata=METADATA)
         await stream.read()
         assert "has expired" in ((await end_of(stream)).details() or "")
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_is_ended_so_has_a_line_in_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "slotmesh.audit")
+    async with Mesh() as mesh:
+        mesh.tokens.identities["eve"] = who = Identity(name="token/ended", roles=frozenset({Role.INVOKER}))
+        stream = mesh.calls.StreamCalls(metadata=METADATA)
+        await stream.read()
+        del mesh.tokens.identities["eve"]
+        await end_of(stream)
+    said = [record.getMessage() for record in caplog.records if who.name in record.getMessage()]
+    (line,) = said
+    assert line.startswith("denied who=token/ended method=slotmesh.v1.RouterService/StreamCalls reason=UNAUTHENTICATED")
+    assert line.endswith(" why=its stream ends: the token of token/ended holds no longer")
 
 
 @pytest.mark.asyncio

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -17,7 +19,8 @@ from replica_service.core.events import DispatchCame, ReplicaTimePassed, RunsCam
 from replica_service.shell.links.direct_slots import DirectSlots
 from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.errors import Executed, Reason
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.slots.token import format_token
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.features import HEARTBEATS
 from tests.contract.slot_handlers import Handler
@@ -39,6 +42,24 @@ async def reserved(host: Hosting, lease_s: float = 10.0) -> bytes:
     granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", lease_s), None, "")
     assert isinstance(granted, Granted)
     return granted.slot.secret
+
+
+async def test_who_tries_the_slot_of_another_is_in_the_audit_log(
+    host: Hosting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slotmesh.audit")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0, "client/owner"), None, "")
+    assert isinstance(granted, Granted)
+    issuer = replace(host.engine.slots.issuer, replica_id="r-1", incarnation="i-1")
+    token = format_token("r-1", "i-1", granted.slot.secret)
+    assert issuer.secret_of(token, "client/owner") == granted.slot.secret
+    failure = issuer.secret_of(token, "client/thief")
+    assert isinstance(failure, Failure)
+    assert failure.reason is Reason.SLOT_UNKNOWN
+    assert [record.getMessage() for record in caplog.records if record.name == "slotmesh.audit"] == [
+        "denied who=client/thief method=none reason=SLOT_UNKNOWN why=the slot is another identity's"
+    ]
+    assert token not in caplog.text
 
 
 async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: float = inf) -> RouterPeer:

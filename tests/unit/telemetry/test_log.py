@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slotmesh.telemetry.log import get_logger, setup_logging
+from slotmesh.telemetry.log import AUDIT_LOGGER, get_logger, setup_logging
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.NOTSET)
 
 
 def test_json_has_the_event_and_its_fields(stderr: Callable[[], str]) -> None:
@@ -141,3 +142,59 @@ def test_without_set_up_a_record_is_plain_and_complete(caplog: pytest.LogCapture
         log.info("listening", address="127.0.0.1:1", share="100%", name="n")
         log.debug("not this")
     assert [record.getMessage() for record in caplog.records] == ["listening address=127.0.0.1:1 share=100% name=n"]
+
+
+@pytest.mark.parametrize("level", ["warning", "error", "info", "debug"])
+def test_the_audit_log_is_written_at_every_level(level: str, stderr: Callable[[], str]) -> None:
+    setup_logging("json", level)
+    audit = get_logger(AUDIT_LOGGER)
+    audit.info("changed", object="backend/digits")
+    audit.warning("denied", who="nobody")
+    assert [json.loads(line)["event"] for line in stderr().splitlines()] == ["changed", "denied"]
+    assert audit.isEnabledFor(logging.DEBUG) is (level == "debug")
+
+
+STEERING = {
+    "escape": "\x1b[2Kforged",
+    "line": "forged\n2026-01-01 [info] forged",
+    "carriage return": "forged\rforged",
+    "vertical tab": "forged\x0bforged",
+    "next line": "forged\x85forged",
+    "line separator": "forged\u2028forged",
+    "control sequence": "\x9b2Jforged",
+    "right to left": "forged\u202eforged",
+    "surrogate": "forged\udc9bforged",
+}
+
+
+def steers(text: str) -> bool:
+    return any(not each.isprintable() and each != "\n" for each in text)
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_a_console_shows_what_would_steer_it(text: str, stderr: Callable[[], str]) -> None:
+    setup_logging("console")
+    get_logger("slotmesh.test").info("call failed", endpoint=text, many=[text])
+    (line,) = stderr().split("\n")[:-1]
+    assert not steers(line)
+    assert f"endpoint={text!r}" in line
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_texts_of_exceptions_and_of_others_steer_no_console(text: str, stderr: Callable[[], str]) -> None:
+    setup_logging("console")
+    try:
+        raise ValueError(text)
+    except ValueError:
+        get_logger("slotmesh.test").exception("handler cannot start")
+    logging.getLogger("grpc").error("from %s", text)
+    shown = stderr()
+    assert shown.count("forged") >= 2
+    assert not steers(shown)
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_without_set_up_a_record_is_one_line(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        get_logger("slotmesh.test").info("call failed", endpoint=text)
+    assert [record.getMessage() for record in caplog.records] == [f"call failed endpoint={text!r}"]
