@@ -58,7 +58,8 @@ def test_files_are_private_before_they_have_content(tmp_path: Path, monkeypatch:
     def watch(database: Path | str, **options: object) -> sqlite3.Connection:
         if isinstance(database, Path):
             seen.append(database.stat().st_mode & 0o777 if database.exists() else 0)
-        return connect(database, **options)  # type: ignore[call-overload]  # as it was called
+        connection: sqlite3.Connection = connect(database, **options)  # type: ignore[call-overload]  # as it was called
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", watch)
     open_state(tmp_path / "state").close()

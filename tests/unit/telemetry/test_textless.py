@@ -13,6 +13,7 @@ from slotmesh.telemetry.log import get_logger, setup_logging
 from slotmesh.telemetry.textless import MAX_EXCEPTIONS, without_text
 
 SECRET = "hush-5d0b9c"
+NOTHING: dict[str, object] = {}
 
 
 class Refused(LookupError):
@@ -38,14 +39,14 @@ def with_a_cause() -> None:
 
 def with_a_context() -> None:
     try:
-        {}[SECRET]
+        NOTHING[SECRET]
     except KeyError:
         raise Refused(SECRET)  # noqa: B904 - that is what is tested
 
 
 def from_none() -> None:
     try:
-        {}[SECRET]
+        NOTHING[SECRET]
     except KeyError:
         raise Refused(SECRET) from None
 
@@ -62,7 +63,7 @@ def misnamed() -> None:
     getattr(object(), SECRET)
 
 
-KINDS = {
+KINDS: dict[Callable[[], object], list[str]] = {
     with_a_cause: ["ValueError", "direct cause", "test_textless.Refused"],
     with_a_context: ["KeyError", "another exception", "test_textless.Refused"],
     from_none: ["test_textless.Refused"],
@@ -120,7 +121,7 @@ def test_circles_and_long_chains_end() -> None:
         later.__context__ = error
         error = later
     assert "".join(traceback.format_exception(without_text(error))).count("ValueError") == MAX_EXCEPTIONS
-    nested = ExceptionGroup(SECRET, [ValueError(SECRET)])
+    nested: Exception = ValueError(SECRET)
     for _ in range(5_000):
         nested = ExceptionGroup(SECRET, [nested])
     without_text(nested)
