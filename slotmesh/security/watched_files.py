@@ -1,8 +1,9 @@
 """A file that is read again while the process runs.
 
 Invariants: a file that cannot be used never takes the place of one that could, and each such problem is logged and
-counted once. Whoever asks gets what was in the file a few seconds ago, at the most; while somebody asks all the time,
-no event loop waits for a disk: a thread looks.
+counted once. Whoever asks gets what was in the file a few seconds ago, at the most, after a long silence as well; no
+event loop waits for a disk or a parser: a thread looks, from the first question on. Only that first one may wait, and
+those to a process so busy that its threads do not run.
 Owner: who decides by the file. Any thread may ask.
 """
 
@@ -11,17 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from slotmesh.security.file_watch import LOOK_S, FileWatch
 from slotmesh.security.secret_files import FileStamp, UnusableFile, stamp
 from slotmesh.telemetry.log import get_logger
 
-LOOK_S: Final = 1.0
-"""How often a file is looked at, at most, seconds."""
 STALE_S: Final = 3.0
-"""Where nobody has looked for so long, whoever asks looks at once and waits for it, seconds."""
+"""Where the thread has not looked for so long, whoever asks looks at once and waits for it, seconds."""
 _SETTLED_S: Final = 2.0
 """A file that has changed this recently may change again without that its times tell: it is read anew."""
 
@@ -46,6 +45,7 @@ class WatchedFile(Generic[ContentT]):
         self._now = now
         self._looking = threading.Lock()
         """Held by the thread that looks. It guards what follows, but for reading."""
+        self._watch = FileWatch(self.look, f"look at {path.name}")
         self._stamp = _settled_stamp(path)
         self._content = read(path)
         self._looked_at = now()
@@ -56,13 +56,10 @@ class WatchedFile(Generic[ContentT]):
         """Changes of the file after which it could not be used."""
 
     def current(self) -> ContentT:
-        """The newest content that could be used. At most once a second it has the file looked at."""
-        age_s = self._now() - self._looked_at
-        if age_s >= LOOK_S and not self._looking.locked():
-            if age_s >= STALE_S:
-                return self.look()
-            with suppress(RuntimeError):  # the process ends
-                threading.Thread(target=self.look, name=f"look at {self.path.name}", daemon=True).start()
+        """The newest content that could be used. From the first time on a thread looks at the file once a second."""
+        self._watch.ensure()
+        if self._now() - self._looked_at >= STALE_S and not self._looking.locked():
+            return self.look()
         return self._content
 
     def look(self) -> ContentT:

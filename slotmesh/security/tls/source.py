@@ -3,7 +3,8 @@
 Purpose: servers ask for the newest certificate with each handshake, and channels with each that is opened; connections
 that exist go on with theirs.
 Invariants: files that cannot be used never take the place of ones that could: a half written pair is read again later.
-Whoever asks is never made to wait for a disk on an event loop: files are looked at in threads.
+Whoever asks is never made to wait for a disk on an event loop: a thread looks at the files once a second, so that what
+is told is a few seconds old, at the most, after a long silence as well.
 Owner: the process's app. Any thread may ask: gRPC's handshakes do.
 """
 
@@ -12,12 +13,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, cast
 
 import grpc
 
+from slotmesh.security.file_watch import LOOK_S, FileWatch
 from slotmesh.security.identity import Role
 from slotmesh.security.secret_files import FileStamp
 from slotmesh.security.tls.errors import BadTls, UnmatchedPair
@@ -25,8 +26,6 @@ from slotmesh.security.tls.files import TlsFiles, TlsMaterial
 from slotmesh.security.tls.server_rules import server_problem
 from slotmesh.telemetry.log import get_logger
 
-LOOK_S: Final = 1.0
-"""How often files are looked at, at most, seconds."""
 _PAIR_TRIES: Final = 5
 _PAIR_RETRY_S: Final = 0.05
 """So often, and so long, a process that starts waits for the second one of a pair that is being replaced."""
@@ -51,6 +50,7 @@ class TlsSource:
         self._check: Check = lambda _: None
         self._looking = threading.Lock()
         """Held by the thread that looks. It guards what follows, but for reading."""
+        self._watch = FileWatch(self.look, "certificates")
         self._stamps = _stamps(files)
         self._material = _read_pair(files)
         self._version = 1
@@ -95,10 +95,8 @@ class TlsSource:
         return self.current().uri
 
     def current(self) -> TlsMaterial:
-        """The newest material that was read, at once. At most once a second it has a thread look for newer files."""
-        if self._is_due() and not self._looking.locked():
-            with suppress(RuntimeError):  # the process ends
-                threading.Thread(target=self.look, name="certificates", daemon=True).start()
+        """The newest material that was read, at once. From the first time on a thread looks for newer files."""
+        self._watch.ensure()
         return self._material
 
     def look(self) -> TlsMaterial:

@@ -18,9 +18,10 @@ import pytest
 from controller_service.config import ControllerSettings
 from controller_service.front import Front
 from controller_service.store.protocol import Leader
+from slotmesh.security.credentials import Credential
+from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.tls import TlsFiles, TlsSource
-from slotmesh.security.tls.source import LOOK_S
 from slotmesh.security.tokens.failures import BadToken, TokenProblem
 from slotmesh.telemetry.page_access import PageAccess
 from slotmesh.telemetry.server_context import ServerContext
@@ -37,7 +38,7 @@ class Holders:
             raise BadToken(TokenProblem.UNKNOWN, "not known")
         return Identity(name="client/holder", roles=frozenset({Role(token)}))
 
-    def still_holds(self, token: str, identity: Identity | None = None) -> bool:
+    def verify(self, token: str) -> Credential:
         raise AssertionError("pages are asked for once")
 
 

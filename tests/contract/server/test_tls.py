@@ -19,9 +19,9 @@ from slotmesh.config import SettingsError
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import CHANNEL_OPTIONS, PLAIN_TEXT, Dialer
 from slotmesh.runtime.server import GrpcServer
+from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsSource
-from slotmesh.security.tls.source import LOOK_S
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import STREAM, Router, StatusCode, call, failure

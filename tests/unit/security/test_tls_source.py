@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import BadTls, TlsFiles, TlsSource
-from slotmesh.security.tls.source import LOOK_S
 from tests.support.certificates import Authority
+from tests.support.wait import wait_until
 
 
 class Rotated:
@@ -43,15 +43,14 @@ def test_files_are_looked_at_once_a_second_at_most(rotated: Rotated) -> None:
     assert rotated.source.version == 2
 
 
-def test_who_asks_on_an_event_loop_is_answered_at_once(rotated: Rotated) -> None:
-    """And finds what a thread has read a moment later."""
+@pytest.mark.asyncio
+async def test_who_asks_on_an_event_loop_is_answered_at_once(rotated: Rotated) -> None:
+    """And finds what a thread has read a moment later, though nobody has asked meanwhile."""
     first = rotated.source.current()
     rotated.authority.issue("router")
     rotated.now += LOOK_S
     assert rotated.source.current() is first
-    for thread in threading.enumerate():
-        if thread.name == "certificates":
-            thread.join()
+    await wait_until(lambda: rotated.source._version == 2)
     assert rotated.source.current().cert_pem != first.cert_pem
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slotmesh.security.secret_files import UnusableFile
-from slotmesh.security.watched_files import WatchedFile
+from slotmesh.security.watched_files import STALE_S, WatchedFile
+from tests.support.wait import wait_until
 
 
 class Clock:
@@ -24,6 +25,10 @@ def read(path: Path) -> str:
     if text.startswith("bad"):
         raise UnusableFile(f"{path}: {text}")
     return text
+
+
+def written(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 @pytest.fixture
@@ -57,7 +62,8 @@ def test_it_is_looked_at_once_a_second(path: Path, clock: Clock) -> None:
     assert file.version == 2, "nothing has changed"
 
 
-def test_who_asks_often_does_not_wait_and_who_asks_seldom_gets_the_newest(path: Path, clock: Clock) -> None:
+@pytest.mark.asyncio
+async def test_who_asks_does_not_wait_and_finds_the_newest_after_a_silence_as_well(path: Path, clock: Clock) -> None:
     readers: list[threading.Thread] = []
     may_read = threading.Event()
     may_read.set()
@@ -68,20 +74,35 @@ def test_who_asks_often_does_not_wait_and_who_asks_seldom_gets_the_newest(path: 
         return read(path)
 
     file = WatchedFile(path, noting, now=clock)
-    path.write_text("two")
-    clock.now = 1.0
     may_read.clear()
-    assert file.current() == file.current() == "one"
+    assert file.current() == "one"
+    written(path, "two")
+    clock.now = 1000.0
+    await wait_until(lambda: len(readers) == 2, what="the thread looks though nobody asks")
+    assert file.current() == "one", "who asks meanwhile does not wait"
     may_read.set()
-    for thread in threading.enumerate():
-        if thread.name == "look at file":
-            thread.join(5)
+    await wait_until(lambda: file.version == 2)
     assert file.current() == "two"
-    assert readers[-1] is not threading.current_thread()
-    path.write_text("three")
-    clock.now = 4.0
-    assert file.current() == "three"
-    assert readers[-1] is threading.current_thread()
+    assert threading.current_thread() not in readers[1:]
+
+
+def test_who_asks_first_after_a_silence_gets_the_newest(path: Path, clock: Clock) -> None:
+    file = WatchedFile(path, read, now=clock)
+    path.write_text("two")
+    clock.now = STALE_S
+    assert file.current() == "two"
+
+
+@pytest.mark.asyncio
+async def test_the_thread_ends_with_the_file(path: Path) -> None:
+    def is_watched() -> bool:
+        return any(each.name == "look at file" for each in threading.enumerate())
+
+    file = WatchedFile(path, read)
+    file.current()
+    assert is_watched()
+    del file
+    await wait_until(lambda: not is_watched())
 
 
 def test_a_bad_file_leaves_the_old_one_and_is_counted_once_a_change(
