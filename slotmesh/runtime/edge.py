@@ -61,7 +61,7 @@ class Edge:
     def admit(self, rule: Rule, context: Context) -> Admission | Failure:
         """Lets an rpc in, or says why not."""
         if self.authorizer is None:
-            return Admission(rule, None, None)
+            return Admission(rule, None)
         admission = self.authorizer.admit(rule, context)
         if self.change_quota is not None and rule.roles == _OF_OPERATORS and isinstance(admission, Admission):
             return self.change_quota.take(quota_name(), monotonic()) or admission
@@ -139,9 +139,11 @@ def _held(behavior: Callable[..., Any], gate: _Gate, *, reads: bool) -> Any:
                 except asyncio.CancelledError:
                     if stream.failure is None or context.done():
                         raise
+            # It is looked at no more, and not cancelled again: its end may take its time.
+            if stream.failure is not None and not context.done():
+                for _ in range(stream.cancels):
                     stream.task.uncancel()
-                if stream.failure is not None and not context.done():
-                    await _end(context, stream.failure)
+                await _end(context, stream.failure)
         finally:
             quota.give(who)
 

@@ -3,7 +3,9 @@
 Purpose: one timer for all streams of a server, in place of one for each. A stream ends whose caller is no longer known,
 whose first frame does not come, or that has nothing to do and says nothing for too long.
 Invariants: a stream that may not go on is over a few seconds later. Its task is cancelled, as if its peer had left, and
-it then ends with the failure. A frame costs its reader no clock.
+it then ends with the failure; a task that goes on in spite of that is cancelled again. Whether a stream may go on can
+be unknown for a while, and not for ever. A frame costs its reader no clock, and a look at many streams is taken in
+steps, between which the loop does other things.
 Owner: the server, on its event loop. The timer runs only while streams are open.
 """
 
@@ -11,17 +13,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Final
 
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.telemetry.log import get_logger
 
 LOOK_S: Final = 1.0
 """How often streams are looked at, seconds."""
+STEP_STREAMS: Final = 256
+"""So many streams are looked at in one step of the loop, at most."""
+_STEP_S: Final = 0.005
+"""And for so long, at most, seconds: some looks verify a signature."""
+CANCEL_AGAIN_S: Final = 2.0
+"""What a task has for its clean-up before it is cancelled again, seconds."""
+UNKNOWN_S: Final = 3.0
+"""For so long it may be unknown whether a stream may go on, seconds."""
+
+_log = get_logger(__name__)
 
 
 class StreamCut(StrEnum):
@@ -33,12 +46,26 @@ class StreamCut(StrEnum):
     """Its first frame did not come."""
     SILENT = "silent"
     """It had nothing to do, and said nothing for too long."""
+    UNKNOWN = "unknown"
+    """By a defect it could not be found out whether it may go on."""
 
 
 class OpenStream:
     """One stream, of the task that serves it."""
 
-    __slots__ = ("failure", "has_spoken", "is_busy", "lapsed", "reads", "since", "task", "was_opened")
+    __slots__ = (
+        "cancelled_at",
+        "cancels",
+        "failure",
+        "has_spoken",
+        "is_busy",
+        "lapsed",
+        "reads",
+        "since",
+        "task",
+        "unknown_since",
+        "was_opened",
+    )
 
     def __init__(
         self, lapsed: Callable[[], Failure | None], task: asyncio.Task[Any], since: float, *, reads: bool
@@ -47,6 +74,12 @@ class OpenStream:
         self.task = task
         self.failure: Failure | None = None
         """Why it ends; None while it may go on."""
+        self.cancels = 0
+        """How often its task was cancelled for that."""
+        self.cancelled_at = 0.0
+        """When the last time was, monotonic seconds."""
+        self.unknown_since: float | None = None
+        """Since when it cannot be found out whether it may go on; None where it can."""
         self.reads = reads
         """Its client may send frames at any time."""
         self.was_opened = False
@@ -83,7 +116,10 @@ class OpenStreams:
         self.open: set[OpenStream] = set()
         self.cut: Counter[StreamCut] = Counter()
         """Those that were ended, by why."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._next: asyncio.Handle | None = None
+        """The next step: of the look that is under way, or the first of the next one."""
+        self._defects: set[str] = set()
+        """Kinds of errors that were logged."""
 
     @contextmanager
     def held(self, lapsed: Callable[[], Failure | None], *, reads: bool) -> Iterator[OpenStream]:
@@ -98,24 +134,60 @@ class OpenStreams:
         stream = OpenStream(lapsed, task, self._now(), reads=reads)
         self.open.add(stream)
         STREAM.set(stream)  # for good: the task serves nothing else
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.look_s, self._look)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(self.look_s, self._look)
         try:
             yield stream
         finally:
             self.open.discard(stream)
-            if not self.open and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            if not self.open and self._next is not None:
+                self._next.cancel()
+                self._next = None
 
     def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.look_s, self._look)
-        now = self._now()
-        for stream in self.open:
-            if stream.failure is None and (found := self._why_not(stream, now)) is not None:
-                why, stream.failure = found
-                self.cut[why] += 1
-                stream.task.cancel()
+        self._go_through(tuple(self.open), 0)
+
+    def _go_through(self, streams: Sequence[OpenStream], start: int) -> None:
+        """Looks at those from `start` on: some now, the others in steps of their own."""
+        loop, now, began = asyncio.get_running_loop(), self._now(), perf_counter()
+        end = min(start + STEP_STREAMS, len(streams))
+        for index in range(start, end):
+            if (stream := streams[index]) in self.open:
+                self._look_at(stream, now)
+            if perf_counter() - began >= _STEP_S:
+                end = index + 1
+                break
+        if end < len(streams):
+            self._next = loop.call_soon(self._go_through, streams, end)
+        else:
+            self._next = loop.call_later(self.look_s, self._look)
+
+    def _look_at(self, stream: OpenStream, now: float) -> None:
+        if stream.failure is None:
+            if (found := self._found(stream, now)) is None:
+                return
+            why, stream.failure = found
+            self.cut[why] += 1
+        elif now - stream.cancelled_at < CANCEL_AGAIN_S:
+            return
+        stream.cancels += 1
+        stream.cancelled_at = now
+        stream.task.cancel()
+
+    def _found(self, stream: OpenStream, now: float) -> tuple[StreamCut, Failure] | None:
+        """Why the stream may not go on; None where it may, or where that is unknown and was not for long."""
+        try:
+            found = self._why_not(stream, now)
+        except Exception as error:  # noqa: BLE001 - a defect must keep neither the others nor, for ever, this one open
+            if (kind := type(error).__name__) not in self._defects:
+                self._defects.add(kind)
+                _log.exception("it could not be found out whether a stream may go on")
+            if stream.unknown_since is None:
+                stream.unknown_since = now
+            unknown_s = now - stream.unknown_since
+            return (StreamCut.UNKNOWN, _unknown(unknown_s)) if unknown_s >= UNKNOWN_S else None
+        stream.unknown_since = None
+        return found
 
     def _why_not(self, stream: OpenStream, now: float) -> tuple[StreamCut, Failure] | None:
         """Why the stream may not go on; None where it may."""
@@ -135,6 +207,16 @@ class OpenStreams:
             stream.since = now
             return None
         return StreamCut.SILENT, _silent(silent_s)
+
+
+def _unknown(unknown_s: float) -> Failure:
+    return Failure(
+        reason=Reason.INTERNAL,
+        message=(
+            f"it could not be found out for {unknown_s:.0f} s whether the stream may go on; see the log of the server"
+        ),
+        executed=Executed.UNKNOWN,
+    )
 
 
 def _unopened(silent_s: float) -> Failure:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from slotmesh.errors import Executed, Failure
 from slotmesh.security.audit import AUDIT
+from slotmesh.security.credentials import Credential
 from slotmesh.security.current import CALLER, RPC
 from slotmesh.security.identity import Identity
 from slotmesh.security.peer_certificates import PeerCertificates
@@ -38,8 +39,12 @@ class TokenVerifier(Protocol):
         """
         ...
 
-    def still_holds(self, token: str, identity: Identity | None = None) -> bool:
-        """Whether the token still makes its holder this identity. Asked once a second for each stream."""
+    def verify(self, token: str) -> Credential:
+        """What the holder of the token is known by, who keeps a stream open, say.
+
+        Raises:
+            BadToken: as above.
+        """
         ...
 
 
@@ -48,67 +53,71 @@ class Admission:
     """An rpc that was let in: by whom it is made, and by what they are known."""
 
     rule: Rule
-    identity: Identity | None
+    credential: Credential | None
     """None where the rpc is open to everybody."""
-    token: str | None
 
 
 class Authorizer:
     """What one server, or several of one process, know of who may call them."""
 
     def __init__(
-        self, trust_domain: str, tokens: TokenVerifier | None = None, *, now: Callable[[], float] = time.time
+        self,
+        trust_domain: str,
+        tokens: TokenVerifier | None = None,
+        *,
+        authorities: Callable[[], bytes] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """`tokens` None: no token is accepted. `now`: seconds since 1970."""
-        self._certificates = PeerCertificates(trust_domain)
+        """`tokens` None: no token is accepted. `authorities` gives those that certificates need now, in PEM form.
+
+        None: what a handshake has checked holds until it expires. `now`: seconds since 1970.
+        """
+        self._certificates = PeerCertificates(trust_domain, authorities)
         self._tokens = tokens
         self._now = now
 
     def admit(self, rule: Rule, context: Any) -> Admission | Failure:
         """Lets an rpc in, and makes who calls the `caller()` of the running task; or says why not."""
         if rule.is_open:
-            return Admission(rule, None, None)
+            return Admission(rule, None)
         identity: Identity | None = None
         why = ""
         try:
             token = _token_of(context)
-            identity = self._certificates.identity_of(context) if token is None else self._holder_of(token)
+            credential = self._certificates.credential_of(context) if token is None else self._verified(token)
         except BadToken as error:
             failure: Failure | None = unknown_caller(rule, f"{rule.needs}: {error}")
             why = error.reason
         else:
+            identity = None if credential is None else credential.identity
             failure = decide(identity, rule, self._now())
-            if failure is None and identity is not None:
-                CALLER.set(identity)
-                RPC.set(rule.method)
-                return Admission(rule, identity, token)
+            if failure is None and credential is not None:
+                if (problem := credential.problem()) is None:
+                    CALLER.set(credential.identity)
+                    RPC.set(rule.method)
+                    return Admission(rule, credential)
+                failure = unknown_caller(rule, f"{rule.needs}: {problem}")
         failure = failure or unknown_caller(rule, rule.needs)
         AUDIT.denied(identity, rule.method, failure, context.peer(), why)
         return failure
 
     def lapsed(self, admission: Admission) -> Failure | None:
         """Why an rpc that was let in may not go on; None where it may."""
-        identity = admission.identity
-        if identity is None:
+        credential = admission.credential
+        if credential is None:
             return None
-        if has_expired(identity, self._now()):
-            why = f"the credential of {identity.name} has expired"
-        elif (
-            admission.token is not None
-            and self._tokens is not None
-            and not self._tokens.still_holds(admission.token, identity)
-        ):
-            why = f"the token of {identity.name} holds no longer"
+        if has_expired(credential.identity, self._now()):
+            why: str | None = f"the credential of {credential.identity.name} has expired"
         else:
-            return None
-        return unknown_caller(admission.rule, why, Executed.UNKNOWN)
+            why = credential.problem()
+        return None if why is None else unknown_caller(admission.rule, why, Executed.UNKNOWN)
 
-    def _holder_of(self, token: str) -> Identity:
+    def _verified(self, token: str) -> Credential:
         if self._tokens is None:
             raise BadToken(
                 TokenProblem.UNKNOWN, "this server accepts no tokens: there is no --tokens and no --jwt-jwks"
             )
-        return self._tokens.identify(token)
+        return self._tokens.verify(token)
 
 
 def _token_of(context: Any) -> str | None:

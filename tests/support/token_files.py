@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 from slotmesh.security.identity import Identity
+from slotmesh.security.tokens.failures import BadToken
 from slotmesh.security.tokens.holders import roles_of
 from slotmesh.security.tokens.registry import with_created, with_revoked
 from slotmesh.security.tokens.static_tokens import new_secret
 from slotmesh.security.tokens.token_file import change_tokens
+from slotmesh.security.tokens.verifier import Tokens
 
 
 def created(path: Path, name: str = "client/alice", *, endpoints: set[str] | None = None, for_s: float = 60.0) -> str:
@@ -28,3 +30,12 @@ def created(path: Path, name: str = "client/alice", *, endpoints: set[str] | Non
 
 def revoked(path: Path, token: str) -> None:
     change_tokens(path, lambda tokens: with_revoked(tokens, [token.split("_")[1]], time.time()))
+
+
+def accepts(tokens: Tokens, token: str) -> bool:
+    """Whether somebody holds the token."""
+    try:
+        tokens.identify(token)
+    except BadToken:
+        return False
+    return True

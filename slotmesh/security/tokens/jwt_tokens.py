@@ -36,8 +36,8 @@ _PROBLEMS: Final = (
 )
 
 
-def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> Identity:
-    """Who holds the token. `expires_at` of the identity has the leeway in it.
+def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> tuple[Identity, str]:
+    """Who holds the token, and the id of the key that verified it. `expires_at` of the identity has the leeway in it.
 
     Raises:
         BadToken: nobody who is known.
@@ -45,7 +45,7 @@ def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> 
     if len(token) > MAX_LENGTH or not _FORM.fullmatch(token):
         raise BadToken(TokenProblem.MALFORMED, f"not of the form of a JWT of at most {MAX_LENGTH} characters")
     try:
-        key = _key_of(jwt.get_unverified_header(token), keys)
+        kid, key = _key_of(jwt.get_unverified_header(token), keys)
         claims = jwt.decode(
             token,
             key.public,
@@ -55,7 +55,7 @@ def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> 
             leeway=rules.leeway_s,
             options={"require": ["exp", "iss", "aud", "sub"]},
         )
-        return _identity(claims, rules)
+        return _identity(claims, rules), kid
     except BadToken:
         raise
     except Exception as error:  # noqa: BLE001 - the library read what somebody sent: whatever it raises, it is no token
@@ -64,16 +64,16 @@ def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> 
         raise BadToken(problem, f"a JWT was refused: {type(error).__name__}") from None
 
 
-def _key_of(header: Mapping[str, Any], keys: Mapping[str, IssuerKey]) -> IssuerKey:
+def _key_of(header: Mapping[str, Any], keys: Mapping[str, IssuerKey]) -> tuple[str, IssuerKey]:
     if "crit" in header:
         raise BadToken(TokenProblem.MALFORMED, "a JWT has critical headers, of which none is understood")
     kid = header.get("kid")
     key = keys.get(kid) if isinstance(kid, str) else None
-    if key is None:
+    if key is None or not isinstance(kid, str):
         raise BadToken(TokenProblem.UNKNOWN, "a JWT names no key (kid) of the file of keys")
     if header.get("alg") not in key.algorithms:
         raise BadToken(TokenProblem.FORGED, "a JWT is signed by an algorithm that its key is not for")
-    return key
+    return kid, key
 
 
 def _identity(claims: Mapping[str, Any], rules: JwtRules) -> Identity:

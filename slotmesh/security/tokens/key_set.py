@@ -41,6 +41,12 @@ class IssuerKey:
     members: str = field(repr=False)
     """The key as it was given: what two are compared by."""
 
+    def is_same_as(self, other: IssuerKey | None) -> bool:
+        """Whether the other verifies what this one does, whatever else is said of it."""
+        return other is self or (
+            other is not None and (other.algorithms, other.public) == (self.algorithms, self.public)
+        )
+
 
 def parse_keys(content: bytes, allowed: tuple[str, ...]) -> Mapping[str, IssuerKey]:
     """The keys of a JWKS by their id, for some of the algorithms that are allowed.

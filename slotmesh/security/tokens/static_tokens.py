@@ -61,8 +61,8 @@ class StaticTokens:
     def _by_digest(self) -> dict[bytes, StaticToken]:
         return {each.digest: each for each in self.tokens}
 
-    def identify(self, token: str, now: float) -> Identity:
-        """Who holds the token. `now`: seconds since 1970.
+    def find(self, token: str, now: float) -> StaticToken:
+        """What is kept of the token, which is accepted. `now`: seconds since 1970.
 
         Raises:
             BadToken: nobody.
@@ -78,4 +78,11 @@ class StaticTokens:
             raise BadToken(TokenProblem.REVOKED, f"the token {found.id} of {found.identity.name} is revoked")
         if found.identity.expires_at is not None and now >= found.identity.expires_at:
             raise BadToken(TokenProblem.EXPIRED, f"the token {found.id} of {found.identity.name} has expired")
-        return found.identity
+        return found
+
+    def has(self, accepted: StaticToken) -> bool:
+        """Whether a token that was accepted still gives what it gave, its end aside."""
+        found = self._by_digest.get(accepted.digest)
+        return found is accepted or (
+            found is not None and found.revoked_at is None and found.identity == accepted.identity
+        )

@@ -1,35 +1,39 @@
 """The way in: who the holder of a bearer token is, whichever kind of token it is.
 
-Purpose: asked once for each rpc, and once a second for each stream that is open, on the event loop: static tokens are
-a hash and a look-up, and what was found of a JWT is kept, as its signature takes a hundred times as long.
+Purpose: asked once for each rpc, on the event loop: static tokens are a hash and a look-up, and what was found of a JWT
+is kept, as its signature takes a hundred times as long. Who has a stream open is known by what verified the token: each
+second it is asked whether that is still there, which takes no cryptography.
 Invariants: files are looked at once a second, so that a token that was revoked is refused a few seconds later; what is
-kept is bounded, is kept by hash, and goes when the issuer's keys change.
+kept of JWT is bounded, is kept by hash, and counts while the key that verified it is one of the issuer's.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from slotmesh.security.credentials import Credential
 from slotmesh.security.identity import Identity
 from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tokens.document import BadTokenFile, parse_tokens
 from slotmesh.security.tokens.failures import BadToken, TokenProblem
 from slotmesh.security.tokens.jwt_rules import MAX_LENGTH, JwtRules
-from slotmesh.security.tokens.static_tokens import PREFIX, StaticTokens
+from slotmesh.security.tokens.static_tokens import PREFIX, StaticToken, StaticTokens
 from slotmesh.security.watched_files import WatchedFile
 
 if TYPE_CHECKING:
     from slotmesh.security.tokens.key_set import IssuerKey
 
 KEPT: Final = 4096
-"""Of so many JWT it is kept who holds them."""
+"""Of so many JWT it is kept who holds them: of those that were shown last."""
+_NO_LONGER: Final = "the token of {} holds no longer"
 
 
 class Tokens:
@@ -69,30 +73,59 @@ class Tokens:
         Raises:
             BadToken: nobody who is known. Its message is for anybody, its reason for the log only.
         """
+        return self.verify(token).identity
+
+    def verify(self, token: str) -> Credential:
+        """What the holder of the token is known by from now on: the token itself is needed no more.
+
+        Raises:
+            BadToken: as above.
+        """
         try:
-            return self._identify(token)
+            return self._verify(token)
         except BadToken as error:
             self.refusals[error.problem] += 1
             raise
 
-    def still_holds(self, token: str, identity: Identity | None = None) -> bool:
-        """Whether the token is accepted now, and gives what it gave: that identity, where one is given."""
-        try:
-            found = self._identify(token)
-        except BadToken:
-            return False
-        return identity is None or found == identity
-
-    def _identify(self, token: str) -> Identity:
+    def _verify(self, token: str) -> Credential:
         if len(token) > MAX_LENGTH or not token.isascii():
             raise BadToken(TokenProblem.MALFORMED, f"longer than {MAX_LENGTH} characters, or not of ASCII")
         if token.startswith(PREFIX):
             if self._static is None:
                 raise BadToken(TokenProblem.UNKNOWN, "static tokens are not accepted here: there is no --tokens")
-            return self._static.current().identify(token, self._now())
+            return _HeldStaticToken(self._static, self._static.current().find(token, self._now()))
         if self._issuer is None:
             raise BadToken(TokenProblem.MALFORMED, "not of the form of a static token, and no issuer is trusted here")
-        return self._issuer.identify(token, self._now())
+        return self._issuer.verify(token, self._now())
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldStaticToken:
+    """A static token that was accepted."""
+
+    file: WatchedFile[StaticTokens]
+    record: StaticToken
+
+    @property
+    def identity(self) -> Identity:
+        return self.record.identity
+
+    def problem(self) -> str | None:
+        return None if self.file.current().has(self.record) else _NO_LONGER.format(self.identity.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldJwt:
+    """A JWT that was accepted, and what verified it: its signature holds for as long as that key is the issuer's."""
+
+    identity: Identity
+    file: WatchedFile[Mapping[str, IssuerKey]]
+    kid: str
+    key: IssuerKey
+
+    def problem(self) -> str | None:
+        is_there = self.key.is_same_as(self.file.current().get(self.kid))
+        return None if is_there else _NO_LONGER.format(self.identity.name)
 
 
 class _Issuer:
@@ -103,32 +136,34 @@ class _Issuer:
 
         self._check = partial(identify_jwt, rules=rules)
         self.keys = WatchedFile(jwks, partial(read_keys, algorithms=rules.algorithms), now=clock)
-        self._of = self.keys.current()
-        self._found: dict[bytes, Identity] = {}
-        """By the hash of a token, oldest first."""
+        self._found: OrderedDict[bytes, _HeldJwt] = OrderedDict()
+        """By the hash of a token, the one that was shown last at the end."""
         self._changing = threading.Lock()
         """Of what was found: the pages of metrics ask in threads of their own."""
 
-    def identify(self, token: str, now: float) -> Identity:
+    def verify(self, token: str, now: float) -> _HeldJwt:
         """Raises BadToken."""
-        keys, digest = self.keys.current(), sha256(token.encode()).digest()
-        identity = self._found.get(digest) if keys is self._of else None
-        if identity is None:
-            identity = self._check(token, keys)
-            self._keep(digest, identity, keys)
-        if identity.expires_at is not None and now >= identity.expires_at:
-            raise BadToken(TokenProblem.EXPIRED, f"a JWT of {identity.name} has expired")
-        return identity
-
-    def _keep(self, digest: bytes, identity: Identity, keys: Mapping[str, IssuerKey]) -> None:
+        digest = sha256(token.encode()).digest()
         with self._changing:
-            if keys is not self._of:
-                # In this order: nobody finds by the new keys what was found by the old ones.
-                self._found = {}
-                self._of = keys
-            elif len(self._found) >= KEPT:
-                del self._found[next(iter(self._found))]
-            self._found[digest] = identity
+            held = self._found.get(digest)
+            if held is not None:
+                self._found.move_to_end(digest)
+        if held is None or held.problem() is not None:
+            held = self._verified(token, digest)
+        if held.identity.expires_at is not None and now >= held.identity.expires_at:
+            raise BadToken(TokenProblem.EXPIRED, f"a JWT of {held.identity.name} has expired")
+        return held
+
+    def _verified(self, token: str, digest: bytes) -> _HeldJwt:
+        """Raises BadToken."""
+        keys = self.keys.current()
+        identity, kid = self._check(token, keys)
+        held = _HeldJwt(identity, self.keys, kid, keys[kid])
+        with self._changing:
+            if digest not in self._found and len(self._found) >= KEPT:
+                self._found.popitem(last=False)
+            self._found[digest] = held
+        return held
 
 
 def read_static(path: Path) -> StaticTokens:

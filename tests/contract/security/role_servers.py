@@ -6,6 +6,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -52,9 +53,21 @@ class KnownTokens:
         except KeyError:
             raise BadToken(TokenProblem.UNKNOWN, "there is no such token") from None
 
-    def still_holds(self, token: str, identity: Identity | None = None) -> bool:
-        found = self.identities.get(token)
-        return found is not None and identity in (None, found)
+    def verify(self, token: str) -> KnownHolder:
+        return KnownHolder(self, token, self.identify(token))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHolder:
+    """Who has shown one of them."""
+
+    tokens: KnownTokens
+    token: str
+    identity: Identity
+
+    def problem(self) -> str | None:
+        still = self.tokens.identities.get(self.token) == self.identity
+        return None if still else f"the token of {self.identity.name} holds no longer"
 
 
 @asynccontextmanager

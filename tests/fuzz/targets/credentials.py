@@ -89,7 +89,7 @@ def token_files() -> Iterator[Callable[[bytes], object]]:
         with suppress(BadTokenFile):
             tokens = parse_tokens(content)
             with suppress(BadToken):
-                tokens.identify(source.rest().decode("utf-8", "replace"), 1e9)
+                tokens.find(source.rest().decode("utf-8", "replace"), 1e9)
 
     yield run
 
@@ -125,7 +125,8 @@ def certificates() -> Iterator[Callable[[bytes], object]]:
     key_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    peers = PeerCertificates(DOMAIN)
+    authority = b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
+    peers = PeerCertificates(DOMAIN, lambda: authority)
 
     def run(data: bytes) -> None:
         source, changed, changed_key = Source(data), bytearray(der), bytearray(key_pem)
@@ -139,7 +140,9 @@ def certificates() -> Iterator[Callable[[bytes], object]]:
             read_certificates(pem)
         with suppress(BadTls):
             public_key_of(bytes(changed_key))
-        peers.identity_of(SimpleNamespace(auth_context=partial(dict, x509_pem_cert=[pem])))
+        shown = partial(dict, x509_pem_cert=[pem], x509_pem_cert_chain=[pem + authority])
+        if (peer := peers.credential_of(SimpleNamespace(auth_context=shown))) is not None:
+            peer.problem()
 
     with warnings.catch_warnings():
         # Of what a later version of the library refuses.

@@ -22,6 +22,7 @@ from slotmesh.security.tokens.failures import REFUSAL
 from slotmesh.security.tokens.jwt_rules import JwtRules
 from slotmesh.security.tokens.verifier import KEPT
 from tests.support.issuers import AUDIENCE, ISSUER, RULES, Issuer
+from tests.support.token_files import accepts
 
 
 @pytest.fixture
@@ -40,7 +41,6 @@ def problem_of(tokens: Tokens, token: str) -> TokenProblem:
         tokens.identify(token)
     assert str(caught.value) == REFUSAL
     assert not any(part in caught.value.reason for part in token.split(".") if len(part) > 5)
-    assert not tokens.still_holds(token)
     return caught.value.problem
 
 
@@ -108,7 +108,7 @@ def test_claims_that_are_wrong_are_refused(
 
 
 def test_a_clock_may_differ_by_the_leeway(tokens: Tokens, issuer: Issuer) -> None:
-    assert tokens.still_holds(issuer.token(exp=time.time() - 20, nbf=time.time() + 20))
+    assert accepts(tokens, issuer.token(exp=time.time() - 20, nbf=time.time() + 20))
     strict = Tokens(jwks=issuer.jwks, rules=JwtRules(issuer=ISSUER, audience=AUDIENCE, leeway_s=0))
     assert problem_of(strict, issuer.token(exp=time.time() - 2)) == TokenProblem.EXPIRED
 
@@ -177,14 +177,14 @@ def test_a_key_that_is_taken_away_ends_what_it_signed(issuer: Issuer) -> None:
     clock = 0.0
     tokens = Tokens(jwks=issuer.jwks, rules=RULES, clock=lambda: clock)
     one, two = issuer.token(), issuer.token("two", "EdDSA")
-    assert tokens.still_holds(one)
+    assert accepts(tokens, one)
     issuer.publish("two")
     clock += 5
     assert problem_of(tokens, one) == TokenProblem.UNKNOWN
-    assert tokens.still_holds(two)
+    assert accepts(tokens, two)
     issuer.jwks.write_text("{}")
     clock += 5
-    assert tokens.still_holds(two), "a file that cannot be used leaves the keys before it"
+    assert accepts(tokens, two), "a file that cannot be used leaves the keys before it"
     assert tokens.failed_reloads == 1
 
 
@@ -202,7 +202,7 @@ def test_what_was_found_is_kept_until_it_ends_and_bounded(issuer: Issuer, monkey
     token = issuer.token()
     identity = tokens.identify(token)
     assert tokens.identify(token) is identity
-    assert tokens.still_holds(token, identity)
+    assert tokens.verify(token).problem() is None
     assert checked == 1
     now += 60 + RULES.leeway_s + 1
     assert problem_of(tokens, token) == TokenProblem.EXPIRED
@@ -214,6 +214,39 @@ def test_what_was_found_is_kept_until_it_ends_and_bounded(issuer: Issuer, monkey
     tokens.identify(issuer.token(jti="0"))
     assert checked == 5
     assert KEPT == 4096
+
+
+def test_what_is_kept_is_what_was_shown_last(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.security.tokens.verifier.KEPT", 2)
+    tokens = Tokens(jwks=issuer.jwks, rules=RULES)
+    first, second, third = (issuer.token(jti=str(index)) for index in range(3))
+    kept = tokens.verify(first)
+    tokens.verify(second)
+    assert tokens.verify(first) is kept
+    tokens.verify(third)
+    assert tokens.verify(first) is kept
+
+
+def test_streams_are_looked_at_without_cryptography(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and after the issuer has rotated its keys."""
+    monkeypatch.setattr("slotmesh.security.tokens.verifier.KEPT", 2)
+    clock = 0.0
+    tokens = Tokens(jwks=issuer.jwks, rules=RULES, clock=lambda: clock)
+    held = [tokens.verify(issuer.token(jti=str(index))) for index in range(5)]
+    other = tokens.verify(issuer.token("two", "EdDSA"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("verified again")
+
+    monkeypatch.setattr(jwt, "decode", refuse)
+    assert [each.problem() for each in held] == [None] * 5
+    issuer.write({"keys": [{**issuer.public("one"), "x5t": "said of the same key"}]})
+    clock += 5
+    assert [each.problem() for each in held] == [None] * 5
+    assert other.problem() == "the token of client/alice holds no longer"
+    issuer.write({"keys": [{**issuer.public("one"), "kid": "three"}, {**issuer.public("two"), "kid": "one"}]})
+    clock += 5
+    assert None not in [each.problem() for each in held], "another key has its id"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +286,7 @@ def test_keys_that_cannot_be_used_are_said(issuer: Issuer, change: str | dict[st
 def test_keys_for_other_purposes_are_passed_over(issuer: Issuer) -> None:
     odd = [{}, {"kty": "future", "kid": "x"}, {**issuer.public("two"), "kid": "enc", "use": "enc"}]
     issuer.write({"keys": [*odd, issuer.public("one")], "more": 1})
-    assert Tokens(jwks=issuer.jwks, rules=RULES).still_holds(issuer.token())
+    assert accepts(Tokens(jwks=issuer.jwks, rules=RULES), issuer.token())
     issuer.write({"keys": [issuer.public("one"), {**issuer.public("two"), "kid": "one"}]})
     with pytest.raises(UnusableFile, match=r"keys\[1\]: kid: is that of an earlier key"):
         Tokens(jwks=issuer.jwks, rules=RULES)
@@ -265,11 +298,11 @@ def test_a_key_is_for_the_algorithm_that_it_names(issuer: Issuer) -> None:
     issuer.keys["rsa"] = key
     issuer.write({"keys": [{**public, "alg": "PS256"}]})
     tokens = Tokens(jwks=issuer.jwks, rules=RULES)
-    assert tokens.still_holds(issuer.token("rsa", "PS256"))
+    assert accepts(tokens, issuer.token("rsa", "PS256"))
     assert problem_of(tokens, issuer.token("rsa", "RS256")) == TokenProblem.FORGED
     issuer.write({"keys": [public]})
     tokens = Tokens(jwks=issuer.jwks, rules=RULES)
-    assert tokens.still_holds(issuer.token("rsa", "RS256"))
+    assert accepts(tokens, issuer.token("rsa", "RS256"))
     assert problem_of(tokens, issuer.token("rsa", "RS512")) == TokenProblem.FORGED, "not allowed"
 
 

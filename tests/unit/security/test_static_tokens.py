@@ -22,7 +22,7 @@ from slotmesh.security.tokens.registry import REMEMBERED_S, with_created, with_r
 from slotmesh.security.tokens.static_tokens import StaticTokens, new_secret
 from slotmesh.security.tokens.token_file import change_tokens
 from slotmesh.security.tokens.verifier import read_static
-from tests.support.token_files import created, revoked
+from tests.support.token_files import accepts, created, revoked
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_the_holder_is_who_it_was_made_for(path: Path) -> None:
     assert found.endpoints == frozenset({"digits"})
     assert found.expires_at is not None
     assert tokens.identify(ops).roles == {Role.OPERATOR, Role.VIEWER, Role.INVOKER}
-    assert tokens.still_holds(alice)
-    assert tokens.still_holds(alice, found)
+    assert accepts(tokens, alice)
+    assert tokens.verify(alice).problem() is None
 
 
 def test_what_is_wrong_with_a_token_is_for_the_log_and_not_for_its_holder(path: Path) -> None:
@@ -76,7 +76,6 @@ def test_what_is_wrong_with_a_token_is_for_the_log_and_not_for_its_holder(path: 
         gone: TokenProblem.REVOKED,
     }.items():
         assert problem_of(tokens, token) == problem
-        assert not tokens.still_holds(token)
     assert tokens.refusals == {
         TokenProblem.UNKNOWN: 2,
         TokenProblem.MALFORMED: 8,
@@ -88,26 +87,26 @@ def test_what_is_wrong_with_a_token_is_for_the_log_and_not_for_its_holder(path: 
 def test_a_token_ends_by_the_clock_and_by_the_file_that_servers_read_again(path: Path) -> None:
     token, clock, now = created(path), 0.0, time.time()
     tokens = Tokens(path, now=lambda: now, clock=lambda: clock)
-    identity = tokens.identify(token)
+    held = tokens.verify(token)
     now += 61
     assert problem_of(tokens, token) == TokenProblem.EXPIRED
     now -= 61
     revoked(path, token)
-    assert tokens.still_holds(token, identity), "looked at a moment ago"
+    assert held.problem() is None, "looked at a moment ago"
     clock += 5
-    assert not tokens.still_holds(token, identity)
+    assert held.problem() == "the token of client/alice holds no longer"
     assert problem_of(tokens, token) == TokenProblem.REVOKED
 
 
 def test_a_token_that_gives_less_than_before_holds_no_longer(path: Path) -> None:
     token, clock = created(path), 0.0
     tokens = Tokens(path, clock=lambda: clock)
-    identity = tokens.identify(token)
+    held = tokens.verify(token)
     document = json.loads(path.read_text())
     document["tokens"][0]["endpoints"] = ["digits"]
     path.write_text(json.dumps(document))
     clock += 5
-    assert not tokens.still_holds(token, identity)
+    assert held.problem() is not None
     assert tokens.identify(token).endpoints == frozenset({"digits"})
 
 
@@ -139,7 +138,7 @@ def test_a_link_stays_one(path: Path, tmp_path: Path) -> None:
     link.symlink_to(path)
     token = created(link)
     assert link.is_symlink()
-    assert Tokens(path).still_holds(token)
+    assert accepts(Tokens(path), token)
 
 
 def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:

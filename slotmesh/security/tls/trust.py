@@ -1,0 +1,73 @@
+"""Which certificates the authorities of now vouch for: asked of peers that connected while there may have been others.
+
+Purpose: a handshake checks a certificate once, by the authorities of its moment; a connection outlives these.
+Invariants: what cannot be checked is not vouched for. As in handshakes, a certificate that stands among the authorities
+is vouched for by that, and one between an authority and a leaf counts where the peer has sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from cryptography import x509
+
+MOST_BETWEEN: Final = 4
+"""Certificates between an authority and a leaf."""
+
+
+class TrustedAuthorities:
+    """Those of one file."""
+
+    def __init__(self, pem: bytes) -> None:
+        """Raises ValueError."""
+        self._authorities = x509.load_pem_x509_certificates(pem)
+
+    def vouch_for(self, chain: Sequence[x509.Certificate], now: datetime | None = None) -> bool:
+        """Whether one of them has issued the first of the chain, directly or by way of the others in it."""
+        now = datetime.now(UTC) if now is None else now
+        return bool(chain) and self._reach(chain[0], chain[1:], 0, now)
+
+    def _reach(self, subject: x509.Certificate, between: Sequence[x509.Certificate], depth: int, now: datetime) -> bool:
+        """`depth`: how many certificates stand between this one and the leaf, itself counted."""
+        if any(_is_valid(each, now) and each == subject for each in self._authorities):
+            return True
+        if any(_has_issued(each, subject, depth, now) for each in self._authorities):
+            return True
+        return depth < MOST_BETWEEN and any(
+            _has_issued(each, subject, depth, now)
+            and self._reach(each, [it for it in between if it is not each], depth + 1, now)
+            for each in between[:MOST_BETWEEN]
+        )
+
+
+def _has_issued(issuer: x509.Certificate, subject: x509.Certificate, below: int, now: datetime) -> bool:
+    """`below`: how many certificates of authorities follow the issuer's on the way to the leaf."""
+    if issuer.subject != subject.issuer or not _is_valid(issuer, now):
+        return False
+    try:
+        if not _may_issue(issuer, below):
+            return False
+        subject.verify_directly_issued_by(issuer)
+    except Exception:  # noqa: BLE001 - of several libraries' kinds: what cannot be checked is not vouched for
+        return False
+    return True
+
+
+def _may_issue(issuer: x509.Certificate, below: int) -> bool:
+    try:
+        basic = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        # Certificates of the first version say nothing of what they are for.
+        return issuer.version is x509.Version.v1
+    if not basic.ca or (basic.path_length is not None and basic.path_length < below):
+        return False
+    try:
+        return issuer.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        return True
+
+
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
