@@ -90,7 +90,7 @@ class GrpcServer:
         if problem := start_problem(host, tls=tls is not None, tokens=token_port is not None, insecure=insecure):
             raise SettingsError(f"--host: {problem}" if token_port is None else f"--token-port: {problem}")
         if authorizer is None and tls is not None:
-            authorizer = Authorizer(tls.trust_domain, tokens)
+            authorizer = Authorizer(tls.trust_domain, tokens, authorities=lambda: tls.current().ca_pem)
         self._name = name
         self._host = host
         self._port = port

@@ -78,6 +78,41 @@ async def test_certificates_are_replaced_under_load(mesh: TlsMesh) -> None:
             assert set(await asyncio.gather(*calls)) == {"hello, Ada"}
 
 
+async def test_the_mesh_goes_to_another_authority(tmp_path: Path) -> None:
+    """First all trust both, then all have certificates of the new one, then nobody trusts the old one."""
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    async with tls_mesh(old) as mesh, mesh.client() as client:
+        words = client.endpoint(ENDPOINT)
+        assert await words.greet("Ada") == "hello, Ada"
+        servers = (mesh.controller.server, mesh.replica.server)
+        cuts = [each.edge.streams.cut for each in servers]
+
+        async def all_have_read(version: int) -> None:
+            await wait_until(lambda: all(each._tls and each._tls.version >= version for each in servers))
+
+        replaced(old.ca, old.ca.read_bytes() + new.ca.read_bytes())
+        await all_have_read(2)
+        assert await words.greet("Ada") == "hello, Ada"
+        for path in sorted(new.whole_mesh().iterdir(), key=lambda it: it.suffix, reverse=True):
+            if path.name != new.ca.name:
+                replaced(old.directory / path.name, path.read_bytes())
+        await all_have_read(3)
+        assert await words.greet("Ada") == "hello, Ada"
+        assert not any(cuts), "both are trusted"
+        replaced(old.ca, new.ca.read_bytes())
+        await all_have_read(4)
+        await wait_until(lambda: all(cuts), what="streams by certificates of the old one have ended")
+        async with asyncio.timeout(10):
+            assert await words.options(idempotent=True).greet("Ada") == "hello, Ada"
+
+
+def replaced(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
 async def test_a_new_channel_for_a_new_certificate(tmp_path: Path) -> None:
     """The stream that lives stays on the old one, which a new authority would refuse."""
     authority, clock = Authority(tmp_path), [0.0]

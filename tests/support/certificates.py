@@ -41,7 +41,13 @@ class Authority:
         directory.mkdir(parents=True, exist_ok=True)
         self.ca = directory / "ca.crt"
         self._pair = _authority(trust_domain, not_after or datetime.now(UTC) + timedelta(days=1))
+        self._sends = b""
         _write(self.ca, self._pair.certificate.public_bytes(Encoding.PEM))
+
+    def stand_below(self, root: Authority) -> None:
+        """From now on who has a certificate of this one sends this one's as well, which the root has issued."""
+        own = _authority(self.trust_domain, self._pair.certificate.not_valid_after_utc, "middle", root._pair)
+        self._pair, self._sends = own, own.certificate.public_bytes(Encoding.PEM)
 
     def issue(
         self,
@@ -65,7 +71,7 @@ class Authority:
         cert, key = self.directory / f"{stem}.crt", self.directory / f"{stem}.key"
         # The key first: who reads between the two finds a pair that does not match, and reads again.
         _write(key, pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        _write(cert, pair.certificate.public_bytes(Encoding.PEM))
+        _write(cert, pair.certificate.public_bytes(Encoding.PEM) + self._sends)
         return TlsFiles(self.ca, cert, key)
 
     def source(self, kind: str, name: str = "", *, not_after: datetime | None = None) -> TlsSource:
@@ -89,12 +95,13 @@ class Authority:
         return _Pair(builder.sign(self._pair.key, hashes.SHA256()), key)
 
 
-def _authority(trust_domain: str, not_after: datetime) -> _Pair:
+def _authority(trust_domain: str, not_after: datetime, name: str = "authority", issuer: _Pair | None = None) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     uri = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"spiffe://{trust_domain}")])
-    builder = _builder("authority", _name("authority"), key, not_after)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return _Pair(builder.add_extension(uri, critical=False).sign(key, hashes.SHA256()), key)
+    builder = _builder(name, _name(name) if issuer is None else issuer.certificate.subject, key, not_after)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    builder = builder.add_extension(uri, critical=False)
+    return _Pair(builder.sign(key if issuer is None else issuer.key, hashes.SHA256()), key)
 
 
 def _builder(
