@@ -21,7 +21,7 @@ from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.current import caller_name, of_caller
-from slotmesh.security.limits import endpoint_refusal, slot_refusal
+from slotmesh.security.limits import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, to_exception
@@ -63,7 +63,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.RenewSlotResponse:
         """Prolongs a lease."""
         slots = self._ready()
-        secret = _sound(self._issuer.secret_of(request.token, caller_name()))
+        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
         granted = _sound(slots.renew(secret, _sound(ttl_of(request))))
         return slot_service_pb2.RenewSlotResponse(slot=self._to_wire(granted))
 
@@ -72,7 +72,8 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReleaseSlotResponse:
         """Gives a slot back."""
         slots = self._ready()
-        released = slots.release(_sound(self._issuer.secret_to_release(request.token, caller_name())))
+        secret = _sound(self._issuer.secret_to_release(request.token, caller_name(), callable_endpoints()))
+        released = slots.release(secret)
         return convert.released_to_wire(released)
 
     async def Dispatch(
@@ -114,7 +115,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         slots = self._ready()
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
-        secret = _sound(self._issuer.secret_of(request.token, caller_name()))
+        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
         if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
             await abort(context, failure)
         patience_s = _patience_s(request.options, context)

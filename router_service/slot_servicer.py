@@ -18,7 +18,7 @@ from router_service.shell.clients.slot_calls import UnarySlotOperations
 from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure
 from slotmesh.security.current import caller_name, of_caller
-from slotmesh.security.limits import endpoint_refusal, slot_refusal
+from slotmesh.security.limits import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.slots.requests import token_of, ttl_of
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
@@ -61,7 +61,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         ttl_s = ttl_of(request)
         if isinstance(ttl_s, Failure):
             await abort(context, ttl_s)
-        op = Renew(token=request.token, ttl_s=ttl_s, identity=caller_name())
+        op = Renew(token=request.token, ttl_s=ttl_s, identity=caller_name(), endpoints=callable_endpoints())
         slot = await self._slots.renew(context.peer(), key, op)
         if isinstance(slot, Failure):
             await abort(context, slot)
@@ -74,7 +74,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
-        op = Release(token=request.token, identity=caller_name())
+        op = Release(token=request.token, identity=caller_name(), endpoints=callable_endpoints())
         released = await self._slots.release(context.peer(), key, op)
         if isinstance(released, Failure):
             await abort(context, released)
@@ -91,7 +91,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         options = convert.dispatch_from_wire(request, streaming=False)
         if isinstance(options, Failure):
             await abort(context, options)
-        into = Dispatch(token=request.token, endpoint=request.endpoint, identity=caller_name())
+        into = _into(request)
         outcome = await self._slots.dispatch(context.peer(), key, options, request.payload, into)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
@@ -124,10 +124,16 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             )
             await context.write(response)
 
-        into = Dispatch(token=request.token, endpoint=request.endpoint, identity=caller_name())
+        into = _into(request)
         failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)
         if failure is not None:
             await abort(context, failure)
+
+
+def _into(request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest) -> Dispatch:
+    return Dispatch(
+        token=request.token, endpoint=request.endpoint, identity=caller_name(), endpoints=callable_endpoints()
+    )
 
 
 def _giver_of(text: str) -> ReplicaKey | Failure:

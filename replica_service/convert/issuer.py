@@ -1,14 +1,14 @@
 """Slots as their callers see them: under tokens that name this incarnation of this replica.
 
 Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why; that
-of a slot which another identity has reserved is as unknown as one that was made up; what is told of a lease is true at
-the moment in which it is told.
+of a slot which another identity has reserved, or for an endpoint that the caller may not call, is as unknown as one that
+was made up; what is told of a lease is true at the moment in which it is told.
 Owner: the app.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from replica_service.core.failures import SLOT_UNKNOWN
@@ -34,8 +34,9 @@ class Issuer:
     backend: str = ""
     address: Callable[[], str] = str
     """Where callers reach this replica, once it is known."""
-    is_of_another: Callable[[bytes, str], bool] = lambda _secret, _identity: False
-    """Whether the slot with this secret was reserved by somebody else than who has this name."""
+    is_of_another: Callable[[bytes, str, Container[str] | None], bool] = lambda _secret, _identity, _endpoints: False
+    """Whether the slot with this secret was reserved by somebody else than who has this name, or for another endpoint
+    than one of these."""
 
     def to_wire(self, slot: ReservedSlot, ongoing: int) -> slot_service_pb2.Slot:
         """A slot, and how loaded the replica is: running calls and reservations, this one included."""
@@ -51,18 +52,21 @@ class Issuer:
         put_seconds(wire.expire_time, self.clock.time_of_day() + ttl_s)
         return wire
 
-    def secret_of(self, token: str, identity: str) -> bytes | Failure:
-        """The secret of a slot that this incarnation may have given to who has this name; empty: to anybody."""
+    def secret_of(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
+        """The secret of a slot that this incarnation may have given to who has this name; empty: to anybody.
+
+        `endpoints`: those that who has the name may call; None: all.
+        """
         parsed = token_of(token)
         if isinstance(parsed, Failure):
             return parsed
         if parsed.replica_key == (self.replica_id, self.incarnation):
-            return SLOT_UNKNOWN if self.is_of_another(parsed.secret, identity) else parsed.secret
+            return SLOT_UNKNOWN if self.is_of_another(parsed.secret, identity, endpoints) else parsed.secret
         return self._gone(parsed.replica_id)
 
-    def secret_to_release(self, token: str, identity: str) -> bytes | Failure:
+    def secret_to_release(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
         """The same, for whoever wants nothing but that the slot is free: those of earlier incarnations are."""
-        secret = self.secret_of(token, identity)
+        secret = self.secret_of(token, identity, endpoints)
         if not isinstance(secret, Failure):
             return secret
         is_past = secret.metadata.get("replica_id") == self.replica_id

@@ -6,6 +6,7 @@ stream. Equal options are looked at once.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import lru_cache
 from math import inf
 
@@ -26,10 +27,14 @@ from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
 def attachment_of(
-    wire: direct_service_pb2.AttachSlot, link: RouterPeer, issuer: Issuer, identity: str
+    wire: direct_service_pb2.AttachSlot,
+    link: RouterPeer,
+    issuer: Issuer,
+    identity: str,
+    endpoints: Container[str] | None,
 ) -> AttachCame | Failure:
-    """What a client hands over, or why it cannot. `identity`: its name."""
-    secret = issuer.secret_of(wire.token, identity)
+    """What a client hands over, or why it cannot. `identity`: its name. `endpoints`: those it may call; None: all."""
+    secret = issuer.secret_of(wire.token, identity, endpoints)
     ttl_s = ttl_of(wire)
     if isinstance(secret, Failure):
         return secret

@@ -144,21 +144,21 @@ def released_to_wire(answer: SlotReleased) -> slot_service_pb2.ReleaseSlotRespon
 
 
 def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, now: float) -> SlotOp:
-    op_id = wire.op_id
+    op_id, endpoints = wire.op_id, frozenset(wire.endpoints) or None
     match wire.WhichOneof("op"):
         case "reserve":
             return _reserve_op(wire.reserve, link, op_id, wire.identity, now)
         case "dispatch":
-            secret = issuer.secret_of(wire.dispatch.token, wire.identity)
+            secret = issuer.secret_of(wire.dispatch.token, wire.identity, endpoints)
             return _dispatch_op(wire.dispatch, link, op_id, secret, now)
         case "renew":
-            secret = issuer.secret_of(wire.renew.token, wire.identity)
+            secret = issuer.secret_of(wire.renew.token, wire.identity, endpoints)
             ttl_s = ttl_of(wire.renew)
             if isinstance(secret, Failure):
                 return RejectedOp(op_id, secret)
             return RejectedOp(op_id, ttl_s) if isinstance(ttl_s, Failure) else RenewOp(op_id, secret, ttl_s)
         case "release":
-            secret = issuer.secret_to_release(wire.release.token, wire.identity)
+            secret = issuer.secret_to_release(wire.release.token, wire.identity, endpoints)
             return RejectedOp(op_id, secret) if isinstance(secret, Failure) else ReleaseOp(op_id, secret)
         case _:
             message = f"an operation on a slot that slotmesh {VERSION} does not know"

@@ -75,6 +75,8 @@ def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
 def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float) -> None:
     """Adds one operation to a frame for a replica."""
     op = frame.ops.add(op_id=outgoing.op_id, identity=outgoing.identity)
+    if not isinstance(outgoing, OutgoingReserve) and outgoing.endpoints is not None:
+        op.endpoints.extend(sorted(outgoing.endpoints))
     match outgoing:
         case OutgoingReserve():
             op.reserve.endpoint = outgoing.endpoint

@@ -10,7 +10,7 @@ from slotmesh.errors import Failure
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.current import caller, current_rpc
 from slotmesh.security.identity import Role
-from slotmesh.security.refusals import refused_backend, refused_endpoint, refused_payloads
+from slotmesh.security.refusals import refused_backend, refused_endpoint, refused_payloads, unnamed_endpoint
 
 
 def endpoint_refusal(endpoint: str) -> Failure | None:
@@ -20,8 +20,16 @@ def endpoint_refusal(endpoint: str) -> Failure | None:
 
 
 def slot_refusal(endpoint: str) -> Failure | None:
-    """The same of a call into a slot, which need not name the endpoint: a slot is known to its own caller only."""
-    return endpoint_refusal(endpoint) if endpoint else None
+    """The same of a call into a slot, which need not name the endpoint unless the caller is limited to some.
+
+    Where it does, the replica compares it with that of the slot.
+    """
+    return endpoint_refusal(endpoint) if endpoint else _noted(unnamed_endpoint(caller()))
+
+
+def callable_endpoints() -> frozenset[str] | None:
+    """The endpoints that the caller may call, and whose slots it may use; None: all."""
+    return caller().endpoints
 
 
 def backend_refusal(backend: str) -> Failure | None:

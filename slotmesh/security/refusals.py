@@ -47,6 +47,17 @@ def refused_endpoint(identity: Identity, endpoint: str) -> Failure | None:
     )
 
 
+def unnamed_endpoint(identity: Identity) -> Failure | None:
+    """Why this caller may not use a slot without naming its endpoint; None where it may."""
+    if identity.endpoints is None:
+        return None
+    return Failure(
+        reason=Reason.PERMISSION_DENIED,
+        message=f"{identity.name} may call some endpoints only: name the endpoint of the slot",
+        metadata={"role": Role.INVOKER.value},
+    )
+
+
 def refused_backend(identity: Identity, backend: str) -> Failure | None:
     """Why this caller may not be a replica of this backend; None where it may."""
     if identity.may_serve(backend):

@@ -123,8 +123,8 @@ class AttachSlot(_message.Message):
     token: _builtins.str
     """The slot's token. Required. From now on it is of no use elsewhere."""
     endpoint: _builtins.str
-    """The endpoint that the caller means. Empty means none in particular; the token of another endpoint fails with
-    SLOT_UNKNOWN.
+    """The endpoint that the caller means. Required of callers who may call some endpoints only: PERMISSION_DENIED without.
+    Empty means none in particular; the token of another endpoint fails with SLOT_UNKNOWN.
     """
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:

@@ -489,6 +489,7 @@ class SlotOp(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     DISPATCH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     op_id: _builtins.int
     """Chosen by the router; the result carries it."""
     identity: _builtins.str
@@ -511,6 +512,12 @@ class SlotOp(_message.Message):
     def dispatch(self) -> _slot_service_pb2.DispatchRequest:
         """Run a call in a slot; the result comes as one of run `op_id`."""
 
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The endpoints that who asks may call, where it may not call all; at most 100. A slot of another endpoint is as unknown
+        to it as that of another identity. Set for all but `reserve`, whose endpoint the router has looked at. Empty means all.
+        """
+
     def __init__(
         self,
         *,
@@ -520,10 +527,11 @@ class SlotOp(_message.Message):
         release: _slot_service_pb2.ReleaseSlotRequest | None = ...,
         dispatch: _slot_service_pb2.DispatchRequest | None = ...,
         identity: _builtins.str = ...,
+        endpoints: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "op", b"op", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatch", b"dispatch", "endpoints", b"endpoints", "identity", b"identity", "op", b"op", "op_id", b"op_id", "release", b"release", "renew", b"renew", "reserve", b"reserve"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["reserve", "renew", "release", "dispatch"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015

@@ -258,8 +258,8 @@ class DispatchRequest(_message.Message):
     payload: _builtins.bytes
     """The arguments, encoded as `options.content_type` says. At most 4 MiB."""
     endpoint: _builtins.str
-    """The endpoint that the caller means. Empty means none in particular; the token of another endpoint fails with
-    SLOT_UNKNOWN.
+    """The endpoint that the caller means. Required of callers who may call some endpoints only: PERMISSION_DENIED without.
+    Empty means none in particular; the token of another endpoint fails with SLOT_UNKNOWN.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -330,8 +330,8 @@ class DispatchStreamingRequest(_message.Message):
     payload: _builtins.bytes
     """The arguments, encoded as `options.content_type` says. At most 4 MiB."""
     endpoint: _builtins.str
-    """The endpoint that the caller means. Empty means none in particular; the token of another endpoint fails with
-    SLOT_UNKNOWN.
+    """The endpoint that the caller means. Required of callers who may call some endpoints only: PERMISSION_DENIED without.
+    Empty means none in particular; the token of another endpoint fails with SLOT_UNKNOWN.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:

@@ -16,6 +16,7 @@ Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from enum import Enum
 from math import inf
 
@@ -170,10 +171,15 @@ class SlotTable:
         self.quota.most = most
         return self.quota.refusal(_counted(identity))
 
-    def is_of_another(self, secret: bytes, identity: str) -> bool:
-        """Whether somebody else has reserved the slot than who has this name. Without a name it is a router's own."""
+    def is_of_another(self, secret: bytes, identity: str, endpoints: Container[str] | None = None) -> bool:
+        """Whether somebody else has reserved the slot than who has this name, or for an endpoint that is not of these.
+
+        Without a name it is a router's own. `endpoints` None: any will do.
+        """
         slot = self._by_secret.get(secret)
-        return slot is not None and bool(identity) and slot.identity not in ("", identity)
+        if slot is None or not identity:
+            return False
+        return slot.identity not in ("", identity) or (endpoints is not None and slot.endpoint not in endpoints)
 
     def renew(self, secret: bytes, lease_s: float, now: float) -> ReservedSlot | Failure:
         """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""

@@ -28,7 +28,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import LAST_WRITE_S, read_request
 from slotmesh.runtime.prompt_writer import PromptWriter
 from slotmesh.security.current import caller_name
-from slotmesh.security.limits import slot_refusal
+from slotmesh.security.limits import callable_endpoints, slot_refusal
 from slotmesh.status import to_exception
 from slotmesh.v1 import direct_service_pb2
 from slotmesh.version import VERSION
@@ -49,7 +49,7 @@ class AttachStream:
         self._engine = engine
         self._context = context
         self._now = clock.now
-        self._identity = caller_name()
+        self._identity, self._endpoints = caller_name(), callable_endpoints()
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
         self._link = RouterPeer(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
         self._ended = asyncio.Event()
@@ -94,8 +94,10 @@ class AttachStream:
         await self._engine.answered(self._link)
 
     def _attachment_of(self, wire: direct_service_pb2.AttachSlot) -> AttachCame | Failure:
-        failure = overlong_endpoint(wire.endpoint) or slot_refusal(wire.endpoint)
-        return failure or convert.attachment_of(wire, self._link, self._engine.slots.issuer, self._identity)
+        if failure := overlong_endpoint(wire.endpoint) or slot_refusal(wire.endpoint):
+            return failure
+        issuer = self._engine.slots.issuer
+        return convert.attachment_of(wire, self._link, issuer, self._identity, self._endpoints)
 
     def _handle(self, request: Request) -> None:
         match request.WhichOneof("frame"):

@@ -47,6 +47,8 @@ class OutgoingDispatch:
     payload: Payload
     deadline: float
     """Monotonic seconds; infinite without one."""
+    endpoints: frozenset[str] | None
+    """Here and below, those whose slots are known to who asks; None: all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,7 @@ class OutgoingRenew:
     identity: str
     token: str = field(repr=False)
     ttl_s: float
+    endpoints: frozenset[str] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +69,7 @@ class OutgoingRelease:
     op_id: int
     identity: str
     token: str = field(repr=False)
+    endpoints: frozenset[str] | None
 
 
 OutgoingOp = OutgoingReserve | OutgoingDispatch | OutgoingRenew | OutgoingRelease
@@ -91,13 +95,13 @@ def _op(sent: Sent) -> OutgoingOp:
     match run.slot:
         case Reserve(ttl_s=ttl_s, identity=who):
             return OutgoingReserve(sent.first, who, run.endpoint, run.options, ttl_s, run.deadline)
-        case Dispatch(token=token, endpoint=endpoint, identity=who):
+        case Dispatch(token=token, endpoint=endpoint, identity=who, endpoints=known):
             payload = cast("Payload", run.payloads[0])  # it came in one piece
-            return OutgoingDispatch(sent.first, who, token, endpoint, run.options, payload, run.deadline)
-        case Renew(token=token, ttl_s=ttl_s, identity=who):
-            return OutgoingRenew(sent.first, who, token, ttl_s)
-        case Release(token=token, identity=who):
-            return OutgoingRelease(sent.first, who, token)
+            return OutgoingDispatch(sent.first, who, token, endpoint, run.options, payload, run.deadline, known)
+        case Renew(token=token, ttl_s=ttl_s, identity=who, endpoints=known):
+            return OutgoingRenew(sent.first, who, token, ttl_s, known)
+        case Release(token=token, identity=who, endpoints=known):
+            return OutgoingRelease(sent.first, who, token, known)
         case None:
             raise AssertionError("calls without a slot travel in frames of runs")
         case never:

@@ -45,6 +45,8 @@ class Dispatch:
     """The endpoint that the caller means; empty where it does not say."""
     identity: str = ""
     """The name of who asks; here and below empty where nobody is asked who they are."""
+    endpoints: frozenset[str] | None = None
+    """Here and below, those that who asks may call: slots of others are unknown to it. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class Renew:
     ttl_s: float = DEFAULT_LEASE_S
     """From now."""
     identity: str = ""
+    endpoints: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Release:
 
     token: str = field(repr=False)
     identity: str = ""
+    endpoints: frozenset[str] | None = None
 
 
 SlotWork = Reserve | Dispatch | Renew | Release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import (
     controller_service_pb2_grpc,
+    direct_service_pb2_grpc,
     router_service_pb2_grpc,
     slot_service_pb2_grpc,
     tap_service_pb2_grpc,
@@ -44,6 +45,9 @@ endpoints:
   theirs: {{traffic: {{{BACKEND}: 1.0}}}}
 """
 ALICE: Final = Identity(name="client/alice", roles=frozenset({Role.INVOKER}), endpoints=frozenset({"mine", "absent"}))
+ALICE_OF_OTHERS: Final = replace(ALICE, endpoints=frozenset({"theirs"}))
+"""Another token of the same name."""
+ALICE_OF_BOTH: Final = replace(ALICE, endpoints=frozenset({"mine", "theirs"}))
 EVE: Final = Identity(name="client/eve", roles=frozenset({Role.INVOKER}))
 VERA: Final = Identity(name="viewer/vera", roles=frozenset({Role.VIEWER}))
 
@@ -54,6 +58,7 @@ class Stubs:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.calls: Any = router_service_pb2_grpc.RouterServiceStub(channel)
         self.slots: Any = slot_service_pb2_grpc.SlotServiceStub(channel)
+        self.direct: Any = direct_service_pb2_grpc.DirectServiceStub(channel)
         self.taps: Any = tap_service_pb2_grpc.TapServiceStub(channel)
         self.controller: Any = controller_service_pb2_grpc.ControllerServiceStub(channel)
 
@@ -99,7 +104,8 @@ def by_token(name: str) -> tuple[tuple[str, str], ...]:
 
 def accept_tokens(server: Any) -> None:
     """The server knows the tokens of alice, eve and vera."""
-    server.edge.authorizer._tokens = KnownTokens(alice=ALICE, eve=EVE, vera=VERA)
+    more = {"alice-of-others": ALICE_OF_OTHERS, "alice-of-both": ALICE_OF_BOTH}
+    server.edge.authorizer._tokens = KnownTokens(alice=ALICE, eve=EVE, vera=VERA, **more)
 
 
 @asynccontextmanager

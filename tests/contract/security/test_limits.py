@@ -18,6 +18,7 @@ from slotmesh.security.identity import Role
 from slotmesh.v1 import (
     call_pb2,
     controller_service_pb2,
+    direct_service_pb2,
     membership_service_pb2,
     membership_service_pb2_grpc,
     router_service_pb2,
@@ -127,10 +128,10 @@ async def reserved(stubs: Any, token: str, **fields: Any) -> Slot:
     return slot
 
 
-def uses(stubs: Any, slot: Slot) -> dict[str, Any]:
+def uses(stubs: Any, slot: Slot, endpoint: str = "mine") -> dict[str, Any]:
     """What can be done with a slot. Releasing comes last."""
-    into = slot_service_pb2.DispatchRequest(token=slot.token, options=ECHO, payload=b"x")
-    values = slot_service_pb2.DispatchStreamingRequest(token=slot.token, options=ECHO, payload=b"x")
+    into = slot_service_pb2.DispatchRequest(token=slot.token, endpoint=endpoint, options=ECHO, payload=b"x")
+    values = slot_service_pb2.DispatchStreamingRequest(token=slot.token, endpoint=endpoint, options=ECHO, payload=b"x")
     return {
         "renew": lambda who: stubs.slots.RenewSlot(slot_service_pb2.RenewSlotRequest(token=slot.token), metadata=who),
         "stream": lambda who: stubs.slots.DispatchStreaming(values, metadata=who),
@@ -149,6 +150,59 @@ async def test_a_slot_is_known_to_who_has_reserved_it(mesh: SecuredMesh, at: str
         release = slot_service_pb2.ReleaseSlotRequest(token=slot.token)
         await stubs.slots.ReleaseSlot(release, metadata=by_token("eve"))  # no error, as for one that was made up
         assert (await uses(stubs, slot)["dispatch"](by_token("alice"))).payload == b"x"
+
+
+@pytest.mark.parametrize("at", ["router", "replica"])
+async def test_a_slot_is_for_who_may_call_its_endpoint(mesh: SecuredMesh, at: str) -> None:
+    """Another token of the same name, limited to another endpoint, is of no use with it."""
+    router = await mesh.at_router()
+    stubs = router if at == "router" else await mesh.at_replica()
+    other, same = by_token("alice-of-others"), by_token("alice-of-both")
+    for giver in (router, stubs):
+        slot = await reserved(giver, "alice")
+        for use, call in uses(stubs, slot, "theirs").items():
+            assert (await refused(call(other)))[1] == "SLOT_UNKNOWN", use
+        for use, call in uses(stubs, slot, "mine").items():
+            expected = "SLOT_UNKNOWN" if use == "renew" else "PERMISSION_DENIED"
+            assert (await refused(call(other)))[1] == expected, use
+        for who in (other, by_token("alice")):
+            for use, call in uses(stubs, slot, "").items():
+                if use != "renew":
+                    code, _, message = await refused(call(who))
+                    assert code == "PERMISSION_DENIED", use
+                    assert message == "client/alice may call some endpoints only: name the endpoint of the slot"
+        release = slot_service_pb2.ReleaseSlotRequest(token=slot.token)
+        await stubs.slots.ReleaseSlot(release, metadata=other)  # no error, as for one that was made up
+        await uses(stubs, slot)["renew"](same)
+        assert (await uses(stubs, slot)["dispatch"](same)).payload == b"x"
+
+
+async def test_who_may_call_all_endpoints_need_not_name_the_one_of_a_slot(mesh: SecuredMesh) -> None:
+    for stubs in (await mesh.at_router(), await mesh.at_replica()):
+        slot = await reserved(stubs, "eve")
+        assert (await uses(stubs, slot, "")["dispatch"](by_token("eve"))).payload == b"x"
+
+
+async def test_a_direct_stream_takes_slots_of_endpoints_that_its_client_may_call(mesh: SecuredMesh) -> None:
+    stubs = await mesh.at_replica()
+    slot = await reserved(stubs, "alice")
+
+    async def attached(who: str, endpoint: str) -> tuple[str, str]:
+        stream = stubs.direct.Attach(metadata=by_token(who))
+        await stream.write(direct_service_pb2.AttachRequest(open=direct_service_pb2.OpenAttach()))
+        assert (await stream.read()).WhichOneof("frame") == "opened"
+        attach = direct_service_pb2.AttachSlot(slot_id=1, token=slot.token, endpoint=endpoint)
+        await stream.write(direct_service_pb2.AttachRequest(attach=attach))
+        answer = await stream.read()
+        stream.cancel()
+        kind = answer.WhichOneof("frame")
+        return kind, answer.attached.failure.reason if kind == "attached" else ""
+
+    assert (await attached("alice-of-others", "mine"))[1] == "PERMISSION_DENIED"
+    assert (await attached("alice-of-others", ""))[1] == "PERMISSION_DENIED"
+    assert (await attached("alice-of-others", "theirs"))[1] == "SLOT_UNKNOWN"
+    assert (await attached("alice", ""))[1] == "PERMISSION_DENIED"
+    assert (await attached("alice-of-both", "mine"))[1] == ""
 
 
 async def test_request_ids_are_each_callers_own(mesh: SecuredMesh) -> None:
