@@ -1,8 +1,8 @@
 """Slots as their callers see them: under tokens that name this incarnation of this replica.
 
 Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why; that
-of a slot which another identity has reserved, or for an endpoint that the caller may not call, is as unknown as one that
-was made up; what is told of a lease is true at the moment in which it is told.
+of a slot which another identity has reserved, or for an endpoint that the caller may not call, is as unknown as one
+that was made up; what is told of a lease is true at the moment in which it is told.
 Owner: the app.
 """
 

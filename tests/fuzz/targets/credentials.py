@@ -59,7 +59,7 @@ def jwts() -> Iterator[Callable[[bytes], object]]:
         else:
             token = source.rest().decode("utf-8", "replace")
         try:
-            identity = identify_jwt(token, keys, RULES)
+            identity, _ = identify_jwt(token, keys, RULES)
         except BadToken as error:
             if len(token) > 20 and token in str(error):
                 raise AssertionError("a token is shown") from error
@@ -140,7 +140,7 @@ def certificates() -> Iterator[Callable[[bytes], object]]:
             read_certificates(pem)
         with suppress(BadTls):
             public_key_of(bytes(changed_key))
-        shown = partial(dict, x509_pem_cert=[pem], x509_pem_cert_chain=[pem + authority])
+        shown: Callable[[], object] = partial(dict, x509_pem_cert=[pem], x509_pem_cert_chain=[pem + authority])
         if (peer := peers.credential_of(SimpleNamespace(auth_context=shown))) is not None:
             peer.problem()
 

@@ -85,7 +85,8 @@ def test_by_way_of_others_that_the_peer_has_sent() -> None:
 
 def test_who_is_no_authority_vouches_for_nobody() -> None:
     root = Issuing("root", ca=True, path_length=0)
-    for says in ({"ca": False}, {}, {"ca": True, "signs": False}):
+    kinds: tuple[dict[str, Any], ...] = ({"ca": False}, {}, {"ca": True, "signs": False})
+    for says in kinds:
         middle = Issuing("middle", Issuing("other", ca=True), **says)
         assert not vouched([Issuing("leaf", middle, ca=False)], middle), says
     too_deep = Issuing("middle", root, ca=True)
