@@ -127,6 +127,25 @@ def server_name(trust_domain: str, role: Role, backend: str = "") -> str:
     return f"{label}.{role}.{trust_domain}"
 
 
+def name_of_another(dns_name: str, uri: str) -> str | None:
+    """A server that others would take who has this DNS name for, and who has this URI is not; None: no such server.
+
+    `dns_name` may begin with `*.`.
+    """
+    trust_domain, own = trust_domain_of(uri) or "", server_names_of(uri)
+    if dns_name in own:
+        return None
+    label, _, parent = dns_name.partition(".")
+    of_replicas = server_name(trust_domain, Role.REPLICA)
+    if parent == of_replicas and f"*.{of_replicas}" not in own:
+        return f"a replica ({dns_name})"
+    for role in SERVERS:
+        name = server_name(trust_domain, role)
+        if name not in own and (dns_name == name or (label == "*" and parent == trust_domain)):
+            return f"a {role} ({name})"
+    return None
+
+
 def server_names_of(uri: str) -> tuple[str, ...]:
     """The DNS names that a certificate with this URI needs so that others connect to it; none for who is no server."""
     trust_domain = trust_domain_of(uri) or ""

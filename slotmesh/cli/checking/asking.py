@@ -28,7 +28,6 @@ from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
 
 ANSWER_WITHIN_S: Final = 3.0
 AT_A_TIME: Final = 64
-_ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
 _NO_SERVER: Final = "what answers there is no server of a mesh"
 
 
@@ -40,8 +39,8 @@ async def ask_all(announced: Sequence[AnnouncedAddress]) -> tuple[ServerAnswer, 
         async with room:
             if each.kind.startswith("metrics"):
                 return await _connect(each)
-            answer, certificate = await asyncio.gather(_ask(each), _certificate(each.address))
-            return replace(answer, certificate=certificate)
+            answer, (certificate, uris) = await asyncio.gather(_ask(each), _certificate(each.address))
+            return replace(answer, certificate=certificate, certificate_uris=uris)
 
     return tuple(await asyncio.gather(*map(ask, announced)))
 
@@ -68,7 +67,7 @@ def own_tls() -> OwnTls:
 
 
 async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
-    role = _ROLES.get(announced.kind, Role.CONTROLLER)
+    role = announced.role
     async with dialer().open(announced.address, role, announced.backend) as channel:
         stub: Any = InfoServiceStub(channel)
         began, sent_at = time.monotonic(), time.time()
@@ -113,23 +112,28 @@ async def _connect(announced: AnnouncedAddress) -> ServerAnswer:
     return ServerAnswer(announced=announced)
 
 
-async def _certificate(address: str) -> Validity | None:
-    """How long the certificate lasts that is shown there; None in plain text, and where there is no valid one."""
+async def _certificate(address: str) -> tuple[Validity | None, tuple[str, ...]]:
+    """How long the certificate lasts that is shown there, and whom it names.
+
+    None in plain text, and where there is no valid one.
+    """
     tls = credentials().tls
     if tls is None:
-        return None
+        return None, ()
     try:
         host, port = parse_host_port(address)
         async with asyncio.timeout(ANSWER_WITHIN_S):
             _, writer = await asyncio.open_connection(host, port, ssl=_context(tls), server_hostname=host)
     except (OSError, ValueError):  # SSLError is an OSError
-        return None
+        return None, ()
     shown = writer.get_extra_info("peercert") or {}
     writer.transport.abort()
     begin, end = shown.get("notBefore"), shown.get("notAfter")
     if not isinstance(begin, str) or not isinstance(end, str):
-        return None
-    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
+        return None, ()
+    names: Any = shown.get("subjectAltName", ())
+    uris = tuple(str(name) for kind, name in names if kind == "URI")
+    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end)), uris
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

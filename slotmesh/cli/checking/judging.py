@@ -13,6 +13,7 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     servers.controllers,
     servers.reachability,
     servers.certificates,
+    servers.identities,
     servers.security,
     servers.versions,
     servers.clocks,

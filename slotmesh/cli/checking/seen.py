@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from slotmesh.cli.snapshot import Snapshot
+from slotmesh.security.identity import Role
+
+_ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class AnnouncedAddress:
     backend: str = ""
     """Of a replica."""
 
+    @property
+    def role(self) -> Role:
+        """Of the server that should answer."""
+        return _ROLES.get(self.kind, Role.CONTROLLER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
@@ -53,6 +62,8 @@ class ServerAnswer:
     """0: not known."""
     certificate: Validity | None = None
     """Of the one that it shows; None: it shows none, or none that is valid."""
+    certificate_uris: tuple[str, ...] = ()
+    """Whom that one names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

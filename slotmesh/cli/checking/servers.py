@@ -7,6 +7,7 @@ from typing import Final
 
 from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
 from slotmesh.cli.checking.seen import SeenMesh, ServerAnswer
+from slotmesh.security.identity import identity_of, trust_domain_of
 from slotmesh.units import is_loopback, parse_host_port
 
 ENDS_SOON: Final = 1 / 5
@@ -96,6 +97,21 @@ def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield MeshFinding(section, Severity.WARNING, subject, f"{what} ends in {_span(left_s)}", fix)
     if known and (soonest_s := min(validity.ends_at for _, _, validity in known) - seen.now) > 0:
         yield ok(section, f"{len(known)} certificates are valid, the first ends in {_span(soonest_s)}")
+
+
+def identities(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether servers are who they should be: who connects goes by DNS names, which others may have got, too."""
+    for each in seen.answers:
+        if each.certificate is None:
+            continue
+        announced, named = each.announced, ", ".join(each.certificate_uris) or "nobody"
+        role, backend = announced.role, announced.backend
+        who = identity_of(named, trust_domain_of(seen.own_tls.name) or trust_domain_of(named) or "")
+        if who is None or role not in who.roles or (backend and not who.may_serve(backend)):
+            what = f"{role} of {backend}" if backend else str(role)
+            text = f"{named} answers at {announced.address}, and is no {what} of this mesh"
+            fix = "another one passes for it: find out for whom that certificate was issued, and by whom"
+            yield MeshFinding(Section.CERTIFICATES, Severity.ERROR, announced.subject, text, fix)
 
 
 def security(seen: SeenMesh) -> Iterator[MeshFinding]:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from slotmesh.security.identity import server_names_of, uri_of
+from slotmesh.security.identity import name_of_another, server_names_of, uri_of
 from slotmesh.security.secret_files import FileGuard
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
@@ -84,7 +84,14 @@ class Subject:
         for each in dns_names:
             if len(each) > _MAX_DNS_NAME or not _DOMAIN.fullmatch(each.removeprefix("*.")):
                 raise ValueError(f"{each!r} is no DNS name in lower case, as router.example or *.router.example")
+            if server := name_of_another(each, uri):
+                raise ValueError(f"{each!r} would let {written} pass for {server}: leave this --dns out")
         return cls(uri, tuple(dict.fromkeys((*server_names_of(uri), *dns_names))))
+
+    @property
+    def is_server(self) -> bool:
+        """Whether others connect to who has the certificate: by its role, whatever DNS names were asked for."""
+        return bool(server_names_of(self.uri))
 
     @property
     def stem(self) -> str:
@@ -193,7 +200,7 @@ def _leaf(
         .issuer_name(issuer.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([server, client] if subject.dns_names else [client]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([server, client] if subject.is_server else [client]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
         .sign(authority.key, hashes.SHA256())

@@ -14,6 +14,7 @@ from slotmesh.cli.app import app
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import BadTls, TlsFiles, TlsMaterial
 from slotmesh.security.tls.authority import Subject, load_authority, replace
+from slotmesh.security.tls.certificates import Certificate
 from slotmesh.security.tls.server_rules import server_problem
 
 
@@ -68,6 +69,14 @@ def test_an_authority_is_never_overwritten(directory: Path) -> None:
         (["issue", "router", "--days", "367"], 2, "from 24 hours to 366 days"),
         (["issue", "router", "--days", "3", "--hours", "72"], 2, "contradicts --days"),
         (["issue", "router", "--dns", "ümlaut.example"], 1, "DNS name"),
+        (["issue", "client/eve", "--dns", "router.mesh.test"], 1, "would let client/eve pass for a router"),
+        (["issue", "client/eve", "--dns", "*.mesh.test"], 1, "would let client/eve pass for a controller"),
+        (["issue", "client/eve", "--dns", "*.replica.mesh.test"], 1, "would let client/eve pass for a replica"),
+        (["issue", "client/eve", "--dns", "b.replica.mesh.test"], 1, "would let client/eve pass for a replica"),
+        (["issue", "replica/a", "--dns", "b.replica.mesh.test"], 1, "would let replica/a pass for a replica"),
+        (["issue", "replica/a", "--dns", "*.replica.mesh.test"], 1, "would let replica/a pass for a replica"),
+        (["issue", "router", "--dns", "controller.mesh.test"], 1, "would let router pass for a controller"),
+        (["issue", "router", "--dns", "*.mesh.test"], 1, "would let router pass for a controller"),
         (["rotate", "client/nobody"], 1, "client-nobody.crt: there is none to issue again; there are: controller"),
     ],
 )
@@ -105,6 +114,30 @@ def test_a_leaf_can_be_issued_for_another_machine(directory: Path, tmp_path: Pat
     assert "gpu7.example" in found.leaf.dns_names
     assert left(found) < timedelta(hours=24)
     assert sorted(each.name for each in out.iterdir()) == ["ca.crt", "replica-digits.crt", "replica-digits.key"]
+
+
+def test_only_servers_may_be_used_as_servers(directory: Path) -> None:
+    """Whatever DNS names a caller has asked for."""
+    for who, names in (
+        ("client/bob", ["bob.example", "mesh.test"]),
+        ("router", ["edge.mesh.test", "router.mesh.test"]),
+    ):
+        run("issue", who, "--dir", directory, *(word for name in names for word in ("--dns", name)))
+    usages = {name: _leaf(directory, name).usages for name in ("client-bob", "router", "operator-ann", "replica")}
+    both = frozenset({"server", "client"})
+    assert usages == {
+        "client-bob": frozenset({"client"}),
+        "router": both,
+        "operator-ann": frozenset({"client"}),
+        "replica": both,
+    }
+    assert run("issue", "replica", "--dns", "b.replica.mesh.test", "--dir", directory).exit_code == 0, "any backend"
+
+
+def _leaf(directory: Path, name: str) -> Certificate:
+    found = material(directory, name).leaf
+    assert found is not None
+    return found
 
 
 def test_certificates_are_issued_again_as_they_were(directory: Path) -> None:

@@ -132,12 +132,44 @@ def test_certificates_that_end(left_s: float, severity: Severity | None, text: s
     own = Validity(NOW - DAY_S, NOW + 60 * DAY_S)
     ends_at = NOW + left_s
     seen = replace(
-        with_router(certificate=Validity(ends_at - 90 * DAY_S, ends_at)), own_tls=OwnTls(by_tls=True, certificate=own)
+        with_router(
+            certificate=Validity(ends_at - 90 * DAY_S, ends_at), certificate_uris=("spiffe://mesh.test/router",)
+        ),
+        own_tls=OwnTls(by_tls=True, certificate=own),
     )
     if severity is None:
         assert "2 certificates are valid, the first ends in 30 days" in [it.text for it in findings_of(seen)]
     else:
         assert one(seen, Section.CERTIFICATES) == (severity, "router/r", text)
+
+
+@pytest.mark.parametrize("uri", ["spiffe://m/client/eve", "spiffe://m/controller", "spiffe://other/router", ""])
+def test_who_passes_for_a_router_is_not_one(uri: str) -> None:
+    """It has the DNS name of one, by which everybody connects."""
+    own = OwnTls(by_tls=True, name="spiffe://m/operator/ops")
+    valid: dict[str, Any] = {"certificate": Validity(NOW - DAY_S, NOW + 60 * DAY_S)}
+    seen = replace(with_router(**valid, certificate_uris=("spiffe://m/router",)), own_tls=own)
+    assert not wrong(seen, Section.CERTIFICATES)
+    seen = replace(with_router(**valid, certificate_uris=(uri,) if uri else ()), own_tls=own)
+    expected = f"{uri or 'nobody'} answers at 127.0.0.1:2, and is no router of this mesh"
+    assert one(seen, Section.CERTIFICATES) == (Severity.ERROR, "router/r", expected)
+
+
+def test_a_replica_is_one_of_its_backend() -> None:
+    own = OwnTls(by_tls=True, name="spiffe://m/operator/ops")
+
+    def seen_by(uri: str) -> SeenMesh:
+        replica = replace(
+            REPLICA_ANSWER,
+            announced=replace(REPLICA_ANSWER.announced, backend="b"),
+            certificate=Validity(NOW - DAY_S, NOW + 60 * DAY_S),
+            certificate_uris=(uri,),
+        )
+        return replace(SEEN, own_tls=own, answers=(CONTROLLER_ANSWER, ROUTER_ANSWER, replica))
+
+    for uri in ("spiffe://m/replica", "spiffe://m/replica/b"):
+        assert not wrong(seen_by(uri), Section.CERTIFICATES)
+    assert "is no replica of b of this mesh" in one(seen_by("spiffe://m/replica/c"), Section.CERTIFICATES)[2]
 
 
 def test_the_own_certificate_and_that_of_the_authority_are_looked_at() -> None:
