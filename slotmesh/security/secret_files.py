@@ -1,5 +1,7 @@
 """The bytes of files that decide who may do what: bounded, of plain files only, guarded against others.
 
+Others are all but root and the user of the process: they own no such file, and can do with it what `FileGuard` says.
+
 Invariants: what is checked is what is read: both by one descriptor. No message has anything of what a file holds.
 """
 
@@ -42,8 +44,8 @@ def stamp(path: Path) -> FileStamp:
     return (found.st_dev, found.st_ino, *times, found.st_size, found.st_mode, found.st_uid)
 
 
-def read_guarded(path: Path, what: str, guard: FileGuard) -> bytes:
-    """What the file holds. `what` is what messages call it.
+def read_guarded(path: Path, what: str, guard: FileGuard, *, of_any_owner: bool = False) -> bytes:
+    """What the file holds. `what` is what messages call it. `of_any_owner`: nothing is decided by it here.
 
     Raises:
         FileNotFoundError: there is none.
@@ -56,7 +58,7 @@ def read_guarded(path: Path, what: str, guard: FileGuard) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise UnusableFile(f"{path}: the {what} has to be a plain file")
-            if problem := mode_problem(path, found, guard):
+            if problem := (None if of_any_owner else owner_problem(path, found)) or mode_problem(path, found, guard):
                 raise UnusableFile(f"{path}: the {what} {problem}")
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -66,6 +68,19 @@ def read_guarded(path: Path, what: str, guard: FileGuard) -> bytes:
     if len(content) > MAX_BYTES:
         raise UnusableFile(f"{path}: the {what} is larger than {MAX_BYTES // 1024} KiB, which is the bound")
     return content
+
+
+def owner_problem(path: Path, found: os.stat_result) -> str | None:
+    """Why another user decides what is in a file, and the way out; None where only this one and root do.
+
+    The owner of a file can always change it, and its mode.
+    """
+    if found.st_uid in (0, os.geteuid()):
+        return None
+    return (
+        f"belongs to another user of this machine (uid {found.st_uid}), who can change it; files of root and of the "
+        f"user that reads them (uid {os.geteuid()}) are used: `chown {os.geteuid()} {path}`"
+    )
 
 
 def mode_problem(path: Path, found: os.stat_result, guard: FileGuard) -> str | None:

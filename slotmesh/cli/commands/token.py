@@ -124,7 +124,7 @@ def list_(output: Output = OutputForm.TABLE, file: TokenFile = TOKENS) -> None:
         slotmesh token list --file /etc/slotmesh/tokens.json --output json
     """
     with _in_words(file):
-        tokens = read_static(file)
+        tokens = read_static(file, of_any_owner=True)
     printable_tokens(tokens, time.time()).write(output)
 
 

@@ -35,7 +35,7 @@ def change_tokens(path: Path, change: Callable[[StaticTokens], StaticTokens], *,
     try:
         with _locked(path):
             missing = create and not path.exists()
-            changed = change(StaticTokens() if missing else read_static(path))
+            changed = change(StaticTokens() if missing else read_static(path, of_any_owner=True))
             _replace(path, write_tokens(changed.tokens))
     except OSError as error:
         raise UnusableFile(f"{path}: the file of tokens cannot be written: {error.strerror or error}") from None

@@ -166,14 +166,16 @@ class _Issuer:
         return held
 
 
-def read_static(path: Path) -> StaticTokens:
-    """The static tokens of a file.
+def read_static(path: Path, *, of_any_owner: bool = False) -> StaticTokens:
+    """The static tokens of a file. `of_any_owner`: they are looked at or changed, and nobody is let in by them.
 
     Raises:
         UnusableFile: it cannot be used.
     """
     try:
-        return parse_tokens(read_guarded(path, "file of tokens (--tokens)", FileGuard.SECRET))
+        return parse_tokens(
+            read_guarded(path, "file of tokens (--tokens)", FileGuard.SECRET, of_any_owner=of_any_owner)
+        )
     except FileNotFoundError:
         raise UnusableFile(
             f"{path}: there is no such file of tokens (--tokens); `slotmesh token create NAME --file {path}` makes it"

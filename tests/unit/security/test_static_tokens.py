@@ -129,8 +129,21 @@ def test_a_group_may_read_a_file_of_root_and_nobody_else_may(path: Path) -> None
     created(path, "client/bob")
     assert path.stat().st_mode & 0o777 == 0o640, "a change of the file leaves it as it was handed over"
     os.chown(path, 12_345, -1)
-    with pytest.raises(UnusableFile, match="chmod 600"):
+    with pytest.raises(UnusableFile, match=r"belongs to another user of this machine \(uid 12345\)"):
         Tokens(path)
+
+
+def test_root_changes_the_file_of_a_service(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `slotmesh token revoke` does, which lets nobody in by it."""
+    token, mine = created(path), os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: mine + 1)
+    if mine != 0:
+        with pytest.raises(UnusableFile, match=f"belongs to another user of this machine .uid {mine}."):
+            Tokens(path)
+    monkeypatch.setattr("os.fchown", lambda *_: None)
+    revoked(path, token)
+    monkeypatch.undo()
+    assert problem_of(Tokens(path), token) == TokenProblem.REVOKED
 
 
 def test_a_link_stays_one(path: Path, tmp_path: Path) -> None:
