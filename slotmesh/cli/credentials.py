@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import stat
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import typer
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed
 from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tls_paths import chosen_paths
 from slotmesh.security.token_source import Token
 
@@ -212,12 +212,13 @@ def _names_in(directory: Path, *, is_required: bool) -> list[str]:
 def _read_token(path: Path) -> str:
     """Raises CommandFailed."""
     try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise CommandFailed(f"--token-file: others can read {path}; `chmod 600 {path}`", WRONG_INPUT)
-        token = path.read_text("utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not text"
-        raise CommandFailed(f"--token-file: {path} cannot be read: {problem}", WRONG_INPUT) from None
+        token = read_guarded(path, "file with a token", FileGuard.SECRET).decode().strip()
+    except FileNotFoundError:
+        raise CommandFailed(f"--token-file: {path}: there is no such file", WRONG_INPUT) from None
+    except UnusableFile as error:
+        raise CommandFailed(f"--token-file: {error}", WRONG_INPUT) from None
+    except UnicodeError:
+        raise CommandFailed(f"--token-file: {path}: it is not text", WRONG_INPUT) from None
     if not token:
         raise CommandFailed(f"--token-file: {path} is empty", WRONG_INPUT)
     return token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -183,13 +184,19 @@ async def test_commands_refuse_what_they_cannot_show(servers: Servers, tmp_path:
     token = tmp_path / "token"
     token.write_text("s3cr3t\n")
     token.chmod(0o644)
+    large, pipe = tmp_path / "large", tmp_path / "pipe"
+    large.touch(mode=0o600)
+    os.truncate(large, 1 << 21)
+    os.mkfifo(pipe, 0o600)
     asked = ("health", "--address", address)
     for arguments, env, expected in (
         (("--tls-cert", directory / "operator-ops.crt"), {}, "--tls-key is required with --tls-cert"),
         (("--tls-dir", tmp_path / "none"), {}, "is no directory; `slotmesh certs init --dir"),
         ((), {"SLOTMESH_TOKEN": "s3cr3t"}, "a token is sent by TLS only"),
-        (("--tls-dir", directory, "--token-file", token), {}, f"others can read {token}; `chmod 600 {token}`"),
-        (("--tls-dir", directory, "--token-file", tmp_path / "none"), {}, "cannot be read: No such file"),
+        (("--tls-dir", directory, "--token-file", token), {}, f"by others on this machine: `chmod 600 {token}`"),
+        (("--tls-dir", directory, "--token-file", tmp_path / "none"), {}, f"{tmp_path}/none: there is no such file"),
+        (("--tls-dir", directory, "--token-file", large), {}, "is larger than 1024 KiB, which is the bound"),
+        (("--tls-dir", directory, "--token-file", pipe), {}, "has to be a plain file"),
         (("--tls-dir", directory), {"SLOTMESH_TOKEN": "s3cr3t two"}, "the token is none that can be sent"),
     ):
         ran = await slotmesh(*asked, *arguments, **env)
