@@ -84,7 +84,7 @@ async def test_the_mesh_goes_to_another_authority(tmp_path: Path) -> None:
     async with tls_mesh(old) as mesh, mesh.client() as client:
         words = client.endpoint(ENDPOINT)
         assert await words.greet("Ada") == "hello, Ada"
-        servers = (mesh.controller.server, mesh.replica.server)
+        servers: tuple[Any, ...] = (mesh.controller.server, mesh.replica.server)
         cuts = [each.edge.streams.cut for each in servers]
 
         async def all_have_read(version: int) -> None:
