@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import pytest_asyncio
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.open_streams import CANCEL_AGAIN_S, STEP_STREAMS, UNKNOWN_S, OpenStreams, StreamCut
@@ -57,11 +57,17 @@ class Held:
         await turns(5)
 
     async def aclose(self) -> None:
-        for task in self.tasks:
-            while not task.done():
+        while left := [task for task in self.tasks if not task.done()]:
+            for task in left:
                 task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((task,), timeout=0.01)
+            await asyncio.sleep(0)
+
+
+@pytest_asyncio.fixture
+async def held() -> AsyncIterator[Held]:
+    streams = Held()
+    yield streams
+    await streams.aclose()
 
 
 async def turns(count: int) -> None:
@@ -69,8 +75,8 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_streams_are_looked_at_in_steps() -> None:
-    held, looked = Held(), 0
+async def test_many_streams_are_looked_at_in_steps(held: Held) -> None:
+    looked = 0
 
     def lapsed() -> None:
         nonlocal looked
@@ -85,11 +91,10 @@ async def test_many_streams_are_looked_at_in_steps() -> None:
     assert before < looked <= before + STEP_STREAMS
     await turns(count)
     assert looked == count
-    await held.aclose()
 
 
-async def test_who_has_left_between_two_steps_is_not_looked_at() -> None:
-    held, looked = Held(), 0
+async def test_who_has_left_between_two_steps_is_not_looked_at(held: Held) -> None:
+    looked = 0
 
     def lapsed() -> None:
         nonlocal looked
@@ -105,8 +110,7 @@ async def test_who_has_left_between_two_steps_is_not_looked_at() -> None:
     assert looked <= 2 * STEP_STREAMS, "they leave while the second step is taken"
 
 
-async def test_a_task_that_swallows_its_cancellation_is_cancelled_again() -> None:
-    held = Held()
+async def test_a_task_that_swallows_its_cancellation_is_cancelled_again(held: Held) -> None:
     deaf = await held.open(lambda: GONE, deaf_to=2)
     for _ in range(3):
         assert not deaf.done()
@@ -114,23 +118,20 @@ async def test_a_task_that_swallows_its_cancellation_is_cancelled_again() -> Non
         held.clock.now += CANCEL_AGAIN_S
     assert deaf.cancelled()
     assert held.streams.cut[StreamCut.CREDENTIAL] == 1
-    await held.aclose()
 
 
-async def test_clean_up_is_given_its_time() -> None:
-    held = Held()
+async def test_clean_up_is_given_its_time(held: Held) -> None:
     slow = await held.open(lambda: GONE, deaf_to=1)
     await held.look()
     held.clock.now += CANCEL_AGAIN_S / 2
     await held.look()
     assert not slow.done()
-    await held.aclose()
 
 
 async def test_a_look_that_fails_ends_neither_the_others_nor_this_one_at_once(
-    caplog: pytest.LogCaptureFixture,
+    held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held, fails = Held(), True
+    fails = True
 
     def broken() -> None:
         if fails:
@@ -154,4 +155,3 @@ async def test_a_look_that_fails_ends_neither_the_others_nor_this_one_at_once(
     assert ill.cancelled()
     assert held.streams.cut == {StreamCut.CREDENTIAL: 1, StreamCut.UNKNOWN: 2}
     assert len([record for record in caplog.records if "could not be found out" in record.message]) == 1
-    await held.aclose()
