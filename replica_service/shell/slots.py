@@ -9,7 +9,7 @@ Owner: the engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from enum import StrEnum
 
@@ -59,11 +59,12 @@ class Slots:
         self._post = post
         self._fail = fail
 
-    def _is_of_another(self, secret: bytes, identity: str) -> bool:
-        if not self._scheduler.slots.is_of_another(secret, identity):
+    def _is_of_another(self, secret: bytes, identity: str, endpoints: Container[str] | None) -> bool:
+        if not self._scheduler.slots.is_of_another(secret, identity, endpoints):
             return False
         who = Identity(name=identity, roles=frozenset())
-        AUDIT.denied(who, current_rpc() or "none", SLOT_UNKNOWN, why="the slot is another identity's")
+        why = "the slot is another identity's, or of an endpoint that it may not call"
+        AUDIT.denied(who, current_rpc() or "none", SLOT_UNKNOWN, why=why)
         return True
 
     # -- in --------------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ class Edge:
         """Why an rpc that was let in may not go on, of which the audit log then has a line; None where it may."""
         if self.authorizer is None or (failure := self.authorizer.lapsed(admission)) is None:
             return None
-        AUDIT.denied(admission.identity, admission.rule.method, failure, why=f"its stream ends: {failure.message}")
+        who = None if admission.credential is None else admission.credential.identity
+        AUDIT.denied(who, admission.rule.method, failure, why=f"its stream ends: {failure.message}")
         return failure
 
 

@@ -52,12 +52,13 @@ async def test_who_tries_the_slot_of_another_is_in_the_audit_log(
     assert isinstance(granted, Granted)
     issuer = replace(host.engine.slots.issuer, replica_id="r-1", incarnation="i-1")
     token = format_token("r-1", "i-1", granted.slot.secret)
-    assert issuer.secret_of(token, "client/owner") == granted.slot.secret
-    failure = issuer.secret_of(token, "client/thief")
+    assert issuer.secret_of(token, "client/owner", None) == granted.slot.secret
+    failure = issuer.secret_of(token, "client/thief", None)
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.SLOT_UNKNOWN
     assert [record.getMessage() for record in caplog.records if record.name == "slotmesh.audit"] == [
-        "denied who=client/thief method=none reason=SLOT_UNKNOWN why=the slot is another identity's"
+        "denied who=client/thief method=none reason=SLOT_UNKNOWN why=the slot is another identity's, or of an endpoint "
+        "that it may not call"
     ]
     assert token not in caplog.text
 
