@@ -56,10 +56,8 @@ async def test_who_tries_the_slot_of_another_is_in_the_audit_log(
     failure = issuer.secret_of(token, "client/thief", None)
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.SLOT_UNKNOWN
-    assert [record.getMessage() for record in caplog.records if record.name == "slotmesh.audit"] == [
-        "denied who=client/thief method=none reason=SLOT_UNKNOWN why=the slot is another identity's, or of an endpoint "
-        "that it may not call"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "slotmesh.audit"]
+    assert line.startswith("denied who=client/thief method=none reason=SLOT_UNKNOWN why=the slot is another identity's")
     assert token not in caplog.text
 
 
