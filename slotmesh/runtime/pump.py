@@ -5,7 +5,8 @@ frames may hold a small one back (`slotmesh.runtime.pacer`). Writes have no task
 woken for each: a pump writes from where the work ends that has woken it (`WokenPumps`), and goes on from where the
 transport says that a write is done.
 Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
-last moment, when the transport can take it; nothing is built while the code that wakes a pump is at work.
+last moment, when the transport can take it; nothing is built while the code that wakes a pump is at work. A pump that
+has ended refers to nothing of its stream.
 Owner: the task that awaits `run()`; everything is called on the same event loop.
 """
 
@@ -56,6 +57,14 @@ class WokenPumps:
         pumps, self._later = self._later, []
         for pump in pumps:
             pump.go_on(is_woken=True)
+
+
+def _nothing() -> None:
+    """The next frame of a pump that has ended."""
+
+
+async def _nowhere(_frame: object) -> None:
+    """The transport of a pump that has ended."""
 
 
 class StreamPump(Generic[FrameT]):
@@ -120,6 +129,8 @@ class StreamPump(Generic[FrameT]):
             self._is_stopped = True
             if self._waits_for is not None:
                 self._waits_for.cancel()
+            # They refer to the stream and to the transport's call: kilobytes that would wait for the garbage collector.
+            self._next_frame, self._write = _nothing, _nowhere
 
     def go_on(self, *, is_woken: bool = False) -> None:
         """Writes for as long as the transport takes it, and then when it does again. `is_woken`: it was asleep."""

@@ -312,3 +312,24 @@ async def test_a_pump_that_is_stopped_lets_the_write_under_way_end() -> None:
     transport.gate.set()
     await running
     assert transport.frames == [[1]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["stopped", "cancelled"])
+async def test_a_pump_that_has_ended_keeps_nothing_of_its_stream(is_cancelled: bool) -> None:
+    transport = Transport()
+    transport.gate.set()
+    pump = StreamPump(transport.write, transport.next_frame)
+    running = asyncio.create_task(pump.run())
+    transport.pending.append(1)
+    pump.wake()
+    written = transport.frames
+    await wait_until(lambda: written, what="a frame is written")
+    if is_cancelled:
+        running.cancel()
+    else:
+        pump.stop()
+    await asyncio.gather(running, return_exceptions=True)
+    alive = weakref.ref(transport)
+    del transport
+    assert alive() is None, "no cycle keeps it, and no garbage collection is needed"
