@@ -16,6 +16,9 @@ COMPOSE_ARGS ?=
 SEEDS ?= 200
 SECONDS ?= 20
 FUZZ_ARGS ?=
+# Names of the attacks to make; all without.
+ATTACKS ?=
+ATTACK_ARGS ?=
 
 # The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -77,6 +80,10 @@ fuzz: $(VENV)/.dev-ready ## Give arbitrary bytes to all decoders and rpcs, SECON
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check --quiet \
 		--only-binary atheris -c constraints.txt atheris 2>/dev/null || true
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
+
+.PHONY: attacks
+attacks: $(VENV)/.dev-ready ## Attack a mesh of processes while a bystander goes on calling it (ATTACKS="tokens resets" to choose)
+	@$(BIN)/python -m tests.attacks $(ATTACKS) $(ATTACK_ARGS)
 
 # --- check ----------------------------------------------------------------------------------------------------------
 
