@@ -19,13 +19,13 @@ from tests.attacks.target import Target
 STREAMS: Final = 20_000
 CONNECTIONS: Final = 4
 BURST: Final = 100
-"""Streams of one write."""
+"""Streams of each kind in one write."""
 MAX_CONNECTIONS: Final = 2_000
 """In all, where the server closes each after a few streams."""
 
 
 async def run(target: Target, scale: float) -> str:
-    left = iter(range(scaled(STREAMS, scale, BURST) // BURST))
+    left = iter(range(scaled(STREAMS, scale, 2 * BURST) // (2 * BURST)))
     request = router_service_pb2.CallRequest(
         endpoint=ENDPOINT, options=call_pb2.CallOptions(method="echo"), payload=b"x"
     )
