@@ -26,7 +26,8 @@ from tests.fuzz.source import Source
 FRAMES: Final = 1_000_000
 UNARY_SHARE: Final = 0.1
 """Of the streams, that are rpcs with one request."""
-FRAMES_OF_A_STREAM: Final = 64
+FRAMES_OF_A_STREAM: Final = 12
+"""Most frames are refused, and end their stream: what comes after them is not read."""
 AT_ONCE: Final = 16
 POOL: Final = 20_000
 """Different frames that are made; each is changed a little before it is sent again."""
@@ -74,9 +75,9 @@ class Frames:
         opening = router_service_pb2.OpenStream(endpoint=ENDPOINT, default_options=options)
         self._opening = router_service_pb2.StreamCallsRequest(open=opening).SerializeToString()
 
-    def of_a_stream(self, most: int) -> list[bytes]:
+    def of_a_stream(self) -> list[bytes]:
         """An opening, most often a sound one, and what follows."""
-        frames = [self.changed(self.dice.choice(self._frames)) for _ in range(min(most, FRAMES_OF_A_STREAM))]
+        frames = [self.changed(self.dice.choice(self._frames)) for _ in range(FRAMES_OF_A_STREAM)]
         if self.dice.random() < 0.9:
             frames[0] = self._opening
         return frames
@@ -97,19 +98,20 @@ class Frames:
         return message_from(descriptor, source, _WORDS).SerializeToString()  # type: ignore[arg-type]  # a Descriptor
 
 
-async def sent(connection: Http2, path: str, frames: Sequence[bytes]) -> int:
-    """Returns the status of the rpc; that of cancellation where it still waited."""
-    stream = connection.open(path)
+async def sent(connection: Http2, path: str, frames: Sequence[bytes]) -> tuple[int, int]:
+    """Returns how many frames were sent, and the status of the rpc; that of cancellation where it still waited."""
+    stream, count = connection.open(path), 0
     for frame in frames:
         if not await connection.send(stream, grpc_message(frame)):
             break
+        count += 1
     await connection.send(stream, b"", end=True)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return (await connection.answered(stream)).status or 0
+            return count, (await connection.answered(stream)).status or 0
     except TimeoutError:
         connection.reset(stream)
-        return 1
+        return count, 1
     finally:
         connection.forget(stream)
 
@@ -129,9 +131,10 @@ async def run(target: Target, scale: float) -> str:
                         path, request = frames.of_an_rpc()
                         some = [request]
                     else:
-                        path, some = STREAM_CALLS, frames.of_a_stream(left)
-                    left, streams = left - len(some), streams + 1
-                    statuses[await sent(connection, path, some)] += 1
+                        path, some = STREAM_CALLS, frames.of_a_stream()
+                    number, status = await sent(connection, path, some)
+                    left, streams = left - number, streams + 1
+                    statuses[status] += 1
 
     await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
     assert statuses.keys() <= _UNIMPLEMENTED_OR_BELOW | {CUT_OFF}, statuses
