@@ -35,7 +35,9 @@ class Slot(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """Opaque and printable; works at any router and at the replica itself. Whoever holds it may use the slot."""
+    """Opaque and printable; works at any router and at the replica itself. Whoever holds it may use the slot; where
+    callers are known, only who has reserved it.
+    """
     backend: _builtins.str
     """The backend of the replica."""
     replica_id: _builtins.str

@@ -87,8 +87,9 @@ class SlotServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSlot(self, request, context):
-        """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
-        where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
+        """Gives a slot back. Idempotent: a slot that is used, over, unknown to its replica, or of a replica that has ended is no
+        error. Errors: SLOT_UNKNOWN where the token is none; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE where this
+        server is a replica, and the token is of another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,8 +29,9 @@ class SlotServiceStub:
     cannot reach it: the slot may live.
     """
     ReleaseSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.ReleaseSlotRequest, _slot_service_pb2.ReleaseSlotResponse]
-    """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
-    where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
+    """Gives a slot back. Idempotent: a slot that is used, over, unknown to its replica, or of a replica that has ended is no
+    error. Errors: SLOT_UNKNOWN where the token is none; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE where this
+    server is a replica, and the token is of another.
     """
     Dispatch: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.DispatchRequest, _slot_service_pb2.DispatchResponse]
     """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for the load of its replica.
@@ -72,8 +73,9 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.ReleaseSlotRequest,
         context: _aio.ServicerContext[_slot_service_pb2.ReleaseSlotRequest, _abc.Awaitable[_slot_service_pb2.ReleaseSlotResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.ReleaseSlotResponse]:
-        """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
-        where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
+        """Gives a slot back. Idempotent: a slot that is used, over, unknown to its replica, or of a replica that has ended is no
+        error. Errors: SLOT_UNKNOWN where the token is none; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE where this
+        server is a replica, and the token is of another.
         """
 
     @_abc_1.abstractmethod
