@@ -29,8 +29,8 @@ LOOKAHEAD_BYTES = 1024 * 1024
 Options = Sequence[tuple[str, int]]
 
 MAX_PENDING = 20_000
-"""Rpcs that have come and that the event loop has not seen; more are refused by gRPC. As many as one connection may have
-by default."""
+"""Rpcs that have come and that the event loop has not seen; more are refused by gRPC. As many as one connection may
+have by default."""
 
 _SHARED: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -69,8 +69,8 @@ def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
     return (
         *_SHARED,
         ("grpc.max_receive_message_length", limits.max_request_bytes),
-        # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours; what waits for it, as
-        # in a flood of rpcs that are reset at once, takes 17 KB each.
+        # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours; what waits for it,
+        # as in a flood of rpcs that are reset at once, takes 17 KB each.
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
         # Silent connections would be held for 120 s, in any number.
