@@ -152,7 +152,9 @@ async def test_the_largest_payload_reaches_the_replica(mesh: RouterBench) -> Non
     await call.write(announced(1, MAX_PAYLOAD_BYTES))
     await upload(call, 1, bytes(MAX_PAYLOAD_BYTES))
     assert list((await outcomes(call, 1))[0]) == [1]
-    await wait_until(lambda: sum(len(each.data) for each in chunks_at(mesh.replicas[0])) == MAX_PAYLOAD_BYTES)
+    await wait_until(
+        lambda: sum(len(each.data) for each in chunks_at(mesh.replicas[0])) == MAX_PAYLOAD_BYTES, timeout=30.0
+    )
 
 
 @pytest.mark.asyncio

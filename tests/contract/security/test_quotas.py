@@ -155,7 +155,7 @@ async def test_slots_that_are_reserved(mesh: SecuredMesh) -> None:
     assert await refusal(direct.ReserveSlot(request, metadata=by_token("alice"))) == "slots"
     held += [(await slots.ReserveSlot(request, metadata=by_token("eve"))).slot]
     echo = call_pb2.CallOptions(method="echo", content_type=BYTES)
-    into = slot_service_pb2.DispatchRequest(token=held.pop(0).token, options=echo, payload=b"x")
+    into = slot_service_pb2.DispatchRequest(token=held.pop(0).token, endpoint="mine", options=echo, payload=b"x")
     assert (await slots.Dispatch(into, metadata=by_token("alice"))).payload == b"x"
     held += [(await slots.ReserveSlot(request, metadata=by_token("alice"))).slot]
     for slot in held:
