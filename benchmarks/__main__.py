@@ -27,6 +27,7 @@ from benchmarks import (
     metrics_cost,
     overload,
     profiling,
+    protos,
     report,
     scaling,
     security_cost,
@@ -62,6 +63,7 @@ TITLES: Final = {
     "tracing": "cost of traces",
     "sessions": "cost of sessions",
     "security": "cost of TLS and tokens",
+    "protos": "rpcs of users' own protos",
     "large": "small calls beside large payloads",
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
@@ -183,6 +185,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
         "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),
+        "protos": lambda: protos.measure(rounds=3 if quick else 8, seconds=0.3 if quick else 1.0),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
         "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),
         "overload": lambda: overload.measure(

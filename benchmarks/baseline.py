@@ -1,19 +1,21 @@
 """What the mesh is compared with: a bare `grpc.aio` server in a process of its own, one unary echo a call, on uvloop.
 
-It answers the same rpc with the same messages as a router does, without anything in between.
+It answers the same rpcs with the same messages as a router does, without anything in between.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
+from benchmarks.proto_handler import bare_handler
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.announce import AnnouncePipe, announce
 from slotmesh.runtime.exits import CannotStart
@@ -49,8 +51,8 @@ def request(endpoint: str, method: str, payload: bytes) -> router_service_pb2.Ca
 
 
 @asynccontextmanager
-async def bare_server() -> AsyncIterator[str]:
-    """A running bare server's address, for as long as the block lasts.
+async def bare_server(env: Mapping[str, str] | None = None) -> AsyncIterator[str]:
+    """A running bare server's address, for as long as the block lasts. `env` adds to its environment.
 
     Raises:
         CannotStart: it ended before it served.
@@ -61,6 +63,7 @@ async def bare_server() -> AsyncIterator[str]:
             f"--parent-fd={parent.fd}",
             f"--announce-fd={announced.fd}",
             pass_fds=(*parent.pass_fds, *announced.pass_fds),
+            env={**os.environ, **(env or {})},
         )
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
@@ -78,7 +81,7 @@ async def _serve(parent_fd: int, announce_fd: int) -> None:
     with stop_signals() as stop:
         watch_parent(parent_fd, stop.set)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((_handler(),))
+        server.add_generic_rpc_handlers((_handler(), bare_handler()))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         announce(announce_fd, f"127.0.0.1:{port}")

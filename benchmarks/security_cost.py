@@ -9,8 +9,8 @@ differ by as much. A token is checked once a stream, and once a unary call.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import slotmesh
 from benchmarks import findings, workloads
 from benchmarks.findings import Finding
 from benchmarks.loads import HANDLER
-from benchmarks.processes import MeshProcess
+from benchmarks.marked import MARK, cpu_s, members
 from benchmarks.progress import show
 from benchmarks.statistics import Sample
 from benchmarks.workloads import ENDPOINT, METHOD, STREAM_IN_FLIGHT, UNARY_IN_FLIGHT
@@ -42,7 +42,6 @@ MOST_COST: Final = {"stream": 0.10, "unary": 0.25}
 PLAIN, BY_CERTIFICATE, BY_TOKEN = "plain", "tls", "token"
 _TITLES: Final = {BY_CERTIFICATE: "TLS with certificates", BY_TOKEN: "TLS with a token"}
 _WARM_UP_S: Final = 0.5
-_MARK: Final = "SLOTMESH_BENCHMARK"
 
 Load = Callable[[float], Awaitable[Sample]]
 """Runs for about that many seconds."""
@@ -57,8 +56,8 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     ratios: dict[tuple[str, str], list[float]] = {(load, way): [] for load in MOST_COST for way in _TITLES}
     with TemporaryDirectory() as directory:
         async with _ways(Path(directory)) as ways:
-            secured = _members(f"{directory}/secured")
-            members = {PLAIN: _members(f"{directory}/plain"), BY_CERTIFICATE: secured, BY_TOKEN: secured}
+            secured = members(f"{directory}/secured")
+            known = {PLAIN: members(f"{directory}/plain"), BY_CERTIFICATE: secured, BY_TOKEN: secured}
             for loads in ways.values():
                 for run in loads.values():
                     await run(_WARM_UP_S)
@@ -67,9 +66,9 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
                 for load in MOST_COST:
                     costs_s = dict.fromkeys(ways, 0.0)
                     for way in (*ways, *reversed(ways)):
-                        before = _cpu_s(members[way])
+                        before = cpu_s(known[way])
                         sample = await ways[way][load](seconds)
-                        costs_s[way] += (_cpu_s(members[way]) - before) / sample.calls
+                        costs_s[way] += (cpu_s(known[way]) - before) / sample.calls
                     for way in _TITLES:
                         ratios[load, way].append(costs_s[PLAIN] / costs_s[way])
     show("")
@@ -86,23 +85,6 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     ]
 
 
-def _cpu_s(processes: Sequence[MeshProcess]) -> float:
-    return time.process_time() + sum(each.cpu_s() for each in processes)
-
-
-def _members(mark: str) -> list[MeshProcess]:
-    """The router and the replica that have the mark in their environment. Others do little, whatever the load."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is somebody else's
-            is_marked = f"{_MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0")
-            if is_marked and {b"router_service", b"replica_service"}.intersection(
-                (path / "cmdline").read_bytes().split(b"\0")
-            ):
-                found.append(MeshProcess("member", int(path.name)))
-    return found
-
-
 @asynccontextmanager
 async def _ways(directory: Path) -> AsyncIterator[dict[str, dict[str, Load]]]:
     """The loads of each way to connect."""
@@ -110,8 +92,8 @@ async def _ways(directory: Path) -> AsyncIterator[dict[str, dict[str, Load]]]:
     initialise(CertificatePlace.of(certs, None), "bench.local", "bench", timedelta(days=1))
     token = _new_token(tokens)
     tls = slotmesh.Tls.from_dir(certs, "operator-bench")
-    plain_env = {_MARK: f"{directory}/plain"}
-    env = {"SLOTMESH_TLS_DIR": str(certs), "SLOTMESH_TOKENS": str(tokens), _MARK: f"{directory}/secured"}
+    plain_env = {MARK: f"{directory}/plain"}
+    env = {"SLOTMESH_TLS_DIR": str(certs), "SLOTMESH_TOKENS": str(tokens), MARK: f"{directory}/secured"}
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(local_mesh(HANDLER, env=plain_env))
         secured = await stack.enter_async_context(local_mesh(HANDLER, env=env))

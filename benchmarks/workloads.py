@@ -67,9 +67,9 @@ async def maps(method: slotmesh.Method[bytes], seconds: float) -> Sample:
     return Sample(len(latencies_s) * MAP_CALLS, _now() - started, latencies_s)
 
 
-async def unary(stub: RouterServiceStub, in_flight: int, seconds: float) -> Sample:
+async def unary(stub: RouterServiceStub, in_flight: int, seconds: float, *, endpoint: str = ENDPOINT) -> Sample:
     """An rpc a call: the same client code for a bare server and for a router."""
-    message = request(ENDPOINT, METHOD, PAYLOAD)
+    message = request(endpoint, METHOD, PAYLOAD)
     latencies_s = array("d")
     started = _now()
     until = started + seconds

@@ -21,6 +21,7 @@ from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.session_quota import SessionQuota
+from router_service.own_rpc_servicer import OwnRpcServicer
 from router_service.servicer import RouterServicer
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.clients.alternates import Alternates
@@ -119,6 +120,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
         server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
+        server.add_own(OwnRpcServicer(dispatcher, unary, handed))
         info = _info(settings, server)
         metrics = _metrics(settings, tls, tokens)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)

@@ -100,10 +100,12 @@ if TYPE_CHECKING:
     from slotmesh.handlers.aborting import abort
     from slotmesh.handlers.context import CallContext, context, contexts
     from slotmesh.handlers.own_mesh import mesh, mesh_sync
+    from slotmesh.handlers.rpc_context import RpcContext
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
     "CallContext": "slotmesh.handlers.context",
+    "RpcContext": "slotmesh.handlers.rpc_context",
     "DirectLanes": "slotmesh.client",
     "DirectMethod": "slotmesh.client",
     "Endpoint": "slotmesh.client",
@@ -194,6 +196,7 @@ __all__ = [
     "ResultEvicted",
     "RevisionConflict",
     "RouterLost",
+    "RpcContext",
     "RunningBatch",
     "SessionFenced",
     "Slot",

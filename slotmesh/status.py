@@ -26,6 +26,8 @@ MAX_TEXT_BYTES = 3_072
 16 KiB the transport would put an error of its own in place of ours, without `executed`."""
 MAX_FACT_BYTES = 256
 """Likewise, each value of its metadata."""
+_DETAILS = "grpc-status-details-bin"
+"""The key of rich details in trailing metadata."""
 
 _Code = grpc.StatusCode
 
@@ -106,6 +108,7 @@ def to_wire(failure: Failure) -> call_pb2.Failure:
         reason=failure.reason.value,
         executed=failure.executed.value,  # type: ignore[arg-type]  # the enums share their numbers
         metadata=failure.metadata,
+        trailers=failure.trailers,
     )
     if failure.retry_delay_s is not None:
         wire.retry_delay.CopyFrom(_duration(failure.retry_delay_s))
@@ -125,6 +128,7 @@ def from_wire(wire: call_pb2.Failure) -> Failure:
         retry_delay_s=_seconds(wire.retry_delay) if wire.HasField("retry_delay") else None,
         code=wire.code or None,
         metadata=dict(wire.metadata),
+        trailers=wire.trailers,
     )
 
 
@@ -170,6 +174,20 @@ async def abort(
     """Ends the rpc with the failure and its details; `violations` as in `to_status`."""
     await context.abort_with_status(rpc_status.to_status(to_status(failure, violations)))
     raise AssertionError("abort_with_status returned")
+
+
+async def abort_own_rpc(
+    context: grpc.aio.ServicerContext[Any, Any], failure: Failure, trailers: Sequence[tuple[str, str | bytes]]
+) -> NoReturn:
+    """Ends an rpc of a user's own proto: with the trailing metadata of its handler, and our details beside it.
+
+    Where the handler has details of its own, ours are left out: an rpc has one `grpc-status-details-bin`.
+    """
+    status: Any = rpc_status.to_status(to_status(failure))
+    has_details = any(key == _DETAILS for key, _ in trailers)
+    ours = () if has_details else tuple(status.trailing_metadata)
+    await context.abort(status.code, status.details, (*trailers, *ours))
+    raise AssertionError("abort returned")
 
 
 def from_rpc_error(error: grpc.RpcError) -> Failure:

@@ -10,7 +10,7 @@ from controller_service.convert.tables import (
 )
 from controller_service.core.partitions import NO_OWNER, PartitionOwnership
 from controller_service.core.table_deltas import AnnouncedDelta, BackendChange, EndpointChange
-from slotmesh.spec.wire import traffic_to_wire
+from slotmesh.spec.wire import services_to_wire, traffic_to_wire
 from slotmesh.v1 import membership_service_pb2
 
 
@@ -53,6 +53,10 @@ def _endpoint_change(change: EndpointChange) -> membership_service_pb2.EndpointR
         wire.traffic.SetInParent()
         if listed.traffic is not None:
             wire.traffic.traffic.CopyFrom(traffic_to_wire(listed.traffic))
+    if change.has_other_services:
+        wire.grpc_services.SetInParent()
+        if listed.grpc_services is not None:
+            wire.grpc_services.grpc_services.CopyFrom(services_to_wire(listed.grpc_services))
     if change.moved and listed.ownership is not None:
         wire.partitions.CopyFrom(_partitions(listed.ownership, change.moved))
     return wire

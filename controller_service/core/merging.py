@@ -3,8 +3,8 @@
 Purpose: the file and the operators' commands own the same fields, as the traffic of an endpoint. What the file did not
 change stays as it is, whoever has changed it; what it changed is taken over; what both have changed is a conflict.
 Invariants: pure; a resource that was never applied is taken from the file as it is; fields are merged one by one: each
-setting of a backend, and of an endpoint its weights and its shadows. An endpoint without a policy in the file keeps its
-own. With `force` the file wins, and there is no conflict.
+setting of a backend, and of an endpoint its weights, its shadows and its own services. An endpoint without a policy in
+the file keeps its own. With `force` the file wins, and there is no conflict.
 Owner: `shell.configurator`.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from controller_service.core.desired import Desired
 from controller_service.core.revisions import NO_TRAFFIC, Resource, subject_of
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
-from slotmesh.spec.shown import shown_setting, shown_shares
+from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.shown import shown_services, shown_setting, shown_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +115,14 @@ def _merged_backend(base: Resource | None, live: Backend | None, wanted: Backend
 
 
 def _merged_endpoint(base: Resource | None, live: Endpoint | None, wanted: Endpoint, choose: Choose) -> Endpoint:
-    if live is None or not isinstance(base, Endpoint) or base.traffic is None or wanted.traffic is None:
+    if live is None or not isinstance(base, Endpoint):
+        return wanted
+    subject = subject_of(wanted)
+    services = tuple(it.grpc_services or NO_SERVICES for it in (base, live, wanted))
+    wanted = replace(wanted, grpc_services=choose(subject, "grpc_services", services, shown_services))
+    if base.traffic is None or wanted.traffic is None:
         return wanted
     policies = [it.traffic or NO_TRAFFIC for it in (base, live, wanted)]
-    subject = subject_of(wanted)
     weights = choose(subject, "traffic", tuple(it.weights for it in policies), shown_shares)
     shadows = choose(subject, "shadows", tuple(it.shadows for it in policies), shown_shares)
     return replace(wanted, traffic=TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None)
@@ -129,5 +133,10 @@ def _texts(resource: Resource | None, known: Resource) -> dict[str, str]:
     if isinstance(known, Backend):
         backend = resource if isinstance(resource, Backend) else Backend(name=known.name)
         return {name: shown_setting(it, getattr(backend, it.attribute)) for name, it in SETTINGS.items()}
-    policy = (resource.traffic if isinstance(resource, Endpoint) else None) or NO_TRAFFIC
-    return {"traffic": shown_shares(policy.weights), "shadows": shown_shares(policy.shadows)}
+    endpoint = resource if isinstance(resource, Endpoint) else Endpoint(name=known.name)
+    policy = endpoint.traffic or NO_TRAFFIC
+    return {
+        "traffic": shown_shares(policy.weights),
+        "shadows": shown_shares(policy.shadows),
+        "grpc_services": shown_services(endpoint.grpc_services or NO_SERVICES),
+    }

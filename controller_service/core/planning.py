@@ -17,7 +17,7 @@ from controller_service.core.merging import FieldChange, FieldConflict, field_ch
 from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin, configuration_at, subject_of
 from controller_service.core.rollouts.record import restored
 from controller_service.core.templates import template_of
-from slotmesh.spec.model import CODE, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import CODE, NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, show
 
 
@@ -74,7 +74,8 @@ def plan_mesh(
     `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are mistakes that were
     seen before, and that the mesh does not show any more.
     """
-    mesh = replace(mesh, endpoints=tuple(_with_policy(desired, each, clear_traffic) for each in mesh.endpoints))
+    with_policy = (_with_policy(desired, each, clear_traffic) for each in mesh.endpoints)
+    mesh = replace(mesh, endpoints=tuple(_with_services(desired, each) for each in with_policy))
     backends = {backend.name: backend for backend in mesh.backends}
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
@@ -152,7 +153,8 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
         told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
         raise InvalidSpec([Mistake("revision", told)])
     backends, endpoints = configuration_at(desired.backends, desired.endpoints, history, revision)
-    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values()))
+    whole = (replace(it, grpc_services=it.grpc_services or NO_SERVICES) for it in endpoints.values())
+    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(whole))
     without_policy = [name for name, endpoint in endpoints.items() if endpoint.traffic is None]
     plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
     return replace(plan, note=f"rollback to revision {revision}", restores=revision)
@@ -218,6 +220,14 @@ def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection
     if endpoint.traffic is not None or there is None or endpoint.name in clear_traffic:
         return endpoint
     return replace(endpoint, traffic=there.traffic)
+
+
+def _with_services(desired: Desired, endpoint: Endpoint) -> Endpoint:
+    """The desired endpoint: with its present services, where the request has none, and with None where it says so."""
+    services, there = endpoint.grpc_services, desired.endpoints.get(endpoint.name)
+    if services is None:
+        return endpoint if there is None else replace(endpoint, grpc_services=there.grpc_services)
+    return replace(endpoint, grpc_services=None) if services == NO_SERVICES else endpoint
 
 
 def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[Mistake]:

@@ -112,7 +112,11 @@ def changed_fields(change: ResourceChange) -> list[str]:
         return [it.name for it in differing]
     if isinstance(before, Endpoint) and isinstance(after, Endpoint):
         old, new = (it.traffic or NO_TRAFFIC for it in (before, after))
-        parts = (("traffic", old.weights != new.weights), ("shadows", old.shadows != new.shadows))
+        parts = (
+            ("traffic", old.weights != new.weights),
+            ("shadows", old.shadows != new.shadows),
+            ("grpc_services", before.grpc_services != after.grpc_services),
+        )
         return [name for name, differs in parts if differs]
     return []
 
@@ -147,8 +151,9 @@ def _size(resource: Resource | None) -> int:
         return 0
     if isinstance(resource, Backend):
         return 500 + _json_size(resource.user_config)
-    policy = resource.traffic
-    return 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
+    policy, services = resource.traffic, resource.grpc_services
+    chars = 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
+    return chars if services is None else chars + 100 + 4 * len(services.descriptor_set) // 3
 
 
 def _json_size(value: JsonValue) -> int:

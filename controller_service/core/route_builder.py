@@ -67,11 +67,18 @@ class RouteBuilder:
         )
 
     def _endpoint(self, name: str, desired: Desired) -> ListedEndpoint:
-        traffic, ownership = desired.endpoints[name].traffic, desired.ownership.get(name)
+        endpoint, ownership = desired.endpoints[name], desired.ownership.get(name)
         before = self._endpoints.get(name)
-        if before is not None and before.ownership is ownership and before.traffic == traffic:
+        if (
+            before is not None
+            and before.ownership is ownership
+            and before.traffic == endpoint.traffic
+            and before.grpc_services == endpoint.grpc_services
+        ):
             return before
-        return ListedEndpoint(name=name, traffic=traffic, ownership=ownership)
+        return ListedEndpoint(
+            name=name, traffic=endpoint.traffic, ownership=ownership, grpc_services=endpoint.grpc_services
+        )
 
     def _backend(self, backend: Backend, desired: Desired, observed: Observed, *, launches: bool) -> _BuiltBackend:
         name = backend.name

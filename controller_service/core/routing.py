@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster
-from slotmesh.spec.model import Backend, TrafficPolicy
+from slotmesh.spec.model import Backend, GrpcServices, TrafficPolicy
 from slotmesh.spec.prospect import Prospect
 
 
@@ -50,11 +50,12 @@ class ListedBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedEndpoint:
-    """An endpoint, its policy and the owners of its partitions."""
+    """An endpoint, its policy, the owners of its partitions, and its own services."""
 
     name: str
     traffic: TrafficPolicy | None
     ownership: PartitionOwnership | None
+    grpc_services: GrpcServices | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

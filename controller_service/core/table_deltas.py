@@ -28,8 +28,9 @@ class EndpointChange:
 
     listed: ListedEndpoint
     is_whole: bool = False
-    """All of it is new, whatever the next two say."""
+    """All of it is new, whatever the next three say."""
     has_other_traffic: bool = False
+    has_other_services: bool = False
     moved: tuple[int, ...] = ()
     """Partitions with another owner or another epoch, ascending."""
 
@@ -100,9 +101,12 @@ def _endpoint_change(before: ListedEndpoint | None, after: ListedEndpoint) -> En
         if len(moved) > MOST_MOVED:
             return EndpointChange(listed=after, is_whole=True)
     has_other_traffic = before.traffic != after.traffic
-    if not moved and not has_other_traffic:
+    has_other_services = before.grpc_services != after.grpc_services
+    if not moved and not has_other_traffic and not has_other_services:
         return None
-    return EndpointChange(listed=after, has_other_traffic=has_other_traffic, moved=moved)
+    return EndpointChange(
+        listed=after, has_other_traffic=has_other_traffic, has_other_services=has_other_services, moved=moved
+    )
 
 
 def _moved(before: PartitionOwnership, after: PartitionOwnership) -> list[int]:

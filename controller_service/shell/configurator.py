@@ -34,6 +34,7 @@ from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.audit import AUDIT
+from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
@@ -118,7 +119,8 @@ class Configurator:
         """Creates an endpoint, or changes its policy: `clear_traffic` takes that away. Raises InvalidSpec."""
         mesh = Mesh(endpoints=(endpoint,))
         clear = (endpoint.name,) if clear_traffic else ()
-        return await self._commit(terms, lambda desired: self._plan(desired, mesh, clear_traffic=clear))
+        found = [*services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
+        return await self._commit(terms, lambda desired: self._plan(desired, mesh, clear_traffic=clear, found=found))
 
     async def set_traffic(
         self, name: str, traffic: TrafficPolicy, terms: ChangeTerms = ALWAYS, *, clear_shadows: bool = False

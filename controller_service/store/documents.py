@@ -16,6 +16,8 @@ from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionO
 from controller_service.core.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.store.bad_document import BadDocument
+from controller_service.store.service_documents import services_document, services_from
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.wire.partitions import PARTITIONS
@@ -36,10 +38,6 @@ _MEMBER_FIELDS: Final = tuple(each.name for each in fields(ListedIncarnation))
 _SETTING_OF: Final = {each.attribute: each for each in SETTINGS.values()}
 
 
-class BadDocument(ValueError):
-    """A document that this version cannot read; the message says where, and what is wrong."""
-
-
 # -- backends and endpoints -------------------------------------------------------------------------------------------
 
 
@@ -55,20 +53,22 @@ def backend_of(name: str, document: object) -> Backend:
 
 def endpoint_document(endpoint: Endpoint) -> Document:
     """The endpoint; the name stands outside."""
-    if endpoint.traffic is None:
-        return {}
-    return {"traffic": {"weights": dict(endpoint.traffic.weights), "shadows": dict(endpoint.traffic.shadows)}}
+    document = services_document(endpoint.grpc_services)
+    if (traffic := endpoint.traffic) is not None:
+        document["traffic"] = {"weights": dict(traffic.weights), "shadows": dict(traffic.shadows)}
+    return document
 
 
 def endpoint_of(name: str, document: object) -> Endpoint:
     """The endpoint of that name. Raises BadDocument."""
     where = f"endpoint {name}"
-    given = _object(where, document, known={"traffic"})
+    given = _object(where, document, known={"traffic", "grpc_services"})
+    services = services_from(where, given)
     if "traffic" not in given:
-        return Endpoint(name=name)
+        return Endpoint(name=name, grpc_services=services)
     traffic = _object(f"{where}: traffic", given["traffic"], known={"weights", "shadows"})
     weights, shadows = (_shares(f"{where}: {part}", traffic.get(part)) for part in ("weights", "shadows"))
-    return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows=shadows))
+    return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows=shadows), grpc_services=services)
 
 
 # -- rollouts ---------------------------------------------------------------------------------------------------------

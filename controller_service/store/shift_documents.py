@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from controller_service.core.shifting.record import Guard, GuardFigure, ShiftPhase, ShiftRecord
-from controller_service.store.documents import BadDocument, Document
+from controller_service.store.bad_document import BadDocument
+from controller_service.store.documents import Document
 
 EnumT = TypeVar("EnumT", bound=Enum)
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from controller_service.core.desired import Desired
+from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
-    BadDocument,
     backend_document,
     backend_of,
     endpoint_document,
@@ -27,6 +27,7 @@ from controller_service.store.documents import (
     roster_document,
 )
 from controller_service.store.shift_documents import shift_document
+from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
 
@@ -97,6 +98,7 @@ def _require_sound(mesh: Mesh) -> None:
     known = {backend.name for backend in mesh.backends}
     mistakes = [str(it) for it in mesh_mistakes(mesh)]
     for endpoint in mesh.endpoints:
+        mistakes += [str(it) for it in services_mistakes(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
         policy = endpoint.traffic or TrafficPolicy(weights={})
         unknown = sorted({*policy.weights, *policy.shadows} - known)
         mistakes += [f"endpoints.{endpoint.name}.traffic: there is no backend {name}" for name in unknown]

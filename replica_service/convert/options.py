@@ -13,7 +13,9 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
 from slotmesh.spec.rules import show
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.rpc_frames import RPC_TYPES
 
+_KNOWN_TYPES = frozenset({*CONTENT_TYPES, *RPC_TYPES})
 NO_OPTIONS = ReplicaCallOptions()
 
 
@@ -33,7 +35,7 @@ def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
 
 def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
-    if wire.content_type and wire.content_type not in CONTENT_TYPES:
+    if wire.content_type and wire.content_type not in _KNOWN_TYPES:
         known = ", ".join(CONTENT_TYPES)
         return bad_request("options.content_type", f"must be one of {known}, got {show(wire.content_type)!r}")
     said = stated.options_from_wire(wire, Reader.REPLICA)

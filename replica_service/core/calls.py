@@ -48,6 +48,7 @@ class RouterPeer:
         "outbox",
         "overrun",
         "parked",
+        "requests",
         "sent",
         "splits",
         "stream_id",
@@ -86,6 +87,8 @@ class RouterPeer:
         """Its runs with calls that can still be taken back, by `key`."""
         self.uploads: Any = None
         """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
+        self.requests: Any = None
+        """Requests of its calls that take several. The shell's, opaque here."""
         self.max_result_bytes = max_result_bytes
         """The stream carries no larger results."""
         self.fresh_until = fresh_until

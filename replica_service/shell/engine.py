@@ -58,7 +58,7 @@ from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.link_outboxes import connect_link
 from replica_service.shell.links.router_outbox import Outbox
-from replica_service.shell.outcomes import OutcomeReporter
+from replica_service.shell.outcomes import OutcomeReporter, answered
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
 from slotmesh.errors import Failure
@@ -314,7 +314,7 @@ class Engine:
                     self._executor_of[command.batcher.method].start(command)
                     self.counters.batch(command.count)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
-                    self._answered(run, lo, failure)
+                    answered(run, lo, hi, failure)
                     if run.record is None:
                         run.link.outbox.refused(run.first + lo, hi - lo, failure)
                         if run.lease_s:
@@ -322,7 +322,7 @@ class Engine:
                     else:
                         self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
-                    self._answered(run, lo, failure)
+                    answered(run, lo, hi, failure)
                     if run.lease_s:
                         self.slots.failed(command)
                     else:
@@ -335,14 +335,6 @@ class Engine:
                     link.outbox.slot_changed(command)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
-
-    @staticmethod
-    def _answered(run: ReplicaRun, lo: int, failure: Failure) -> None:
-        """Calls of the run from index `lo` on are answered: one that waits for its payload, or is sampled, is alone."""
-        if run.traced is not None:
-            run.traced.end(failure)
-        if (uploads := run.link.uploads) is not None:
-            uploads.forget(run.first + lo)
 
     def _batch_settings_changed(self) -> None:
         """A handler has set something: what waits may be due, or its time another."""

@@ -19,6 +19,7 @@ from replica_service.shell.handler.failures import too_large
 from replica_service.shell.sessions import Sessions
 from slotmesh.errors import Executed, Failure
 from slotmesh.runtime.pump import WokenPumps
+from slotmesh.wire.rpc_frames import RPC_REQUESTS
 
 
 class OutcomeReporter(Encoding):
@@ -53,6 +54,8 @@ class OutcomeReporter(Encoding):
         self._counters.calls += len(payloads)
         if run.traced is not None:
             run.traced.end()
+        if run.options.content_type == RPC_REQUESTS:
+            _requests_end(run, lo, len(payloads))
         if run.record is None:
             run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
         else:
@@ -69,6 +72,8 @@ class OutcomeReporter(Encoding):
         self._counters.calls += count
         if run.traced is not None:
             run.traced.end()
+        if run.options.content_type == RPC_REQUESTS:
+            _requests_end(run, lo, count)
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
         else:
@@ -80,9 +85,27 @@ class OutcomeReporter(Encoding):
         self._counters.failures[failure.reason] += count
         if run.traced is not None:
             run.traced.end(failure)
+        if run.options.content_type == RPC_REQUESTS:
+            _requests_end(run, lo, count)
         if run.record is not None:
             self._sessions.failed(run, run.record, lo, count, failure)
         elif run.options.no_reply:
             run.link.outbox.done(run.first + lo, count)
         else:
             run.link.outbox.failed(run.first + lo, count, failure)
+
+
+def answered(run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
+    """Calls from index `lo` up to `hi` never start: one that waits for its payload, or is sampled, is alone."""
+    if run.traced is not None:
+        run.traced.end(failure)
+    if (uploads := run.link.uploads) is not None:
+        uploads.forget(run.first + lo)
+    if run.options.content_type == RPC_REQUESTS:
+        _requests_end(run, lo, hi - lo)
+
+
+def _requests_end(run: ReplicaRun, lo: int, count: int) -> None:
+    """The calls from index `lo` on take no more requests."""
+    if run.link.requests is not None:
+        run.link.requests.ended(run.first + lo, count)

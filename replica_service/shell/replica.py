@@ -18,6 +18,7 @@ from replica_service.core.sessions.session_table import RESUME_TTL_S
 from replica_service.shell.counters import NOTHING_COUNTED
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
+from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.handler.block_reports import BlockReports
 from replica_service.shell.handler.context_use import asks_for_contexts
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
@@ -25,7 +26,7 @@ from replica_service.shell.handler.health import Upkeep
 from replica_service.shell.handler.hooks import Hooks
 from replica_service.shell.handler.loading import Handler, LoadHandler, construct, load_handler
 from replica_service.shell.handler.loop_watch import LoopWatch
-from replica_service.shell.handler.methods import HandlerMethod, bind_methods
+from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.handler.tracebacks import users_traceback
 from replica_service.shell.links.controller_link import MemberReport
 from slotmesh.handlers import HandlerDescription, describe

@@ -195,6 +195,11 @@ def values_of(
     return [(ids_of_results(batch), payloads_of(batch), batch.content_type) for batch in frame.batches if batch.partial]
 
 
+def taken_of(wire: call_pb2.TakeItems, most: int) -> list[tuple[int, int]]:
+    """How many requests handlers have taken, by run ids, of `most` calls: more a replica does not have."""
+    return list(islice(zip(wire.call_ids, wire.counts, strict=False), most))
+
+
 def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
     """How many values of each run have been taken."""
     return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values())

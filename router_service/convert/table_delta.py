@@ -21,9 +21,11 @@ from router_service.core.routing.table_delta import (
     BackendDelta,
     DeltaMismatch,
     EndpointDelta,
+    ServicesDelta,
     TableDelta,
     TrafficDelta,
 )
+from slotmesh.spec.wire import services_from_wire
 from slotmesh.v1 import membership_service_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -65,8 +67,13 @@ def _endpoint(
         name=wire.name,
         whole=endpoint_from_wire(wire.whole, known) if wire.HasField("whole") else None,
         traffic=traffic if wire.HasField("traffic") else None,
+        services=_services(wire.grpc_services) if wire.HasField("grpc_services") else None,
         moved=_moved(wire.partitions, known) if wire.HasField("partitions") else None,
     )
+
+
+def _services(wire: membership_service_pb2.GrpcServicesChange) -> ServicesDelta:
+    return ServicesDelta(services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None)
 
 
 def _moved(

@@ -23,6 +23,8 @@ class RouterCallOptions(StatedOptions):
     """Seconds from arrival to deadline, after which calls fail. Infinite where calls have no timeout."""
     partition: int = -1
     """Partition of the ordering key; -1 without one."""
+    takes_requests: bool = False
+    """Requests of a call come one by one, once its handler has begun: it is sent to one replica, and to no shadow."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 

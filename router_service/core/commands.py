@@ -127,6 +127,20 @@ class DeliverSlot:
 
 
 @dataclass(slots=True, eq=False)
+class DeliverTaken:
+    """Tell the caller of a call with several requests that its handler has begun, or has taken some of them."""
+
+    caller: CallerBook
+    replica: RoutedReplica
+    """Where they go."""
+    run_id: int
+    count: int
+    """How many were taken; 0: it has begun."""
+    links: int
+    """As in DeliverResults."""
+
+
+@dataclass(slots=True, eq=False)
 class NameRoster:
     """Tell the client of a session which roster is in force; it acknowledges that."""
 
@@ -173,4 +187,4 @@ class ReportLoad:
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
 """What the link to a replica does."""
 
-RouterCommand = Delivery | DeliverSlot | NameRoster | ReportLoad | OfLink
+RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad | OfLink

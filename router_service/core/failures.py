@@ -317,14 +317,7 @@ def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
 
 def located(failure: Failure, replica: SliceHolder) -> Failure:
     """A replica's own failure, with where it came from."""
-    return Failure(
-        reason=failure.reason,
-        message=failure.message,
-        executed=failure.executed,
-        retry_delay_s=failure.retry_delay_s,
-        code=failure.code,
-        metadata={**failure.metadata, **_whereabouts(replica)},
-    )
+    return replace(failure, metadata={**failure.metadata, **_whereabouts(replica)})
 
 
 def _queue_of(run: RouterRun) -> dict[str, str]:

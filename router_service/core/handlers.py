@@ -47,7 +47,7 @@ from router_service.core.slots.events import (
     SlotOperationsAnswered,
     SlotRequested,
 )
-from router_service.core.streaming.events import StreamedOutcomesLeft
+from router_service.core.streaming.events import RequestsTaken, StreamedOutcomesLeft
 from router_service.core.tapping.events import TapClosed, TapOpened
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 
@@ -79,6 +79,7 @@ def handlers_of(parts: Parts) -> Handlers:
     add(CallerLeft, parts.caller_cancels.caller_left)
     add(ResultsRequested, parts.submissions.results_requested)
     add(StreamedOutcomesLeft, parts.outcomes.streamed_left)
+    add(RequestsTaken, parts.requests.taken)
     add(RouterTimePassed, parts.timers.expire)
     # Payloads in chunks.
     add(ChunkArrived, parts.upload_arrivals.chunk_arrived)

@@ -32,6 +32,7 @@ from router_service.core.sessions.suspension import SuspendedRuns
 from router_service.core.slots.answers import SlotAnswers
 from router_service.core.slots.operations import RoutedSlotOperations
 from router_service.core.slots.submissions import SlotSubmissions
+from router_service.core.streaming.requests import RequestsAtReplicas
 from router_service.core.submissions import Submissions
 from router_service.core.tapping.taps import OpenTaps
 from router_service.core.timers import Timers
@@ -75,6 +76,7 @@ class Parts:
             out, outcomes, withdrawals, operations, uploads, submissions, availability=availability
         )
         # What else happens.
+        self.requests = RequestsAtReplicas(out)
         self.caller_cancels = CallerCancels(outcomes, withdrawals, uploads, operations)
         self.upload_arrivals = UploadArrivals(outcomes, uploads, submissions)
         self.session_connections = SessionConnections(

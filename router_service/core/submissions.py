@@ -126,7 +126,8 @@ class Submissions:
             return
         endpoint = self._topology.endpoints.get(run.endpoint)
         # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
-        is_copied = endpoint is not None and endpoint.traffic.shadows and not run.may_have_run
+        may_be_copied = not (run.may_have_run or options.takes_requests)
+        is_copied = endpoint is not None and endpoint.traffic.shadows and may_be_copied
         copies = self._intake.draw_copies(run) if is_copied else ()
         self._intake.route(run, now)
         for copy in copies:

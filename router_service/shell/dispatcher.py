@@ -21,6 +21,7 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
+    DeliverTaken,
     DeliverValues,
     Flush,
     NameRoster,
@@ -41,7 +42,7 @@ from router_service.shell.call_traces import RouterTraces
 from router_service.shell.failure_log import FailureLog
 from router_service.shell.first_table import FirstTable
 from router_service.shell.frame_counts import FrameCounts
-from router_service.shell.receivers import CallerSink, ReplicaReceiver, SessionSink, SlotSink
+from router_service.shell.receivers import CallerSink, ReplicaReceiver, RequestSource, SessionSink, SlotSink
 from router_service.shell.replicas.open_links import OpenLinks
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
@@ -162,14 +163,10 @@ class Dispatcher:
                     self._links[replica].reconcile(session)
                 case TakeValues(replica, run_id, count):
                     self._links[replica].take(run_id, count)
-                case NameRoster(caller, version):
-                    if (session_sink := self._sinks.get(caller)) is not None:
-                        cast("SessionSink", session_sink).name_roster(version)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
-                case DeliverSlot():
-                    if (slot_sink := self._sinks.get(command.caller)) is not None:
-                        cast("SlotSink", slot_sink).deliver_slot(command)
+                case NameRoster() | DeliverSlot() | DeliverTaken():
+                    self._inform(command)
                 case RetryLink(replica, delay_s):
                     self.links.retry(replica, delay_s)
                 case CloseLink(replica):
@@ -177,6 +174,19 @@ class Dispatcher:
                 case ReportLoad():
                     self.report_load()
         self._arm()
+
+    def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken) -> None:
+        """Of what only callers of one kind are told."""
+        sink = self._sinks.get(command.caller)
+        match command:
+            case _ if sink is None:
+                return
+            case NameRoster(_, version):
+                cast("SessionSink", sink).name_roster(version)
+            case DeliverSlot():
+                cast("SlotSink", sink).deliver_slot(command)
+            case DeliverTaken():
+                cast("RequestSource", sink).taken(command)
 
     # -- time ----------------------------------------------------------------------------------------------------
 

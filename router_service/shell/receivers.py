@@ -5,9 +5,10 @@ Owner: the dispatcher calls them; streams, unary calls and links are what it cal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from router_service.core.commands import CancelRun, DeliverSlot, Delivery
+from router_service.core.commands import CancelRun, DeliverSlot, DeliverTaken, Delivery
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.session import SessionConnection
 
@@ -33,6 +34,13 @@ class SlotSink(CallerSink, Protocol):
         """Takes what became of the operation, where it did not fail; must not block."""
 
 
+class RequestSource(CallerSink, Protocol):
+    """Where the requests of one call come from that takes several."""
+
+    def taken(self, delivery: DeliverTaken) -> None:
+        """The handler has begun, or has taken some of them; must not block."""
+
+
 class ReplicaReceiver(Protocol):
     """The way to one replica."""
 
@@ -53,6 +61,9 @@ class ReplicaReceiver(Protocol):
 
     def take(self, run_id: int, count: int) -> None:
         """Informs the replica that so many values of the run were taken."""
+
+    def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
+        """Sends requests of a call that takes several; None: there are no more."""
 
     async def finish(self) -> None:
         """Writes what is queued, and returns when the replica has ended the stream."""

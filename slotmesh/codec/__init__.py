@@ -8,6 +8,8 @@ from slotmesh.codec.columns import Columns, ColumnsDecoder, Flaw
 from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.codec.errors import DecodeError, EncodeError
 from slotmesh.codec.lists import EncodedList, carries_lists
+from slotmesh.codec.rpc import RpcReply, encode_reply, parser_of, serializer_of
+from slotmesh.codec.rpc_decoder import RpcDecoder
 from slotmesh.codec.signature import Signature
 from slotmesh.codec.structured import Arguments
 from slotmesh.codec.values import decode, decoder, decoder_of_each, encode, encode_each, encoder
@@ -26,6 +28,8 @@ __all__ = [
     "EncodeError",
     "EncodedList",
     "Flaw",
+    "RpcDecoder",
+    "RpcReply",
     "Signature",
     "carries_lists",
     "decode",
@@ -35,6 +39,9 @@ __all__ = [
     "encode_arguments",
     "encode_arguments_of_each",
     "encode_each",
+    "encode_reply",
     "encoder",
     "is_rows",
+    "parser_of",
+    "serializer_of",
 ]

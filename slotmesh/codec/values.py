@@ -21,7 +21,9 @@ from slotmesh.codec.hooks import to_builtins
 from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
 from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
+from slotmesh.codec.rpc import encode_reply
 from slotmesh.errors import Reason
+from slotmesh.wire.rpc_frames import RPC_TYPES
 
 _BYTES: Final = {bytes}
 
@@ -243,4 +245,5 @@ _ENCODERS: dict[str, Encode] = {
     JSON: _encode_json,
     MSGPACK: _encode_msgpack,
     PROTOBUF: _encode_message,
+    **dict.fromkeys(RPC_TYPES, encode_reply),
 }

@@ -33,10 +33,11 @@ def abort(code: str | int, message: str, metadata: Mapping[str, str] | None = No
     """
     if not isinstance(message, str):
         raise TypeError(f"message must be a str, got {message!r}")
-    raise HandlerError(message, status=_status(code), executed=Executed.YES, metadata=_checked(metadata))
+    raise HandlerError(message, status=status_named(code), executed=Executed.YES, metadata=_checked(metadata))
 
 
-def _status(code: Any) -> str:
+def status_named(code: Any) -> str:
+    """The name of a status, given by name or number. Raises TypeError, ValueError."""
     if isinstance(code, bool) or not isinstance(code, str | int):
         raise TypeError(f"code must be the name or the number of a gRPC status, got {code!r}")
     if code in {"OK", 0}:

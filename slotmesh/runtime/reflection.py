@@ -8,9 +8,9 @@ the stream lives on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
@@ -32,13 +32,26 @@ _MAX_ECHO_BYTES: Final = 64 * 1024
 _MAX_SHOWN: Final = 200
 """Characters of a name in an error message."""
 
+FoundT = TypeVar("FoundT")
 _Question = reflection_pb2.ServerReflectionRequest
 _Answer = reflection_pb2.ServerReflectionResponse
 
 
-def register(services: Iterable[str], server: Any) -> None:
-    """Adds both versions to a server, telling of `services` and of themselves."""
-    reflection = Reflection([*services, *SERVICES])
+class MoreServices(Protocol):
+    """Services that come and go."""
+
+    @property
+    def services(self) -> Sequence[str]:
+        """Full names of those that there are now."""
+
+    @property
+    def descriptors(self) -> Sequence[Descriptors]:
+        """What is told of them: what is looked for is taken from the first that has it."""
+
+
+def register(services: Iterable[str], server: Any, more: MoreServices | None = None) -> None:
+    """Adds both versions to a server, telling of `services`, of themselves, and of `more`."""
+    reflection = Reflection([*services, *SERVICES], more)
     handler = grpc.stream_stream_rpc_method_handler(
         reflection.answer_all, _Question.FromString, _Answer.SerializeToString
     )
@@ -49,9 +62,10 @@ def register(services: Iterable[str], server: Any) -> None:
 class Reflection:
     """What one server tells of its services."""
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], more: MoreServices | None = None) -> None:
         """`services` are full names; their protos have been imported."""
         self._services = sorted(services)
+        self._more = more
 
     async def answer_all(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[_Answer]:
         """The rpc."""
@@ -66,22 +80,24 @@ class Reflection:
             answer.original_request.CopyFrom(question)
         match question.WhichOneof("message_request"):
             case "list_services":
-                for name in self._services:
+                more = () if self._more is None else self._more.services
+                for name in sorted({*self._services, *more}):
                     answer.list_services_response.service.add(name=name)
             case "file_by_filename":
                 name = question.file_by_filename
-                _tell(answer, self._descriptors.of_file(name), f"file {_shown(name)}")
+                _tell(answer, self._find(lambda it: it.of_file(name)), f"file {_shown(name)}")
             case "file_containing_symbol":
                 name = question.file_containing_symbol
-                _tell(answer, self._descriptors.of_symbol(name), f"symbol {_shown(name)}")
+                _tell(answer, self._find(lambda it: it.of_symbol(name)), f"symbol {_shown(name)}")
             case "file_containing_extension":
                 extension = question.file_containing_extension
-                found = self._descriptors.of_extension(extension.containing_type, extension.extension_number)
+                asked = (extension.containing_type, extension.extension_number)
+                found = self._find(lambda it: it.of_extension(*asked))
                 what = f"extension {extension.extension_number} of {_shown(extension.containing_type)}"
                 _tell(answer, found, what)
             case "all_extension_numbers_of_type":
                 name = question.all_extension_numbers_of_type
-                numbers = self._descriptors.extension_numbers(name)
+                numbers = self._find(lambda it: it.extension_numbers(name))
                 if numbers is None:
                     _tell(answer, None, f"message {_shown(name)}")
                 else:
@@ -91,6 +107,12 @@ class Reflection:
                 answer.error_response.error_code = code_pb2.INVALID_ARGUMENT
                 answer.error_response.error_message = "a question that this server does not know, or none at all"
         return answer
+
+    def _find(self, look: Callable[[Descriptors], FoundT | None]) -> FoundT | None:
+        """What the server's own protos have, else those of services that come and go."""
+        if (found := look(self._descriptors)) is not None or self._more is None:
+            return found
+        return next((found for each in self._more.descriptors if (found := look(each)) is not None), None)
 
     @cached_property
     def _descriptors(self) -> Descriptors:

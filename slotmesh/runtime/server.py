@@ -21,6 +21,7 @@ from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
+from slotmesh.runtime.own_rpcs import OwnRpcHandlers, OwnRpcs
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.security.authorizer import Authorizer, TokenVerifier
@@ -99,6 +100,7 @@ class GrpcServer:
         self._token_port = token_port
         self._limits = limits
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
+        self._own: OwnRpcs | None = None
         self._server: grpc.aio.Server | None = None
         self._health: health.ServerHealth | None = None
         self._bound_port = 0
@@ -109,6 +111,10 @@ class GrpcServer:
         """Of rpcs that have ended."""
         self.edge = Edge(self.rpc_times, authorizer, limits)
         """Lets rpcs in."""
+
+    def add_own(self, own: OwnRpcs) -> None:
+        """Serves rpcs of users' own protos, where no other servicer has an rpc."""
+        self._own = own
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
         """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
@@ -131,7 +137,10 @@ class GrpcServer:
         state = health.ServerHealth()
         state.register(registration)
         state.add(registration.services)
-        reflection.register(registration.services, registration)
+        reflection.register(registration.services, registration, self._own)
+        if self._own is not None:
+            own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
+            server.add_generic_rpc_handlers((own,))
         self._bind(server)
         await server.start()
         self._server, self._health = server, state

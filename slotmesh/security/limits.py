@@ -10,13 +10,26 @@ from slotmesh.errors import Failure
 from slotmesh.security.audit import AUDIT
 from slotmesh.security.current import caller, current_rpc
 from slotmesh.security.identity import Role
-from slotmesh.security.refusals import refused_backend, refused_endpoint, refused_payloads, unnamed_endpoint
+from slotmesh.security.refusals import (
+    refused_backend,
+    refused_endpoint,
+    refused_payloads,
+    refused_service,
+    unnamed_endpoint,
+)
 
 
 def endpoint_refusal(endpoint: str) -> Failure | None:
     """Why the caller may not call this endpoint; None where it may."""
     who = caller()
     return None if who.endpoints is None else _noted(refused_endpoint(who, endpoint))
+
+
+def service_refusal(service: str) -> Failure:
+    """Why the caller, who may call certain endpoints only, may not call this service of a user's own proto."""
+    failure = refused_service(caller(), service)
+    AUDIT.denied(caller(), current_rpc(), failure)
+    return failure
 
 
 def slot_refusal(endpoint: str) -> Failure | None:

@@ -5,10 +5,14 @@ Invariants: a refusal names what the caller lacks, and says nothing of what exis
 
 from __future__ import annotations
 
+from typing import Final
+
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.rules import Rule
 from slotmesh.spec.rules import show
+
+_MAX_SHOWN: Final = 100
 
 
 def decide(identity: Identity | None, rule: Rule, now: float) -> Failure | None:
@@ -55,6 +59,15 @@ def unnamed_endpoint(identity: Identity) -> Failure | None:
         reason=Reason.PERMISSION_DENIED,
         message=f"{identity.name} may call some endpoints only: name the endpoint of the slot",
         metadata={"role": Role.INVOKER.value},
+    )
+
+
+def refused_service(identity: Identity, service: str) -> Failure:
+    """Why this caller may not call a service of a user's own proto, whether or not any endpoint has it."""
+    return Failure(
+        reason=Reason.PERMISSION_DENIED,
+        message=f"{identity.name} may call no endpoint with the service {service[:_MAX_SHOWN]!r}",
+        metadata={"role": Role.INVOKER.value, "service": service[:_MAX_SHOWN]},
     )
 
 

@@ -25,6 +25,7 @@ from slotmesh.config.safe_yaml import BoundedLoader, read_with
 from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
+from slotmesh.spec.services_document import ServicesDocument, read_services_document
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
@@ -101,19 +102,30 @@ def _value(setting: Setting, said: Any) -> Any:
 class _EndpointDocument(_Strict):
     traffic: dict[str, float] | None = None
     shadows: dict[str, float] = {}
+    grpc_services: ServicesDocument | None = None
 
 
-def _endpoint(name: str, document: _EndpointDocument) -> Endpoint:
-    if document.traffic is None and not document.shadows:
-        return Endpoint(name=name)
-    return Endpoint(name=name, traffic=TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows))
+def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list[Mistake]) -> Endpoint:
+    services = None
+    if document.grpc_services is not None:
+        try:
+            services = read_services_document(document.grpc_services, base)
+        except ValueError as error:
+            mistakes.append(Mistake(f"endpoints.{show(name)}.grpc_services", str(error)))
+    traffic = None
+    if document.traffic is not None or document.shadows:
+        traffic = TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows)
+    return Endpoint(name=name, traffic=traffic, grpc_services=services)
 
 
 Names = Mapping[str, Any]
 """The keys that a map of the document may have, with those of the maps below."""
 _SECTIONS: Final[Names] = {
     "backends": {name: each.settings for name, each in SETTINGS.items()},
-    "endpoints": {name: {} for name in _EndpointDocument.model_fields},
+    "endpoints": {
+        **{name: {} for name in _EndpointDocument.model_fields},
+        "grpc_services": {name: {} for name in ServicesDocument.model_fields},
+    },
 }
 
 DocumentT = TypeVar("DocumentT", bound=BaseModel)
@@ -128,11 +140,11 @@ def load_mesh(path: Path) -> Mesh:
         raise InvalidSpec([Mistake(str(path), f"cannot be read: {error.strerror or error}")]) from error
     if len(text) > MAX_SPEC_BYTES:
         raise InvalidSpec([Mistake(str(path), f"is larger than {MAX_SPEC_BYTES:,} bytes")])
-    return parse_mesh(text)
+    return parse_mesh(text, path.parent)
 
 
-def parse_mesh(text: str | bytes) -> Mesh:
-    """Reads YAML. Raises InvalidSpec with every mistake."""
+def parse_mesh(text: str | bytes, base: Path = Path()) -> Mesh:
+    """Reads YAML; files that it names are looked for from `base` on. Raises InvalidSpec with every mistake."""
     content = _yaml(text)
     mistakes: list[Mistake] = []
     sections = _map("", {} if content is None else content, mistakes)
@@ -144,7 +156,7 @@ def parse_mesh(text: str | bytes) -> Mesh:
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
     mesh = Mesh(
         backends=tuple(_backend(name, document) for name, document in backends.items()),
-        endpoints=tuple(_endpoint(name, document) for name, document in endpoints.items()),
+        endpoints=tuple(_endpoint(name, document, base, mistakes) for name, document in endpoints.items()),
     )
     told = {mistake.path for mistake in mistakes}
     mistakes += [mistake for mistake in mesh_mistakes(mesh) if mistake.path not in told]

@@ -126,12 +126,31 @@ class TrafficPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcServices:
+    """Services of the user's own protos, which an endpoint's handler implements."""
+
+    names: tuple[str, ...] = ()
+    """Full names, sorted; empty: none."""
+    descriptor_set: bytes = field(default=b"", repr=False)
+    """A FileDescriptorSet with the files that declare them, and all that these import. Opaque here."""
+
+
+NO_SERVICES: Final = GrpcServices()
+MAX_SERVICES: Final = 64
+MAX_DESCRIPTOR_BYTES: Final = 256 * 1024
+"""Of the descriptors of one endpoint: they are part of routing tables and of the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A public name that clients call."""
 
     name: str
     traffic: TrafficPolicy | None = None
     """None: calls queue until a policy comes."""
+    grpc_services: GrpcServices | None = None
+    """Rpcs of the user's own that it answers. None: none; in what is applied, as they are there, and `NO_SERVICES`
+    that there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

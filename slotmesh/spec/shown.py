@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from slotmesh.spec.model import GrpcServices
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import format_duration, format_size
 
 UNSET = "unset"
+_DIGEST_CHARS = 12
 
 
 def shown_setting(setting: Setting, value: Any) -> str:
@@ -39,3 +42,11 @@ def shown_shares(shares: Mapping[str, float]) -> str:
     if not shares:
         return UNSET
     return "{" + ", ".join(f"{name}: {share:.6g}" for name, share in sorted(shares.items())) + "}"
+
+
+def shown_services(services: GrpcServices) -> str:
+    """An endpoint's own services, with a digest of their descriptors: another version of a file looks another way."""
+    if not services.names:
+        return UNSET
+    digest = hashlib.sha256(services.descriptor_set).hexdigest()[:_DIGEST_CHARS]
+    return f"[{', '.join(services.names)}] ({digest})"

@@ -13,7 +13,8 @@ from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.descriptor_sets import services_mistakes
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import MAX_DURATION_S
@@ -33,8 +34,14 @@ def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS
 
 def endpoint_to_wire(endpoint: Endpoint) -> mesh_pb2.Endpoint:
     return mesh_pb2.Endpoint(
-        name=endpoint.name, traffic=None if endpoint.traffic is None else traffic_to_wire(endpoint.traffic)
+        name=endpoint.name,
+        traffic=None if endpoint.traffic is None else traffic_to_wire(endpoint.traffic),
+        grpc_services=None if endpoint.grpc_services is None else services_to_wire(endpoint.grpc_services),
     )
+
+
+def services_to_wire(services: GrpcServices) -> mesh_pb2.GrpcServices:
+    return mesh_pb2.GrpcServices(services=services.names, descriptor_set=services.descriptor_set)
 
 
 def traffic_to_wire(traffic: TrafficPolicy) -> mesh_pb2.TrafficPolicy:
@@ -60,6 +67,8 @@ def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[Mistake]]:
         backends=tuple(_backend(backend, mistakes) for backend in wire.backends),
         endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in wire.endpoints),
     )
+    for endpoint in mesh.endpoints:
+        mistakes += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
     return mesh, mistakes
 
 
@@ -71,7 +80,15 @@ def backend_from_wire(wire: mesh_pb2.Backend) -> tuple[Backend, list[Mistake]]:
 
 def endpoint_from_wire(wire: mesh_pb2.Endpoint) -> Endpoint:
     """The endpoint that a peer sent. The rules are still to be asked."""
-    return Endpoint(name=wire.name, traffic=traffic_from_wire(wire.traffic) if wire.HasField("traffic") else None)
+    return Endpoint(
+        name=wire.name,
+        traffic=traffic_from_wire(wire.traffic) if wire.HasField("traffic") else None,
+        grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
+    )
+
+
+def services_from_wire(wire: mesh_pb2.GrpcServices) -> GrpcServices:
+    return GrpcServices(names=tuple(wire.services), descriptor_set=wire.descriptor_set)
 
 
 def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:

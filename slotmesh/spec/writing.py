@@ -5,6 +5,7 @@ Invariant: what is read from it is the same mesh, durations to the microsecond.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -31,11 +32,15 @@ def backend_settings(backend: Backend) -> dict[str, Any]:
 
 
 def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Its policy, as far as it has one."""
-    if endpoint.traffic is None:
-        return {}
-    parts = (("traffic", endpoint.traffic.weights), ("shadows", endpoint.traffic.shadows))
-    return {name: dict(sorted(shares.items())) for name, shares in parts if shares}
+    """Its policy and its own services, as far as it has them."""
+    settings: dict[str, Any] = {}
+    if (traffic := endpoint.traffic) is not None:
+        parts = (("traffic", traffic.weights), ("shadows", traffic.shadows))
+        settings |= {name: dict(sorted(shares.items())) for name, shares in parts if shares}
+    if (services := endpoint.grpc_services) is not None and services.names:
+        descriptors = base64.b64encode(services.descriptor_set).decode()
+        settings["grpc_services"] = {"services": list(services.names), "descriptor_set_base64": descriptors}
+    return settings
 
 
 def _settings(model: object, settings: Mapping[str, Setting]) -> dict[str, Any]:

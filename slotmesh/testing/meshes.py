@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, Final
 
 from controller_service.app import Controller, mint_replica_id, open_controller
@@ -20,12 +21,16 @@ from router_service.config import RouterSettings
 from slotmesh.client.mesh import Mesh
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.spec import model
+from slotmesh.spec.descriptor_sets import services_of_files
 from slotmesh.testing.backends import Backend, Handler, as_backend
 from slotmesh.testing.batch_settings import kept as batch_settings_kept
 from slotmesh.testing.launcher import HandlerNames, InProcessLauncher, instance_of
 
 Traffic = Mapping[str, Mapping[str, float] | model.TrafficPolicy]
 """Endpoint -> weights of its backends, or a whole policy."""
+
+GeneratedModules = Mapping[str, Sequence[ModuleType]]
+"""Endpoint -> generated modules, as `[greeter_pb2]`; an empty list takes its services away."""
 
 START_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -71,9 +76,12 @@ class RunningMesh(Mesh):
         backends: Mapping[str, Handler | Backend] | None = None,
         traffic: Traffic | None = None,
         *,
+        grpc_services: GeneratedModules | None = None,
         timeout: float = START_TIMEOUT_S,
     ) -> None:
         """Changes the mesh as `slotmesh apply` does: what is not named stays. Returns when it is ready again.
+
+        `grpc_services`: endpoint -> generated modules of the user's own protos, whose services it answers.
 
         Raises:
             InvalidSpec: with every mistake.
@@ -82,12 +90,18 @@ class RunningMesh(Mesh):
             Exception: what the constructor of a handler raises.
         """
         given = {name: as_backend(backend) for name, backend in (backends or {}).items()}
+        policies, services = traffic or {}, grpc_services or {}
         spec = model.Mesh(
             backends=tuple(
                 replace(each.to_spec(name), handler=self._names.name_of(each)) for name, each in given.items()
             ),
             endpoints=tuple(
-                model.Endpoint(name=name, traffic=_policy(policy)) for name, policy in (traffic or {}).items()
+                model.Endpoint(
+                    name=name,
+                    traffic=_policy(policies[name]) if name in policies else None,
+                    grpc_services=_services(services[name]) if name in services else None,
+                )
+                for name in dict.fromkeys([*policies, *services])
             ),
         )
         await self._controller.configurator.apply_mesh(spec, prune=False)
@@ -173,6 +187,7 @@ async def mesh(
     backends: Mapping[str, Handler | Backend],
     *,
     traffic: Traffic | None = None,
+    grpc_services: GeneratedModules | None = None,
     routers: int = 1,
     start_timeout: float = START_TIMEOUT_S,
 ) -> AsyncIterator[RunningMesh]:
@@ -184,6 +199,8 @@ async def mesh(
         backends: classes or functions by the names of their backends, local ones too; or `Backend`s with them, for
             settings.
         traffic: endpoint -> weights of its backends. Where it is not given each backend has an endpoint of its name.
+        grpc_services: endpoint -> generated modules of the user's own protos, as `[greeter_pb2]`, whose services it
+            answers.
         routers: how many routers there are.
         start_timeout: seconds in which the mesh must be ready.
 
@@ -214,7 +231,7 @@ async def mesh(
             await running._begin(members)
             if traffic is None:
                 traffic = {name: {name: 1.0} for name in backends}
-            await running.apply(backends, traffic, timeout=start_timeout)
+            await running.apply(backends, traffic, grpc_services=grpc_services, timeout=start_timeout)
             async with running:
                 yield running
 
@@ -257,3 +274,7 @@ class _Router:
 
 def _policy(policy: Mapping[str, float] | model.TrafficPolicy) -> model.TrafficPolicy:
     return policy if isinstance(policy, model.TrafficPolicy) else model.TrafficPolicy(weights=dict(policy))
+
+
+def _services(modules: Sequence[ModuleType]) -> model.GrpcServices:
+    return services_of_files([module.DESCRIPTOR for module in modules]) if modules else model.NO_SERVICES

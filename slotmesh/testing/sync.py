@@ -22,6 +22,7 @@ from slotmesh.testing.meshes import (
     CLOSE_GRACE_S,
     CONNECT_TIMEOUT_S,
     START_TIMEOUT_S,
+    GeneratedModules,
     RunningMesh,
     Traffic,
     mesh,
@@ -68,10 +69,11 @@ class SyncRunningMesh(SyncMesh):
         backends: Mapping[str, Handler | Backend] | None = None,
         traffic: Traffic | None = None,
         *,
+        grpc_services: GeneratedModules | None = None,
         timeout: float = START_TIMEOUT_S,
     ) -> None:
         """Changes the mesh, and returns when it is ready again."""
-        self._do(self._running.apply(backends, traffic, timeout=timeout))
+        self._do(self._running.apply(backends, traffic, grpc_services=grpc_services, timeout=timeout))
 
     def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
         """Returns when the mesh is ready."""
@@ -98,6 +100,7 @@ def sync_mesh(
     backends: Mapping[str, Handler | Backend],
     *,
     traffic: Traffic | None = None,
+    grpc_services: GeneratedModules | None = None,
     routers: int = 1,
     start_timeout: float = START_TIMEOUT_S,
 ) -> Iterator[SyncRunningMesh]:
@@ -108,7 +111,9 @@ def sync_mesh(
     begun: Future[tuple[RunningMesh, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
 
     async def live() -> None:
-        async with mesh(backends, traffic=traffic, routers=routers, start_timeout=start_timeout) as running:
+        async with mesh(
+            backends, traffic=traffic, grpc_services=grpc_services, routers=routers, start_timeout=start_timeout
+        ) as running:
             over = asyncio.Event()
             loop = asyncio.get_running_loop()
             begun.set_result((running, loop, lambda: loop.call_soon_threadsafe(over.set)))

@@ -101,6 +101,9 @@ class CallOptions(_message.Message):
     content_type: _builtins.str
     """How payloads are encoded: `application/octet-stream`, `application/json`, `application/msgpack` or
     `application/x-protobuf`. Empty means `application/octet-stream`. The result has the same content type.
+    Only from routers to replicas, for rpcs of the user's own protos (`method` is `package.Service/Method`):
+    `application/grpc+proto`, where the payload is the one request, and `application/grpc+proto;requests`, where it is empty
+    and requests come by RequestItems. Results, and values, are then messages and trailers as gRPC-Web frames them.
     """
     shard_key: _builtins.str
     """Calls with the same shard key go to the same backend, by weight. Ignored where `ordering_key` is set. Empty
@@ -209,6 +212,7 @@ class Failure(_message.Message):
     EXECUTED_FIELD_NUMBER: _builtins.int
     RETRY_DELAY_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TRAILERS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The gRPC status code, by number. Never OK."""
     message: _builtins.str
@@ -217,6 +221,10 @@ class Failure(_message.Message):
     """The stable name of the condition, as `QUEUE_FULL`. Programs decide by this field."""
     executed: Global___Executed.ValueType
     """Whether the call was executed."""
+    trailers: _builtins.bytes
+    """Only from replicas to routers, of rpcs of the user's own protos: the trailing metadata that the handler has set, as
+    gRPC-Web writes it (`key: value` and CR LF for each; keys that end with `-bin` have base64). At most 4 KiB.
+    """
     @_builtins.property
     def retry_delay(self) -> _duration_pb2.Duration:
         """When a retry may succeed. Unset where a retry is pointless or its time is not known."""
@@ -234,10 +242,11 @@ class Failure(_message.Message):
         executed: Global___Executed.ValueType = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        trailers: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "executed", b"executed", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_delay", b"retry_delay"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "executed", b"executed", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_delay", b"retry_delay", "trailers", b"trailers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

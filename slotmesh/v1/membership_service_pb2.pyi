@@ -1008,6 +1008,7 @@ class EndpointRouteDelta(_message.Message):
     WHOLE_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
     @_builtins.property
@@ -1022,6 +1023,10 @@ class EndpointRouteDelta(_message.Message):
     def partitions(self) -> Global___PartitionChanges:
         """Partitions with another owner or another epoch. Unset: none."""
 
+    @_builtins.property
+    def grpc_services(self) -> Global___GrpcServicesChange:
+        """Its own services. Unset: as they were."""
+
     def __init__(
         self,
         *,
@@ -1029,14 +1034,39 @@ class EndpointRouteDelta(_message.Message):
         whole: Global___EndpointRoute | None = ...,
         traffic: Global___TrafficChange | None = ...,
         partitions: Global___PartitionChanges | None = ...,
+        grpc_services: Global___GrpcServicesChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "partitions", b"partitions", "traffic", b"traffic", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndpointRouteDelta: _TypeAlias = EndpointRouteDelta  # noqa: Y015
+
+@_typing.final
+class GrpcServicesChange(_message.Message):
+    """The services of the user's own protos of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRPC_SERVICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def grpc_services(self) -> _mesh_pb2.GrpcServices:
+        """Unset: there are none any more."""
+
+    def __init__(
+        self,
+        *,
+        grpc_services: _mesh_pb2.GrpcServices | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrpcServicesChange: _TypeAlias = GrpcServicesChange  # noqa: Y015
 
 @_typing.final
 class TrafficChange(_message.Message):
@@ -1152,6 +1182,7 @@ class EndpointRoute(_message.Message):
     PARTITION_OWNERS_FIELD_NUMBER: _builtins.int
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
     BASE_EPOCH_FIELD_NUMBER: _builtins.int
+    GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
     base_epoch: _builtins.int
@@ -1174,6 +1205,10 @@ class EndpointRoute(_message.Message):
         `partition_owners`.
         """
 
+    @_builtins.property
+    def grpc_services(self) -> _mesh_pb2.GrpcServices:
+        """Services of the user's own protos. Unset: none. Routers of older versions answer none of them."""
+
     def __init__(
         self,
         *,
@@ -1183,10 +1218,11 @@ class EndpointRoute(_message.Message):
         partition_owners: _abc.Iterable[_builtins.int] | None = ...,
         owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
         base_epoch: _builtins.int = ...,
+        grpc_services: _mesh_pb2.GrpcServices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

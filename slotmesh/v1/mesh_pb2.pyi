@@ -421,25 +421,63 @@ class Endpoint(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh; rules as for a backend's name."""
     @_builtins.property
     def traffic(self) -> Global___TrafficPolicy:
         """Which backends serve it. Unset: calls queue until a policy comes."""
 
+    @_builtins.property
+    def grpc_services(self) -> Global___GrpcServices:
+        """Services of the user's own protos: routers answer their rpcs with this endpoint's handler. In requests unset means as
+        they are, and one that is set and empty that there are none.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         traffic: Global___TrafficPolicy | None = ...,
+        grpc_services: Global___GrpcServices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
+class GrpcServices(_message.Message):
+    """Services of the user's own protos, which the handler of an endpoint implements: it has a method for each rpc, named as it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVICES_FIELD_NUMBER: _builtins.int
+    DESCRIPTOR_SET_FIELD_NUMBER: _builtins.int
+    descriptor_set: _builtins.bytes
+    """A google.protobuf.FileDescriptorSet with the files that declare them and all that these import, at most 256 KiB. Routers
+    read it to tell kinds of rpcs apart, and for reflection; they read no message.
+    """
+    @_builtins.property
+    def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Full names, as `shop.v1.Orders`, in the order of the alphabet; at most 64. Not those of `slotmesh` and of `grpc`."""
+
+    def __init__(
+        self,
+        *,
+        services: _abc.Iterable[_builtins.str] | None = ...,
+        descriptor_set: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor_set", b"descriptor_set", "services", b"services"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrpcServices: _TypeAlias = GrpcServices  # noqa: Y015
 
 @_typing.final
 class TrafficPolicy(_message.Message):

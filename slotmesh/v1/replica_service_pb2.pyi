@@ -36,6 +36,7 @@ class ExecuteRequest(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     TAKE_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenExecute:
         """Opens the stream; the first frame."""
@@ -72,6 +73,10 @@ class ExecuteRequest(_message.Message):
     def take(self) -> _call_pb2.TakeItems:
         """Lets handlers that yield go on."""
 
+    @_builtins.property
+    def requests(self) -> Global___RequestItems:
+        """Requests of rpcs that take several. Only to a replica that named the feature `request_items`."""
+
     def __init__(
         self,
         *,
@@ -84,16 +89,80 @@ class ExecuteRequest(_message.Message):
         chunk: _call_pb2.Chunk | None = ...,
         ack: Global___AckRuns | None = ...,
         take: _call_pb2.TakeItems | None = ...,
+        requests: Global___RequestItems | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "requests", b"requests", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "requests", b"requests", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk", "ack", "take"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk", "ack", "take", "requests"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
+
+@_typing.final
+class RequestItems(_message.Message):
+    """Requests of rpcs whose content type is `application/grpc+proto;requests`, each as it came. For each such call the replica
+    first says by TakeItems that it has begun, with a count of 0, and then how many its handler has taken: none is sent
+    before, and none while 64 of them, or 256 KiB, have not been taken. One always may be.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestBatch]:
+        """Of a call each."""
+
+    def __init__(
+        self,
+        *,
+        batches: _abc.Iterable[Global___RequestBatch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestItems: _TypeAlias = RequestItems  # noqa: Y015
+
+@_typing.final
+class RequestBatch(_message.Message):
+    """Requests of one call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    PAYLOADS_FIELD_NUMBER: _builtins.int
+    IS_CUT_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.int
+    """The call. An unknown one is ignored: it has ended."""
+    is_cut: _builtins.bool
+    """The last of `payloads` is a part of its message: the first one of the call's next batch goes on with it."""
+    is_last: _builtins.bool
+    """The client has half-closed: there are no more."""
+    @_builtins.property
+    def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Messages, in order; together at most 256 KiB."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.int = ...,
+        payloads: _abc.Iterable[_builtins.bytes] | None = ...,
+        is_cut: _builtins.bool = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_cut", b"is_cut", "is_last", b"is_last", "payloads", b"payloads", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RequestBatch: _TypeAlias = RequestBatch  # noqa: Y015
 
 @_typing.final
 class OpenExecute(_message.Message):
@@ -119,7 +188,7 @@ class OpenExecute(_message.Message):
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the router knows: `heartbeats`, `chunks`, `service_times`,
-        `id_ranges`, `blocks`.
+        `id_ranges`, `blocks`, `request_items`.
         """
 
     def __init__(
@@ -730,6 +799,7 @@ class ExecuteResponse(_message.Message):
     GO_AWAY_FIELD_NUMBER: _builtins.int
     SERVICE_TIMES_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -777,8 +847,14 @@ class ExecuteResponse(_message.Message):
         """Where lanes have stopped. Only to a CancelRuns that asks for it."""
 
     @_builtins.property
+    def take(self) -> _call_pb2.TakeItems:
+        """How many requests handlers have taken, since the last such frame: the router may send more. Only for calls whose
+        requests come by RequestItems.
+        """
+
+    @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With the first frame: names of optional behaviours that the replica knows: `blocks`."""
+        """With the first frame: names of optional behaviours that the replica knows: `blocks`, `request_items`."""
 
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -797,14 +873,15 @@ class ExecuteResponse(_message.Message):
         go_away: _call_pb2.GoAway | None = ...,
         service_times: Global___ServiceTimes | None = ...,
         stopped: Global___LanesStopped | None = ...,
+        take: _call_pb2.TakeItems | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -37,6 +37,9 @@ EXECUTORS: Final = "executors"
 HEARTBEATS: Final = "heartbeats"
 """A router echoes heartbeats: its runs start only while it does."""
 
+REQUEST_ITEMS: Final = "request_items"
+"""A replica takes requests of one call one by one, and says how many its handler has taken."""
+
 SERVICE_TIMES: Final = "service_times"
 """A router chooses by service times how many calls travel together."""
 
@@ -84,11 +87,11 @@ OF_ROUTERS_TO_CLIENTS: Final = (
 OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 """What a client and a replica name to each other where they speak without a router."""
 
-OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS)
+OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
 """What a router names to its replicas."""
 
 OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS,)
 """What a router names to its controller."""
 
-OF_REPLICAS: Final = (BLOCKS,)
+OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS)
 """What a replica names to its routers."""

@@ -18,6 +18,7 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
+    DeliverTaken,
     DeliverValues,
     Flush,
     NameRoster,
@@ -232,7 +233,7 @@ class RouterModel:
                 case DeliverDone(ids=ids):
                     assert self.streaming.issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | DeliverSlot() | RetryLink():
+                case AskReconcile() | DeliverSlot() | DeliverTaken() | RetryLink():
                     raise AssertionError("nobody has a session, wants a slot, or says that a link failed")
         if not self.lazy:
             self.cut_all()

@@ -28,10 +28,11 @@ from controller_service.shell.table_feed import TableFeed
 from router_service import convert
 from router_service.core.routing.table import RoutingTable
 from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
-from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
+from tests.support.state_changes import SERVICES
 
 BACKENDS = ("v1", "v2", "v3")
 ENDPOINTS = ("e", "f")
@@ -105,7 +106,13 @@ class World(RuleBasedStateMachine):
     )
     def divide(self, name: str, weights: dict[str, float] | None, shadows: dict[str, float]) -> None:
         traffic = None if weights is None else TrafficPolicy(weights=weights, shadows=shadows)
-        self.change(ChangeSet(put_endpoints=(Endpoint(name=name, traffic=traffic),)))
+        before = self.desired.endpoints.get(name, Endpoint(name=name))
+        self.change(ChangeSet(put_endpoints=(replace(before, traffic=traffic),)))
+
+    @rule(name=st.sampled_from(ENDPOINTS), services=st.sampled_from((None, *SERVICES)))
+    def serve(self, name: str, services: GrpcServices | None) -> None:
+        if (before := self.desired.endpoints.get(name)) is not None:
+            self.change(ChangeSet(put_endpoints=(replace(before, grpc_services=services),)))
 
     @rule(name=st.sampled_from(ENDPOINTS))
     def delete_endpoint(self, name: str) -> None:

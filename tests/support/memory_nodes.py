@@ -14,7 +14,7 @@ from replica_service.core.calls import RouterPeer, StartTurn
 from replica_service.core.commands import StartCalls
 from replica_service.core.events import PartitionsRevoked, StampEchoed
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler.methods import bind_methods
+from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.links.router_outbox import Outbox
 from router_service import convert as router_convert
 from router_service.core.commands import (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from google.protobuf import descriptor_pb2
+
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.revisions import ChangeOrigin
@@ -14,7 +16,9 @@ from controller_service.core.roster import (
     IncarnationRoster,
     ListedIncarnation,
 )
-from slotmesh.spec.model import Backend, BalancerName, Endpoint, JsonValue, TrafficPolicy
+from examples.own_proto import greeter_pb2
+from slotmesh.spec.descriptor_sets import Files, read_services
+from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
 
 NAMES = ("v1", "v2", "V-3", "x_y", "e.1")
@@ -59,11 +63,24 @@ def random_backend(random: Random, name: str) -> Backend:
     )
 
 
+def _greeter(package: str) -> GrpcServices:
+    file = descriptor_pb2.FileDescriptorProto()
+    greeter_pb2.DESCRIPTOR.CopyToProto(file)
+    renamed = file.SerializeToString().replace(b"examples.greeter.v1", package.encode())
+    return read_services(Files(file=[descriptor_pb2.FileDescriptorProto.FromString(renamed)]).SerializeToString())
+
+
+SERVICES = tuple(map(_greeter, ("examples.greeter.v1", "examples.greeter.v2")))
+"""Services of users' own protos, two versions of them."""
+
+
 def random_endpoint(random: Random, name: str, backends: list[str]) -> Endpoint:
+    services = random.choice((None, *SERVICES))
     if not backends or random.random() < 0.2:
-        return Endpoint(name=name)
+        return Endpoint(name=name, grpc_services=services)
     weights = {each: 1.0 / len(backends) for each in backends}
-    return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows={backends[0]: random.random()}))
+    policy = TrafficPolicy(weights=weights, shadows={backends[0]: random.random()})
+    return Endpoint(name=name, traffic=policy, grpc_services=services)
 
 
 def random_ownership(random: Random, endpoint: str) -> PartitionOwnership:

@@ -16,7 +16,7 @@ from controller_service.core.planning import Plan
 from controller_service.core.shifting.following import ShiftMove, ended
 from controller_service.core.shifting.record import SAME, Guard, GuardFigure, ShiftPhase, ShiftRecord
 from slotmesh.histogram import CALL_TIMES
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
 
 NO_PLAN: Final = Plan(change=ChangeSet())
@@ -95,7 +95,7 @@ def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
     policy = endpoint.traffic or TrafficPolicy(weights={})
     if move.weights is None or dict(move.weights) == dict(policy.weights):
         return Plan(change=change)
-    changed = Endpoint(name=endpoint.name, traffic=TrafficPolicy(weights=move.weights, shadows=policy.shadows))
+    changed = replace(endpoint, traffic=TrafficPolicy(weights=move.weights, shadows=policy.shadows))
     return Plan(
         change=replace(change, put_endpoints=(changed,)),
         updated=(f"endpoint/{endpoint.name}",),

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from controller_service.store.documents import BadDocument
+from controller_service.store.bad_document import BadDocument
 from controller_service.store.sqlite.refusals import StateRefused
 from controller_service.store.sqlite.state_file import create_file, read_file
 from controller_service.store.state_document import export_state, import_state

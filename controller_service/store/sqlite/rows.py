@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from controller_service.core.desired import Desired
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
+from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
-    BadDocument,
     backend_document,
     backend_of,
     endpoint_document,

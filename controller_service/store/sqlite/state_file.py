@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.store.documents import BadDocument
+from controller_service.store.bad_document import BadDocument
 from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
 from controller_service.store.sqlite.connecting import (
     connect,

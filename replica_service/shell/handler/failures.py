@@ -14,6 +14,7 @@ from collections.abc import Callable
 from replica_service.shell.handler.methods import BadCall
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
 from slotmesh.handlers import CALL
+from slotmesh.handlers.rpc_context import TRAILERS
 from slotmesh.ids import new_id
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
@@ -62,6 +63,7 @@ class HandlerErrors:
             executed=Executed.YES,
             code=code,
             metadata=metadata,
+            trailers=_trailers_of(error),
         )
 
     def _log(self, error: BaseException, method: str) -> str:
@@ -120,6 +122,12 @@ def wrong_length(method: str, count: int, got: str) -> Failure:
         executed=Executed.YES,
         metadata={"method": method, "calls": str(count)},
     )
+
+
+def _trailers_of(error: BaseException) -> bytes:
+    """What a method of an rpc had set as trailing metadata when it raised."""
+    trailers = error.__dict__.get(TRAILERS)
+    return trailers if isinstance(trailers, bytes) else b""
 
 
 def _text_of(error: BaseException) -> str:

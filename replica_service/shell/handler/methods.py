@@ -12,10 +12,8 @@ from typing import Any
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
 from slotmesh.errors import Failure
 from slotmesh.handlers import (
-    CALL,
     BatchControl,
     BatchSettings,
-    HandlerDescription,
     MethodKind,
     batch_control,
     whole_batches,
@@ -48,7 +46,7 @@ class HandlerMethod:
         self.batch = batch
         self.control = None if batch is None else _control_of(function, batch)
         """The settings of a batch method, as they are in force."""
-        self._decoder = ArgumentsDecoder.for_handler(function, batched=batch is not None)
+        self._decoder = self._make_decoder(function, batch)
         self._takes_bytes = _takes_bytes(self._decoder)
         self.columns = ColumnsDecoder(self._decoder, takes_bytes=self._takes_bytes)
         """What a batch method is given for many calls."""
@@ -58,6 +56,10 @@ class HandlerMethod:
     def signature(self) -> Signature:
         """What a call gives."""
         return self._decoder.signature
+
+    def _make_decoder(self, function: Callable[..., Any], batch: BatchSettings | None) -> ArgumentsDecoder:
+        """Raises TypeError."""
+        return ArgumentsDecoder.for_handler(function, batched=batch is not None)
 
     def takes_payloads(self, content_type: str) -> bool:
         """Whether the payload itself is the one argument."""
@@ -105,23 +107,6 @@ class HandlerMethod:
             return function(*args, **kwargs) if kwargs else function(*args)
 
         return start
-
-
-def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
-    """The methods of a constructed handler, by the name that calls give.
-
-    Raises:
-        TypeError: an annotation that no payload can become; the message names method and parameter.
-    """
-    methods = {}
-    for name, described in description.methods.items():
-        called = "" if name == CALL else name
-        try:
-            function = handler if name == CALL else getattr(handler, name)
-            methods[called] = HandlerMethod(called, function, described.kind, described.batch)
-        except TypeError as error:
-            raise TypeError(f"{description.name}.{name}: {error}") from error
-    return methods
 
 
 def _control_of(function: Callable[..., Any], batch: BatchSettings) -> BatchControl:

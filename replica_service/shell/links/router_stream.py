@@ -18,6 +18,7 @@ import grpc
 from replica_service import convert
 from replica_service.core.events import StampEchoed
 from replica_service.shell.engine import Engine
+from replica_service.shell.links.requests import RouterRequests
 from replica_service.shell.links.uploads import RouterUploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.id_ranges import ranges_from_wire
@@ -28,6 +29,7 @@ from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 from slotmesh.wire.features import HEARTBEATS
+from slotmesh.wire.rpc_frames import RPC_REQUESTS
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
@@ -60,6 +62,7 @@ class RouterStream:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame, engine.outcomes.woken)
         self._outbox.connect(self._pump.wake, clock.now)
+        self._requests = self._link.requests = RouterRequests(self._pump.wake)
         self._heard_out = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_ending = False
@@ -75,6 +78,7 @@ class RouterStream:
             self._heard_out.set()
             if self._heartbeat is not None:
                 self._heartbeat.cancel()
+            self._requests.close()
             self._engine.close(self._link)
 
     def dismiss(self) -> None:
@@ -136,6 +140,9 @@ class RouterStream:
                     self._clock.now(),
                     most_traced=0 if traces is None else traces.most_alike,
                 )
+                for run in runs:
+                    if run.options.content_type == RPC_REQUESTS:
+                        self._requests.expect(run.first, len(run.payloads))
                 self._engine.submit(runs, rejected)
                 if announced:
                     self._uploads.announce(announced)
@@ -145,7 +152,11 @@ class RouterStream:
                 self._uploads.add(request.chunk)
             case "cancel":
                 cancel = request.cancel
-                self._engine.cancel(self._link, ranges_from_wire(cancel.runs), tells_stopped=cancel.tell_stopped)
+                ranges = ranges_from_wire(cancel.runs)
+                self._requests.cancel(ranges)
+                self._engine.cancel(self._link, ranges, tells_stopped=cancel.tell_stopped)
+            case "requests":
+                self._requests.add(request.requests)
             case "take":
                 self._engine.take(self._link, request.take.call_ids, request.take.counts)
             case "ack":
@@ -185,6 +196,8 @@ class RouterStream:
             self._engine.post(StampEchoed(self._link, heartbeat.echoed_stamp / 1e9))
 
     def _next_frame(self) -> Response | None:
+        if (taken := self._requests.taken()) is not None:
+            return Response(take=taken)
         frame = self._outbox.next_frame()
         if frame is None and self._is_ending:
             self._written.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from router_service.core.routing.partition_owners import NO_OWNERS, PartitionOwners
 from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, TableRoster
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Backend, GrpcServices
 from slotmesh.spec.prospect import Prospect
 
 
@@ -59,6 +59,8 @@ class EndpointRoute:
     shadows: Mapping[str, float] = field(default_factory=dict)
     """Backends that get a sampled copy: probability of each."""
     owners: PartitionOwners = NO_OWNERS
+    grpc_services: GrpcServices | None = None
+    """Services of the user's own protos; None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from router_service.core.routing.partition_owners import OwnerAtEpoch
 from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Backend, GrpcServices
 from slotmesh.spec.prospect import Prospect
 
 RouteT = TypeVar("RouteT")
@@ -35,13 +35,22 @@ class TrafficDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServicesDelta:
+    """Other services of the user's own protos."""
+
+    services: GrpcServices | None
+    """None: none any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDelta:
     """An endpoint that is new or has changed."""
 
     name: str
     whole: EndpointRoute | None = None
-    """It as a whole; None: as it was, but for the next two."""
+    """It as a whole; None: as it was, but for the next three."""
     traffic: TrafficDelta | None = None
+    services: ServicesDelta | None = None
     moved: Mapping[int, OwnerAtEpoch] | None = None
     """Partitions with another owner or epoch."""
 
@@ -128,6 +137,8 @@ def _endpoint(endpoints: Mapping[str, EndpointRoute], delta: EndpointDelta) -> E
     after = before
     if delta.traffic is not None:
         after = replace(after, weights=delta.traffic.weights, shadows=delta.traffic.shadows)
+    if delta.services is not None:
+        after = replace(after, grpc_services=delta.services.services)
     if delta.moved:
         if not before.owners:
             raise DeltaMismatch(f"the partitions of endpoint {delta.name} have no owners to change")

@@ -29,6 +29,10 @@ class HandedMetadata:
     def __init__(self, keys: Collection[str] = (), *, with_traces: bool = False) -> None:
         self._keys = frozenset(keys) | (_TRACE if with_traces else frozenset())
 
+    def __bool__(self) -> bool:
+        """Whether anything is handed on."""
+        return bool(self._keys)
+
     def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
         """Adds what the rpc says to the options of its call; returns its trace context, if it has one."""
         return self.take_of(context.invocation_metadata() or (), wire) if self._keys else None

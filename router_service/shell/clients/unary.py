@@ -19,6 +19,7 @@ from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import CallsSubmitted
 from router_service.core.flows import Flow
+from router_service.shell.clients.passed_call import PassedCall
 from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import CallerSink
@@ -93,6 +94,23 @@ class UnaryCalls:
         ) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
+
+    async def passed(
+        self,
+        peer: str,
+        endpoint: str,
+        options: RouterCallOptions,
+        payload: bytes,
+        call: PassedCall,
+        trace: TraceContext | None = None,
+        time_left: TimeLeft = lambda: None,
+    ) -> Failure | None:
+        """Passes requests and responses of one rpc of a user's own on; returns why it failed, if it did."""
+        if failure := self.full(len(payload)):
+            return failure
+        with self.under_way(peer, call, len(payload), max_value_bytes=MAX_INLINE_BYTES, time_left=time_left) as caller:
+            self._submit(caller, endpoint, options, payload, trace)
+            return await call.run()
 
     def full(self, size: int = 0, *, for_slots: bool = False) -> Failure | None:
         """Why no more is taken of the caller of the running rpc; None while there is room for `size` payload bytes.

@@ -11,7 +11,7 @@ Owner: the `ReplicaLink`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from router_service import convert
@@ -21,6 +21,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
+from router_service.shell.replicas.outgoing_requests import OutgoingRequests
 from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
@@ -56,8 +57,9 @@ class LinkFrames:
         """The newest stamp of the replica that was not echoed; 0 where there is none."""
         self._chunks: ChunkTurns[int] = ChunkTurns()
         """Payloads of calls on their way, by run id."""
-        self._is_chunk_due = False
-        """A chunk may go before the next other frame."""
+        self._requests = OutgoingRequests()
+        self._is_chunk_due = self._is_request_due = False
+        """A chunk, or a frame of requests, may go before the next other frame."""
         self._is_question_due = True
         """A question may go before the next runs: each keeps the replica busy for as long as thousands of calls."""
 
@@ -82,6 +84,7 @@ class LinkFrames:
         self._questions.clear()
         self._takes.clear()
         self._chunks.clear()
+        self._requests.clear()
         self._acks.drop()
 
     def echo(self, stamp: int) -> None:
@@ -115,6 +118,11 @@ class LinkFrames:
         self._takes[run_id] = self._takes.get(run_id, 0) + count
         self._wake()
 
+    def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
+        """Requests of a call that takes several; None: there are no more."""
+        self._requests.add(run_id, requests)
+        self._wake()
+
     def flush(self) -> None:
         """Acknowledgements leave at once: it is their last chance."""
         self._acks.flush()
@@ -129,6 +137,9 @@ class LinkFrames:
         if self._questions and self._is_question_due:
             return self._question_frame()
         self._is_question_due = True
+        if self._requests and self._is_request_due:
+            return self._request_frame()
+        self._is_request_due = bool(self._requests)
         chunks = self._chunks.rota
         if chunks and self._is_chunk_due:
             return self._chunk_frame()
@@ -137,6 +148,8 @@ class LinkFrames:
             return self._question_frame()
         if frame is None and chunks:
             return self._chunk_frame()
+        if frame is None and self._requests:
+            return self._request_frame()
         self._is_chunk_due = True
         return frame
 
@@ -151,6 +164,8 @@ class LinkFrames:
             asks = any(each.asks for each in taken)
             if self._chunks:
                 self._chunks.discard(ids_from_wire(ranges))
+            for run_id in ids_from_wire(ranges) if self._requests else ():
+                self._requests.discard(run_id)
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
@@ -190,6 +205,10 @@ class LinkFrames:
         return Request(
             chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
         )
+
+    def _request_frame(self) -> Request:
+        self._is_request_due = False
+        return Request(requests=self._requests.take())
 
     def _run_frame(self) -> Request | None:
         replica = self._replica

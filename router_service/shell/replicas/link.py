@@ -33,6 +33,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sessions.events import SessionReconciled
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.events import SlotOperationsAnswered
+from router_service.core.streaming.events import RequestsTaken
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.channel import ExecuteCall, ReplicaChannel, Request, Response
 from router_service.shell.replicas.frames import LinkFrames
@@ -127,6 +128,10 @@ class ReplicaLink:
     def take(self, run_id: int, count: int) -> None:
         """So many values of the run were taken. Only while the link is up."""
         self._frames.take(run_id, count)
+
+    def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
+        """Requests of a call that takes several; None: there are no more. Only while the link is up."""
+        self._frames.request(run_id, requests)
 
     async def finish(self) -> None:
         """Writes what is queued, then half-closes: returns when the replica has answered and ended the stream."""
@@ -233,6 +238,8 @@ class ReplicaLink:
                     post(SessionReconciled(replica, session_id, epoch, found))
             case "stopped":
                 post(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
+            case "take":
+                post(RequestsTaken(replica, convert.taken_of(response.take, replica.owed)))
             case "service_times":
                 post(ServiceTimesReported(replica, convert.times_of(response.service_times)))
             case "chunk":

@@ -37,6 +37,10 @@ class OpenLinks:
         if replica.links == links and (link := self.by_replica.get(replica)) is not None:
             link.take(run_id, count)
 
+    def of(self, replica: SliceHolder, links: int) -> ReplicaReceiver | None:
+        """The link to the replica, if it is still the one that was up when so many had been lost."""
+        return self.by_replica.get(replica) if replica.links == links else None
+
     async def finish(self) -> None:
         """Sends replicas the last acknowledgements of clients and ends their streams. Returns when they have ended."""
         await asyncio.gather(*(link.finish() for link in self.by_replica.values()))

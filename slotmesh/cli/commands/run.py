@@ -20,7 +20,8 @@ from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.saying import say
 from slotmesh.cli.user_config import BadConfig, read_config
 from slotmesh.config import LogLevel
-from slotmesh.spec.model import InvalidSpec, JsonValue, Mesh
+from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
+from slotmesh.spec.proto_files import BadProtoFile, services_of_descriptor_file, services_of_proto_files
 from slotmesh.spec.rules import mesh_mistakes
 
 _FILE_ENDS: Final = (".yaml", ".yml")
@@ -58,6 +59,15 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=1, max=1_000, help="Processes that run the handler; a file says it itself.", show_default="1"),
 ]
+ProtoFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A .proto file whose services the handler implements, compiled by grpcio-tools; or a descriptor set, as"
+        " protoc writes it. Clients call them at the router. May be given again; a mesh as YAML says it itself.",
+        show_default=False,
+    ),
+]
 StartTimeout = Annotated[
     timedelta,
     typer.Option(
@@ -77,6 +87,7 @@ def run(
     what: HandlerOrFile,
     config: UserConfig = None,
     *,
+    proto: ProtoFiles = None,
     replicas: Replicas = None,
     routers: Annotated[int, typer.Option(min=1, max=100, help="Processes that take calls.")] = 1,
     router_port: Annotated[
@@ -93,8 +104,8 @@ def run(
     """Start a mesh on this machine, and keep it up until Ctrl-C.
 
     Controller, routers and replicas are processes of their own; they inherit environment and working directory.
-    Endpoint and backend of a MODULE:NAME are named NAME; a FILE has backends and endpoints as `slotmesh apply` takes
-    them. Once every router reaches every replica, one line goes to stdout, and nothing else ever does:
+    Endpoint and backend of a MODULE:NAME are named NAME; a FILE is as for `slotmesh apply`. Once every router reaches
+    every replica, one line goes to stdout, and nothing else ever does:
 
         ready router=HOST:PORT[,HOST:PORT...] controller=HOST:PORT
 
@@ -104,19 +115,19 @@ def run(
     not there or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is left behind,
     not even when this command is killed.
 
-    With `--reload`, for development, each handler's module file is watched, and so is FILE: when a module has changed
-    and can still be imported, the replicas of its backends drain and are replaced. Modules that it imports are not
-    watched.
+    With `--reload`, for development, each handler's module file is watched (not what it imports), and so is FILE: when
+    a module has changed and can still be imported, the replicas of its backends drain and are replaced.
 
     Like this:
 
         slotmesh run examples.digits.app:Digits --replicas 4
         slotmesh run app:Model --config name=svc --config sizes='[1, 2]' --state mesh.state
+        slotmesh run greeter:Greeter --proto greeter.proto
         slotmesh run mesh.yaml --reload --tls-dir certs
     """
     file = Path(what) if what.endswith(_FILE_ENDS) else None
     order = Order(
-        mesh=_of_handler(what, config or [], replicas or 1) if file is None else _of_file(file, config, replicas),
+        mesh=_mesh_of(what, file, config, replicas, proto),
         file=file,
         reloads=reload,
         routers=routers,
@@ -134,12 +145,20 @@ def run(
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
 
 
-def _of_handler(handler: str, config: list[str], replicas: int) -> Mesh:
+def _mesh_of(
+    what: str, file: Path | None, config: list[str] | None, replicas: int | None, proto: list[Path] | None
+) -> Mesh:
+    if file is None:
+        return _of_handler(what, config or [], replicas or 1, proto)
+    return _of_file(file, config, replicas, proto)
+
+
+def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path] | None) -> Mesh:
     user_config = _read_config(config)
     if ":" not in handler:
         told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
-    mesh = mesh_of_handler(handler, user_config, replicas)
+    mesh = mesh_of_handler(handler, user_config, replicas, _read_protos(proto) if proto else None)
     if mistakes := mesh_mistakes(mesh):
         of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
         told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
@@ -147,7 +166,10 @@ def _of_handler(handler: str, config: list[str], replicas: int) -> Mesh:
     return mesh
 
 
-def _of_file(file: Path, config: list[str] | None, replicas: int | None) -> Mesh:
+def _of_file(file: Path, config: list[str] | None, replicas: int | None, proto: list[Path] | None) -> Mesh:
+    if proto:
+        told = f"is for MODULE:NAME: write `grpc_services` of the endpoint into {file}"
+        raise typer.BadParameter(told, param_hint="--proto")
     for option, setting, given in (("--config", "user_config", config), ("--replicas", "num_replicas", replicas)):
         if given is not None:
             told = f"is for MODULE:NAME: write `{setting}` of the backend into {file}"
@@ -157,6 +179,18 @@ def _of_file(file: Path, config: list[str] | None, replicas: int | None) -> Mesh
     except InvalidSpec as invalid:
         lines = [f"{file}: nothing was started", *str(invalid).splitlines()]
         raise typer.BadParameter("\n  ".join(lines), param_hint="FILE") from None
+
+
+def _read_protos(files: list[Path]) -> GrpcServices:
+    sets = [it for it in files if it.suffix != ".proto"]
+    try:
+        if not sets:
+            return services_of_proto_files(files)
+        if len(files) == 1:
+            return services_of_descriptor_file(sets[0])
+    except BadProtoFile as bad:
+        raise typer.BadParameter(str(bad), param_hint="--proto") from None
+    raise typer.BadParameter("takes .proto files, or one descriptor set alone", param_hint="--proto")
 
 
 def _check(order: Order) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
+from slotmesh.spec.model import Backend, Endpoint, GrpcServices, JsonValue, Mesh, TrafficPolicy
 
 GRACEFUL_TIMEOUT_S: Final = 10.0
 """The grace of running calls when the mesh is taken down. Shorter than elsewhere: the user waits at the terminal."""
@@ -58,8 +58,10 @@ class Order:
         return max([GRACEFUL_TIMEOUT_S, *(backend.graceful_timeout_s for backend in self.mesh.backends)])
 
 
-def mesh_of_handler(handler: str, user_config: Mapping[str, JsonValue], replicas: int) -> Mesh:
-    """A backend and an endpoint that have the handler's name; `handler` is `MODULE:NAME`."""
+def mesh_of_handler(
+    handler: str, user_config: Mapping[str, JsonValue], replicas: int, services: GrpcServices | None = None
+) -> Mesh:
+    """A backend and an endpoint that have the handler's name; `handler` is `MODULE:NAME`, `services` the user's own."""
     name = handler.rpartition(":")[2]
     backend = Backend(
         name=name,
@@ -68,4 +70,5 @@ def mesh_of_handler(handler: str, user_config: Mapping[str, JsonValue], replicas
         user_config=user_config,
         graceful_timeout_s=GRACEFUL_TIMEOUT_S,
     )
-    return Mesh(backends=(backend,), endpoints=(Endpoint(name=name, traffic=TrafficPolicy(weights={name: 1.0})),))
+    policy = TrafficPolicy(weights={name: 1.0})
+    return Mesh(backends=(backend,), endpoints=(Endpoint(name=name, traffic=policy, grpc_services=services),))

@@ -10,6 +10,7 @@ from slotmesh.cli.output import Printable
 from slotmesh.cli.subjects import BACKEND, ENDPOINT
 from slotmesh.cli.view.report import console_of, new_table
 from slotmesh.spec.model import Mesh
+from slotmesh.spec.shown import shown_services
 from slotmesh.spec.writing import mesh_document
 
 
@@ -27,6 +28,9 @@ def subjects_of(mesh: Mesh) -> list[str]:
 
 def _print(mesh: Mesh, out: TextIO) -> None:
     document = mesh_document(mesh)
+    for endpoint in mesh.endpoints:
+        if endpoint.grpc_services is not None:
+            document["endpoints"][endpoint.name]["grpc_services"] = shown_services(endpoint.grpc_services)
     table = new_table("Configuration", "subject", "settings")
     for kind, part in ((BACKEND, document["backends"]), (ENDPOINT, document["endpoints"])):
         for name, settings in part.items():

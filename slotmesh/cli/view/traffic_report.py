@@ -17,6 +17,8 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: Shift
     console = console_of(out)
     console.print(f"endpoint {endpoint}  revision {revision}, {_in_force(revision, snapshot)}")
     traffic = snapshot.traffic_of(endpoint)
+    if services := _services_of(endpoint, snapshot):
+        console.print(f"grpc services: {', '.join(services)}", soft_wrap=True, markup=False, highlight=False)
     if traffic is None:
         console.print("no traffic policy: calls wait until there is one")
         return
@@ -47,6 +49,7 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus
         "revision": revision,
         "traffic": dict(traffic.weights) if traffic else None,
         "shadows": dict(traffic.shadows) if traffic else {},
+        "grpc_services": _services_of(endpoint, snapshot),
         "shadow_copies": {name: snapshot.members.shadow(name).copies for name in shadows},
         "shadow_drops": {name: snapshot.members.shadow(name).dropped for name in shadows},
         "routers": [
@@ -55,6 +58,12 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus
         ],
         "shift": None if shift is None else shift_as_json(shift),
     }
+
+
+def _services_of(endpoint: str, snapshot: Snapshot) -> list[str]:
+    """The services of users' own protos that it answers."""
+    found = next((it.grpc_services for it in snapshot.endpoints if it.name == endpoint), None)
+    return [] if found is None else list(found.names)
 
 
 def _in_force(revision: int, snapshot: Snapshot) -> str:

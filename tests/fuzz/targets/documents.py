@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from controller_service.config import ControllerSettings
 from controller_service.core.desired import Desired
-from controller_service.store.documents import BadDocument
+from controller_service.store.bad_document import BadDocument
 from controller_service.store.sqlite.refusals import StateRefused
 from controller_service.store.sqlite.schema import checksum_of
 from controller_service.store.sqlite.state_file import StateFile

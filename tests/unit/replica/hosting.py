@@ -12,8 +12,8 @@ from replica_service.convert import SlotAnswer
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
+from replica_service.shell.handler.binding import bind_methods
 from replica_service.shell.handler.handler_loop import OwnLoop, SharedLoop
-from replica_service.shell.handler.methods import bind_methods
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.handlers import describe

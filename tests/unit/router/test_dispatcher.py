@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -58,6 +58,9 @@ class NotedLink:
 
     def take(self, run_id: int, count: int) -> None:
         self._tell(f"take {run_id} {count}")
+
+    def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
+        self._tell(f"request {run_id} {requests!r}")
 
     async def finish(self) -> None:
         self._tell("finish")

@@ -13,6 +13,7 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
+    DeliverTaken,
     DeliverValues,
     Flush,
     NameRoster,
@@ -65,7 +66,7 @@ def carry_out(commands: list[RouterCommand], world: World) -> None:
                 world.taken[replica.replica_id][run_id] += count
             case NameRoster(caller, version):
                 world.named[caller] = version
-            case DeliverSlot() | RetryLink():
+            case DeliverSlot() | DeliverTaken() | RetryLink():
                 raise AssertionError(f"nobody expects {command}")
             case DeliverDone(ids=ids):
                 _end(world, ids, DONE)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from controller_service.store.documents import BadDocument, backend_document, backend_of
+from controller_service.store.bad_document import BadDocument
+from controller_service.store.documents import backend_document, backend_of
 from slotmesh.spec.autoscale import Autoscale
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Backend, InvalidSpec

@@ -1,0 +1,40 @@
+"""From a constructed handler to its methods, by the names that calls give: its own, and those of users' rpcs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.handler.own_rpcs import RpcMethod
+from replica_service.shell.handler.own_services import found_rpcs
+from slotmesh.handlers import CALL, HandlerDescription
+
+
+def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
+    """The methods of a constructed handler, by the name that calls give.
+
+    A method that implements an rpc of the user's own proto is found by the name of the rpc, too, as
+    `package.Service/Method`; where it can be called as that alone, by no other.
+
+    Raises:
+        TypeError: an annotation that no payload can become, or a method that cannot be called as its rpc is; the
+            message names it.
+    """
+    methods: dict[str, HandlerMethod] = {}
+    rpcs = [*found_rpcs(description.methods.keys())]
+    implementing = {rpc.method for rpc in rpcs}
+    for name, described in description.methods.items():
+        called = "" if name == CALL else name
+        try:
+            function = handler if name == CALL else getattr(handler, name)
+            methods[called] = HandlerMethod(called, function, described.kind, described.batch)
+        except TypeError as error:
+            if name not in implementing:
+                raise TypeError(f"{description.name}.{name}: {error}") from error
+    for rpc in rpcs:
+        try:
+            methods[rpc.path] = RpcMethod(rpc, getattr(handler, rpc.method), description.methods[rpc.method])
+        except TypeError as error:
+            if rpc.is_whole:  # else it may have the name of an rpc by chance
+                raise TypeError(f"{description.name}.{rpc.method}: {error}") from error
+    return methods

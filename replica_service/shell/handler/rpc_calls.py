@@ -1,0 +1,165 @@
+"""Calling a method as an rpc: the four ways, each for `async def` and `def`, with and without a context.
+
+Invariants: a wrapper adds nothing to what a method sees: what is thrown into one that yields reaches it where it is
+suspended, and it is closed with it; a response of another class fails the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any
+
+from slotmesh.codec import RpcReply
+from slotmesh.handlers.context import current_place
+from slotmesh.handlers.rpc_context import RpcContext
+from slotmesh.wire.rpc_frames import MESSAGE, framed
+
+Serialize = Callable[[Any], bytes]
+GiveRequests = Callable[..., Any] | None
+"""What makes the iterator over requests; None: the argument is the one request."""
+
+
+class _Call:
+    """What one call is given."""
+
+    __slots__ = ("args", "context")
+
+    def __init__(self, request: Any, requests: GiveRequests, *, takes_context: bool, is_async: bool) -> None:
+        place = current_place.get()
+        self.context = RpcContext(place) if takes_context and place is not None else None
+        given = request if requests is None else requests(is_async=is_async)
+        self.args = (given,) if self.context is None else (given, self.context)
+
+    def reply(self, message: bytes) -> bytes:
+        """The one response, with what was set."""
+        if self.context is None:
+            return framed(MESSAGE, message)
+        initial, trailers = self.context.end()
+        return RpcReply(message, initial, trailers).encoded() if initial or trailers else framed(MESSAGE, message)
+
+    def value(self, message: bytes) -> bytes:
+        """One of several."""
+        if self.context is not None and (initial := self.context.initial()):
+            return RpcReply(message, initial).encoded()
+        return framed(MESSAGE, message)
+
+    def end(self) -> bytes:
+        """Behind the last one; empty: nothing. Raises HandlerError."""
+        if self.context is None:
+            return b""
+        initial, trailers = self.context.end()
+        return RpcReply(None, initial, trailers).encoded()
+
+    def failed(self, error: BaseException) -> None:
+        if self.context is not None:
+            self.context.raised(error)
+
+
+def async_call(
+    function: Callable[..., Any], serialize: Serialize, requests: GiveRequests, *, takes_context: bool
+) -> Callable[[Any], Coroutine[Any, Any, bytes]]:
+    """One response of an `async def`."""
+    if requests is None and not takes_context:
+
+        async def call_alone(request: Any) -> bytes:
+            return framed(MESSAGE, serialize(await function(request)))
+
+        return call_alone
+
+    async def call(request: Any) -> bytes:
+        it = _Call(request, requests, takes_context=takes_context, is_async=True)
+        try:
+            return it.reply(serialize(await function(*it.args)))
+        except BaseException as error:
+            it.failed(error)
+            raise
+
+    return call
+
+
+def plain_call(
+    function: Callable[..., Any], serialize: Serialize, requests: GiveRequests, *, takes_context: bool
+) -> Callable[[Any], bytes]:
+    """One response of a `def`."""
+
+    def call(request: Any) -> bytes:
+        it = _Call(request, requests, takes_context=takes_context, is_async=False)
+        try:
+            return it.reply(serialize(function(*it.args)))
+        except BaseException as error:
+            it.failed(error)
+            raise
+
+    return call
+
+
+def async_values(
+    function: Callable[..., Any], serialize: Serialize, requests: GiveRequests, *, takes_context: bool
+) -> Callable[[Any], AsyncGenerator[bytes, None]]:
+    """Several responses of an `async def` that yields, or that returns what can be iterated over."""
+
+    async def values(request: Any) -> AsyncGenerator[bytes, None]:
+        it = _Call(request, requests, takes_context=takes_context, is_async=True)
+        made = function(*it.args)
+        if not hasattr(made, "__anext__"):
+            made = _iterated(await made)
+        try:
+            awaited = made.__anext__()
+            while True:
+                try:
+                    response = await awaited
+                except StopAsyncIteration:
+                    break
+                try:
+                    yield it.value(serialize(response))
+                except GeneratorExit:
+                    raise
+                except BaseException as thrown:
+                    if not hasattr(made, "athrow"):
+                        raise
+                    awaited = made.athrow(thrown)
+                else:
+                    awaited = made.__anext__()
+            if end := it.end():
+                yield end
+        except BaseException as error:
+            it.failed(error)
+            raise
+        finally:
+            if hasattr(made, "aclose"):
+                await made.aclose()
+
+    return values
+
+
+async def _iterated(returned: Any) -> AsyncGenerator[Any, None]:
+    """What an `async def` that does not yield has returned; None: no responses."""
+    if hasattr(returned, "__aiter__"):
+        async for each in returned:
+            yield each
+    else:
+        for each in returned or ():
+            yield each
+
+
+def plain_values(
+    function: Callable[..., Any], serialize: Serialize, requests: GiveRequests, *, takes_context: bool
+) -> Callable[[Any], Generator[bytes, None, None]]:
+    """Several responses of a `def` that yields, or that returns what can be iterated over."""
+
+    def values(request: Any) -> Generator[bytes, None, None]:
+        it = _Call(request, requests, takes_context=takes_context, is_async=False)
+        made = function(*it.args)
+        try:
+            for response in made or ():
+                yield it.value(serialize(response))
+            if end := it.end():
+                yield end
+        except BaseException as error:
+            it.failed(error)
+            raise
+        finally:
+            if hasattr(made, "close"):
+                made.close()
+
+    return values

@@ -1,0 +1,167 @@
+"""What a method that implements an rpc of its own proto is given as context: `def SayHello(self, request, context)`.
+
+Purpose: the part of gRPC's context that says how an rpc ends, and what came with it. A method may leave the parameter
+out, and use `slotmesh.context()` and `slotmesh.abort`, as any other method does.
+Invariants: a wrong use raises where it is written. What was set before a failure, however it came, goes with it.
+Owner: the replica makes one for each call whose method takes it; tests of handlers may.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NoReturn
+
+from slotmesh.errors import Executed, HandlerError
+from slotmesh.handlers.aborting import status_named
+from slotmesh.handlers.context import CallContext, Place
+from slotmesh.wire.rpc_frames import MAX_METADATA_BYTES, MetadataPairs, metadata_to_bytes
+
+_KEY: Final = re.compile(r"[0-9a-z_.-]+")
+_DETAILS: Final = "grpc-status-details-bin"
+_RESERVED: Final = frozenset({"content-type", "te", "user-agent"})
+TRAILERS: Final = "slotmesh_trailers"
+"""Attribute of an exception: the trailing metadata that the method had set when it raised."""
+
+
+class RpcContext:
+    """One call of an rpc."""
+
+    __slots__ = ("_code", "_details", "_initial", "_place", "_trailing")
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._code = ""
+        self._details = ""
+        self._initial: MetadataPairs = ()
+        self._trailing: MetadataPairs = ()
+
+    # -- what came with it -------------------------------------------------------------------------------------------
+
+    @property
+    def call(self) -> CallContext:
+        """The same as `slotmesh.context()`."""
+        return self._place.context()
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """What the client sent with the rpc, as far as the router's `call_metadata` lets it through."""
+        return tuple(self.call.metadata.items())
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline; None where there is none."""
+        return self.call.time_left()
+
+    # -- how it ends -------------------------------------------------------------------------------------------------
+
+    def set_trailing_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """What the client gets with the status: pairs of a key and a text, or bytes where the key ends with `-bin`.
+
+        Raises:
+            ValueError: a key that is none or reserved, a value that is none, or more than 4 KiB in all.
+        """
+        self._trailing = _checked(metadata)
+
+    def send_initial_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> _Done:
+        """What the client gets before the first response; it leaves with that. May be awaited. Raises ValueError."""
+        self._initial = _checked(metadata)
+        return _Done()
+
+    def set_code(self, code: Any) -> None:
+        """The status that the rpc ends with once the method returns: a `grpc.StatusCode`, its name, or its number."""
+        name = getattr(code, "name", code)
+        self._code = "" if name in {"OK", 0} else status_named(name)
+
+    def set_details(self, details: str) -> None:
+        """The message of that status."""
+        self._details = str(details)
+
+    def code(self) -> str:
+        """The name of the status that was set; empty: none was."""
+        return self._code
+
+    def details(self) -> str:
+        """The message that was set."""
+        return self._details
+
+    def trailing_metadata(self) -> MetadataPairs:
+        """What was set."""
+        return self._trailing
+
+    def abort(
+        self, code: Any, details: str = "", trailing_metadata: Iterable[tuple[str, str | bytes]] | None = None
+    ) -> NoReturn:
+        """Ends the rpc with this status; `await context.abort(…)` does the same.
+
+        Raises:
+            HandlerError: always, unless it was used wrongly.
+            ValueError: OK, a code that gRPC does not have, or metadata that is none.
+        """
+        if trailing_metadata is not None:
+            self.set_trailing_metadata(trailing_metadata)
+        raise self._failure(status_named(getattr(code, "name", code)), details)
+
+    def abort_with_status(self, status: Any) -> NoReturn:
+        """The same with a `grpc.Status`, as `grpc_status.rpc_status.to_status` makes it."""
+        self.abort(status.code, status.details, (*self._trailing, *(status.trailing_metadata or ())))
+
+    # -- for the replica ---------------------------------------------------------------------------------------------
+
+    def end(self) -> tuple[bytes, bytes]:
+        """The method has returned: initial and trailing metadata. Raises HandlerError where it has set a status."""
+        if self._code:
+            raise self._failure(self._code, self._details)
+        return self.initial(), metadata_to_bytes(self._trailing)
+
+    def initial(self) -> bytes:
+        """The initial metadata, once."""
+        initial, self._initial = self._initial, ()
+        return metadata_to_bytes(initial)
+
+    def raised(self, error: BaseException) -> None:
+        """The method has raised: what was set goes with the failure, and a status that was set before it.
+
+        Raises:
+            HandlerError: in place of an exception that has no status.
+        """
+        if self._code and isinstance(error, Exception) and not isinstance(error, HandlerError):
+            raise self._failure(self._code, self._details or str(error)) from error
+        if self._trailing:
+            error.__dict__[TRAILERS] = metadata_to_bytes(self._trailing)
+
+    def _failure(self, status: str, details: str) -> HandlerError:
+        failure = HandlerError(str(details), status=status, executed=Executed.YES)
+        if self._trailing:
+            failure.__dict__[TRAILERS] = metadata_to_bytes(self._trailing)
+        return failure
+
+
+class _Done:
+    """What may be awaited, and is done."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+def _checked(metadata: Iterable[Sequence[Any]]) -> MetadataPairs:
+    pairs: list[tuple[str, str | bytes]] = []
+    size = 0
+    for pair in metadata:
+        key, value = pair
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise ValueError(f"metadata: {key!r} is no key: it has lower case letters, digits and `_ . -`")
+        if key in _RESERVED or (key.startswith("grpc-") and key != _DETAILS):
+            raise ValueError(f"metadata: the key {key!r} is reserved")
+        wanted = bytes if key.endswith("-bin") else str
+        if not isinstance(value, wanted):
+            raise TypeError(f"metadata: the value of {key} must be {wanted.__name__}, is {type(value).__name__}")
+        if isinstance(value, str) and not (value.isascii() and value.isprintable()):
+            raise ValueError(
+                f"metadata: the value of {key} must be printable ASCII; a key that ends with -bin has bytes"
+            )
+        size += len(key) + len(value)
+        pairs.append((key, value))
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"metadata has {size} bytes; at most {MAX_METADATA_BYTES} are allowed")
+    return tuple(pairs)

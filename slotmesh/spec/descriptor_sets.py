@@ -1,0 +1,193 @@
+"""Services of the user's own protos, as descriptor sets have them: read, checked and put together.
+
+Purpose: what is said of an endpoint's services is judged here once, by whoever takes it in; routers read the kinds of
+rpcs from here. Nothing of it enters the pool of the process: other users' protos may have the same names.
+Invariants: a set that passes declares each service that is named, with all files that its messages need; what does not
+pass is a mistake that says so, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, Mistake
+from slotmesh.spec.rules import show
+
+_FULL_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_RESERVED: Final = ("slotmesh.", "grpc.")
+"""How names of services begin that servers of the mesh have themselves."""
+MAX_NAME_CHARS: Final = 255
+
+Files = descriptor_pb2.FileDescriptorSet
+
+
+class BadDescriptors(ValueError):
+    """Descriptors that cannot be used; the message says why."""
+
+
+class OwnRpc(NamedTuple):
+    """One rpc of a user's service."""
+
+    takes_several: bool
+    """The client streams requests."""
+    gives_several: bool
+    """The handler yields responses."""
+
+
+def read_services(descriptor_set: bytes, names: Collection[str] | None = None) -> GrpcServices:
+    """The services of a descriptor set with these full names; None: of all of its files but Google's own.
+
+    Raises:
+        BadDescriptors: with the first thing that is wrong.
+    """
+    pool, files = _pool_of(descriptor_set)
+    declared = sorted(_declared(files))
+    if names is None:
+        names = declared
+        if not names:
+            raise BadDescriptors("declares no service")
+    services = GrpcServices(names=tuple(sorted(set(names))), descriptor_set=descriptor_set)
+    for problem in (*name_problems(services), *_missing(pool, services, declared)):
+        raise BadDescriptors(problem)
+    return services
+
+
+def services_of_files(files: Iterable[FileDescriptor], names: Collection[str] | None = None) -> GrpcServices:
+    """The same of files that the process knows, as `greeter_pb2.DESCRIPTOR`, and of all that they import."""
+    needed: dict[str, FileDescriptor] = {}
+    own = list(files)
+    for file in own:
+        _collect(file, needed)
+    found = Files()
+    for file in needed.values():
+        file.CopyToProto(found.file.add())
+    declared = [service.full_name for file in own for service in file.services_by_name.values()]
+    return read_services(found.SerializeToString(), declared if names is None else names)
+
+
+def services_mistakes(path: str, services: GrpcServices | None) -> Iterator[Mistake]:
+    """All mistakes of an endpoint's services; `path` is its endpoint's."""
+    if services is None or services == NO_SERVICES:
+        return
+    path = f"{path}.grpc_services"
+    problems = [*name_problems(services)]
+    if not problems:
+        try:
+            pool, files = _pool_of(services.descriptor_set)
+            problems = [*_missing(pool, services, sorted(_declared(files)))]
+        except BadDescriptors as bad:
+            problems = [f"its descriptor set {bad}"]
+    for problem in problems:
+        yield Mistake(path, problem)
+
+
+def name_problems(services: GrpcServices) -> Iterator[str]:
+    """What is wrong with the names and the sizes."""
+    names, size = services.names, len(services.descriptor_set)
+    if size > MAX_DESCRIPTOR_BYTES:
+        yield f"its descriptor set has {size:,} bytes; at most {MAX_DESCRIPTOR_BYTES:,} are allowed"
+    if len(names) > MAX_SERVICES:
+        yield f"{len(names)} services; at most {MAX_SERVICES} are allowed"
+        return
+    if not names:
+        yield "a descriptor set without a service: name one"
+    if list(names) != sorted(set(names)):
+        yield "services must be in the order of the alphabet, each once"
+    for name in names:
+        if len(name) > MAX_NAME_CHARS or not _FULL_NAME.fullmatch(name):
+            yield f"{show(name)!r} is no full name of a service, as shop.v1.Orders"
+        elif name.startswith(_RESERVED):
+            yield f"{show(name)}: services of `slotmesh` and `grpc` are the mesh's own"
+
+
+def rpcs_of(services: GrpcServices) -> Mapping[str, Mapping[str, OwnRpc]]:
+    """The rpcs of each service, by name. Raises BadDescriptors where the descriptors are not sound."""
+    pool, _ = _pool_of(services.descriptor_set)
+    found: dict[str, Mapping[str, OwnRpc]] = {}
+    for name in services.names:
+        try:
+            methods = pool.FindServiceByName(name).methods
+        except KeyError:
+            raise BadDescriptors(f"declares no service {show(name)}") from None
+        found[name] = {it.name: OwnRpc(it.client_streaming, it.server_streaming) for it in methods}
+    return found
+
+
+def files_of(services: GrpcServices) -> list[FileDescriptor]:
+    """The files that declare the services. Raises BadDescriptors."""
+    pool, _ = _pool_of(services.descriptor_set)
+    try:
+        return [pool.FindFileContainingSymbol(name) for name in services.names]
+    except KeyError as error:
+        raise BadDescriptors(f"lacks a service: {error}") from None
+
+
+def _pool_of(raw: bytes) -> tuple[descriptor_pool.DescriptorPool, Files]:
+    """A pool with the files of a set, whatever their order."""
+    if len(raw) > MAX_DESCRIPTOR_BYTES:
+        raise BadDescriptors(f"has {len(raw):,} bytes; at most {MAX_DESCRIPTOR_BYTES:,} are allowed")
+    try:
+        files = Files.FromString(raw)
+    except DecodeError as error:
+        raise BadDescriptors("is no google.protobuf.FileDescriptorSet") from error
+    if not _is_text(files):
+        raise BadDescriptors("has a name that is no UTF-8")
+    pool = descriptor_pool.DescriptorPool()
+    waiting = {file.name: file for file in files.file}
+    known: set[str] = set()
+    while waiting:
+        ready = [name for name, file in waiting.items() if known.issuperset(file.dependency)]
+        if not ready:
+            name, file = next(iter(waiting.items()))
+            lacks = next((it for it in file.dependency if it not in waiting and it not in known), name)
+            raise BadDescriptors(f"lacks {show(lacks)}, which {show(name)} imports: write it with --include_imports")
+        for name in ready:
+            try:
+                pool.AddSerializedFile(waiting.pop(name).SerializeToString())
+            except (TypeError, KeyError, ValueError) as error:
+                raise BadDescriptors(f"has a file that is not sound: {show(name)}") from error
+            known.add(name)
+    return pool, files
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all of its strings are: protobuf itself looks at those of newer syntaxes only."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == field.TYPE_STRING and not all(isinstance(each, str) for each in values):
+            return False
+        if field.message_type is not None and not all(map(_is_text, values)):
+            return False
+    return True
+
+
+def _declared(files: Files) -> Iterator[str]:
+    for file in files.file:
+        if file.package == "google" or file.package.startswith("google."):
+            continue
+        for service in file.service:
+            yield f"{file.package}.{service.name}" if file.package else service.name
+
+
+def _missing(pool: descriptor_pool.DescriptorPool, services: GrpcServices, declared: Collection[str]) -> Iterator[str]:
+    for name in services.names:
+        try:
+            pool.FindServiceByName(name)
+        except KeyError:
+            there = f"there are {', '.join(map(show, declared))}" if declared else "there is none"
+            yield f"its descriptor set declares no service {show(name)} ({there})"
+
+
+def _collect(file: FileDescriptor, needed: dict[str, FileDescriptor]) -> None:
+    """The file behind all that it imports."""
+    if file.name in needed:
+        return
+    for each in file.dependencies:
+        _collect(each, needed)
+    needed[file.name] = file
