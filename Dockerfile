@@ -1,4 +1,4 @@
-# One image for all three services; what it runs is its first argument:
+# One image for all four services; what it runs is its first argument:
 #   docker run slotmesh controller_service --help
 
 # Any Debian or Ubuntu with Python 3.11 or newer as `python`.
@@ -14,8 +14,9 @@ COPY slotmesh slotmesh
 COPY router_service router_service
 COPY replica_service replica_service
 COPY controller_service controller_service
-# What the digits example needs, and what traces do; EXTRAS= builds the mesh alone.
-ARG EXTRAS=digits,otlp
+COPY ingress_service ingress_service
+# What the digits example needs, traces, and the ingress; EXTRAS= builds the mesh alone.
+ARG EXTRAS=digits,otlp,http
 # Tests of packages, and what only builds, stay behind.
 RUN pip install -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
     && find /opt/slotmesh -type d -name tests -prune -exec rm -rf {} + \
@@ -30,8 +31,8 @@ WORKDIR /app
 COPY examples examples
 ENV PATH=/opt/slotmesh/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER slotmesh
-# Controller, router, replica; metrics of each.
-EXPOSE 7070 7071 7072 9464 9465 9466
+# Controller, router, replica, ingress; metrics of each.
+EXPOSE 7070 7071 7072 8080 9464 9465 9466 9467
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m"]
 CMD ["controller_service", "--help"]

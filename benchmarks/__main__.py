@@ -20,6 +20,7 @@ from benchmarks import (
     findings,
     flood,
     hops,
+    http,
     large,
     latency,
     loads,
@@ -64,6 +65,7 @@ TITLES: Final = {
     "sessions": "cost of sessions",
     "security": "cost of TLS and tokens",
     "protos": "rpcs of users' own protos",
+    "http": "calls by HTTP, beside a bare uvicorn and Starlette",
     "large": "small calls beside large payloads",
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
@@ -71,7 +73,7 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large"),
+    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http"),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -186,6 +188,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
         "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),
         "protos": lambda: protos.measure(rounds=3 if quick else 8, seconds=0.3 if quick else 1.0),
+        "http": lambda: http.measure(rounds=2 if quick else 6, seconds=0.5 if quick else 2.0),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
         "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),
         "overload": lambda: overload.measure(

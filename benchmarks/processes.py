@@ -95,7 +95,9 @@ class ProcessMesh:
         self._started += 1
         name = f"router-{self._started}"
         identity = (f"--router-id={name}", f"--controller={self.controller.address}")
-        router = await _start(name, "router_service", (*identity, *(flags or ("--metrics-port=0",))), self._parent)
+        router = await start_server(
+            name, "router_service", (*identity, *(flags or ("--metrics-port=0",))), self._parent
+        )
         self.routers.append(router)
         return router
 
@@ -180,7 +182,7 @@ async def process_mesh(
     """
     with ParentPipe() as parent:
         flags = (f"--launcher={launcher}", "--metrics-port=-1")
-        controller = await _start("controller", "controller_service", flags, parent, env)
+        controller = await start_server("controller", "controller_service", flags, parent, env)
         try:
             async with Operator.at(controller.address) as operator:
                 mesh = ProcessMesh(controller, operator, parent)
@@ -195,9 +197,10 @@ async def process_mesh(
             await controller.stop()
 
 
-async def _start(
+async def start_server(
     name: str, module: str, flags: Sequence[str], parent: ParentPipe, env: Mapping[str, str] | None = None
 ) -> ServerProcess:
+    """A process of `python -m module`, once it serves. Raises CannotStart."""
     with AnnouncePipe() as announced:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, "--port=0", "--log-level=warning", *flags),

@@ -23,6 +23,7 @@ from controller_service.core.desired import Desired
 from controller_service.core.unattached import restored
 from controller_service.front import Front
 from controller_service.membership_servicer import MembershipServicer
+from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer
 from controller_service.shell.autoscaler import Autoscaler
 from controller_service.shell.configurator import Configurator
@@ -67,7 +68,7 @@ OpenStore: TypeAlias = Callable[[str, int], Awaitable[Store]]
 
 _log = get_logger(__name__)
 
-SERVICERS: Final = (ControllerServicer, MembershipServicer)
+SERVICERS: Final = (ControllerServicer, MembershipServicer, RouteServicer)
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without what people confuse."""
 _SERVER_GRACE_S: Final = 1.0
@@ -179,7 +180,7 @@ async def _controller_of(
         shifts=ShiftControl(configurator, store, state, shifter),
         launches=launches,
     )
-    front.open(operators, MembershipServicer(replicas, routers), leadership)
+    front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store), leadership)
     async with Supervisor(on_end) as tasks:
         await front.start()
         server = front.server

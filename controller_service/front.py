@@ -31,6 +31,7 @@ from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
     membership_service_pb2_grpc,
+    route_service_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -71,11 +72,12 @@ class Front:
         settings: ControllerSettings,
         operators: type,
         members: type,
+        routes: type,
         *,
         tls: TlsSource | None = None,
         tokens: Tokens | None = None,
     ) -> None:
-        """`operators` and `members` are the classes of the servicers that answer while this controller leads.
+        """`operators`, `members` and `routes` are the classes of the servicers that answer while this controller leads.
 
         `tls` has its certificates; None: in plain text. `tokens` knows the holders of bearer tokens.
         """
@@ -100,10 +102,13 @@ class Front:
             QuotaKind.CHANGES, settings.max_changes_per_caller, "max_changes_per_caller"
         )
         self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=self._tell_standing)
-        self._operators, self._members = Gate(operators, self._refusal), Gate(members, self._refusal)
-        mounted: tuple[Any, Any] = self._operators, self._members
+        self._operators, self._members, self._routes = (
+            Gate(each, self._refusal) for each in (operators, members, routes)
+        )
+        mounted: tuple[Any, Any, Any] = self._operators, self._members, self._routes
         self.server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, mounted[0])
         self.server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, mounted[1])
+        self.server.add(route_service_pb2_grpc.add_RouteServiceServicer_to_server, mounted[2])
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self.info)
 
     @property
@@ -124,15 +129,15 @@ class Front:
             self.is_started = True
             self.info.address = self.address or self.server.address
 
-    def open(self, operators: Any, members: Any, leadership: LeadershipBoard) -> None:
+    def open(self, operators: Any, members: Any, routes: Any, leadership: LeadershipBoard) -> None:
         """This controller leads: these servicers answer."""
-        self._operators.behind, self._members.behind = operators, members
+        self._operators.behind, self._members.behind, self._routes.behind = operators, members, routes
         self._leadership = leadership
         self.leader = None
 
     def close(self) -> None:
         """It leads no more: from now on rpcs are refused. Those under way go on."""
-        self._operators.behind = self._members.behind = self._leadership = None
+        self._operators.behind = self._members.behind = self._routes.behind = self._leadership = None
         if self.is_started:
             self.server.set_serving(False)
 

@@ -16,7 +16,7 @@ from router_service.core.caller_quotas import CallerQuotas
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.routing.callable import callable_methods
+from router_service.core.routing.callable import callable_methods, told_outlines
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.brake import Brake
@@ -176,8 +176,10 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, failure)
         await self._dispatcher.first_table.wait_a_while()
         known = known_endpoints()
-        found = callable_methods(self._dispatcher.scheduler.topology, request.endpoint)
-        return convert.described(each for each in found if known is None or each[0] in known)
+        topology = self._dispatcher.scheduler.topology
+        found = [it for it in callable_methods(topology, request.endpoint) if known is None or it[0] in known]
+        told = dict(told_outlines(topology, [name for name, _ in found])) if request.with_schemas else {}
+        return convert.described(found, told)
 
     @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding

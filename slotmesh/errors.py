@@ -36,6 +36,7 @@ class Reason(StrEnum):
     BACKEND_NOT_FOUND = "BACKEND_NOT_FOUND"
     METHOD_NOT_FOUND = "METHOD_NOT_FOUND"
     REPLICA_NOT_FOUND = "REPLICA_NOT_FOUND"
+    ROUTE_NOT_FOUND = "ROUTE_NOT_FOUND"
     BAD_REQUEST = "BAD_REQUEST"
     BAD_ARGUMENTS = "BAD_ARGUMENTS"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
@@ -200,6 +201,12 @@ class ReplicaNotFound(NotFound):
     """No replica has this id."""
 
     reason = Reason.REPLICA_NOT_FOUND
+
+
+class RouteNotFound(NotFound):
+    """No route of HTTP has this path."""
+
+    reason = Reason.ROUTE_NOT_FOUND
 
 
 class BadRequest(InvalidArgument):

@@ -37,6 +37,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.BACKEND_NOT_FOUND: _Code.NOT_FOUND,
         Reason.METHOD_NOT_FOUND: _Code.NOT_FOUND,
         Reason.REPLICA_NOT_FOUND: _Code.NOT_FOUND,
+        Reason.ROUTE_NOT_FOUND: _Code.NOT_FOUND,
         Reason.BAD_REQUEST: _Code.INVALID_ARGUMENT,
         Reason.BAD_ARGUMENTS: _Code.INVALID_ARGUMENT,
         Reason.PAYLOAD_TOO_LARGE: _Code.INVALID_ARGUMENT,

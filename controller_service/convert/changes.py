@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller_service.core.planning import ChangeTerms, Plan
 from controller_service.core.revisions import ChangeOrigin
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import route_service_pb2
 
 ChangeRequest = (
     pb.ApplyMeshRequest
@@ -16,6 +17,7 @@ ChangeRequest = (
     | pb.ShiftTrafficRequest
     | pb.EndShiftRequest
     | pb.RollbackRequest
+    | route_service_pb2.DeleteRouteRequest
 )
 
 

@@ -1,4 +1,4 @@
-"""The desired state: backends, endpoints, owners of partitions, rollouts, shifts, the roster. All that a store keeps.
+"""The desired state: backends, endpoints, routes, owners of partitions, rollouts, shifts, roster. What a store keeps.
 
 Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
 epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`); each change of a
@@ -29,6 +29,7 @@ from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster
 from controller_service.core.shifting.record import ShiftRecord, overtaken
 from slotmesh.spec.model import Backend, Endpoint
+from slotmesh.spec.routes import Route, route_subject
 
 ValueT = TypeVar("ValueT")
 
@@ -41,6 +42,9 @@ class ChangeSet:
     delete_backends: tuple[str, ...] = ()
     put_endpoints: tuple[Endpoint, ...] = ()
     delete_endpoints: tuple[str, ...] = ()
+    put_routes: tuple[Route, ...] = ()
+    delete_routes: tuple[str, ...] = ()
+    """Paths."""
     put_ownership: tuple[PartitionOwnership, ...] = ()
     put_rollouts: tuple[RolloutRecord, ...] = ()
     put_shifts: tuple[ShiftRecord, ...] = ()
@@ -51,7 +55,7 @@ class ChangeSet:
     put_applied: tuple[Resource, ...] = ()
     """What a file says that was applied."""
     origin: ChangeOrigin = UNKNOWN_ORIGIN
-    """Who asked for it, where it changes a backend or an endpoint."""
+    """Who asked for it, where it changes a backend, an endpoint or a route."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +64,11 @@ class Desired:
 
     revision: int = 0
     configured_at: int = 0
-    """The revision that changed a backend or an endpoint last."""
+    """The revision that changed a backend, an endpoint or a route last."""
     backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+    routes: Mapping[str, Route] = field(default_factory=lambda: MappingProxyType({}))
+    """By path."""
     ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint; there is none for endpoints whose partitions were never assigned."""
     rollouts: Mapping[str, RolloutRecord] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,13 +94,18 @@ class Desired:
         deleted = [self.ownership[name] for name in change.delete_endpoints if name in self.ownership]
         backends = _changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends)
         endpoints = _changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints)
+        routes = _changed(self.routes, {it.path: it for it in change.put_routes}, change.delete_routes)
         shifts = {it.endpoint: it for it in change.put_shifts}
         who, time_s = change.origin.who, change.origin.time_s
         shifts |= overtaken(self.shifts, self.endpoints, change.put_endpoints, own=shifts, who=who, time_s=time_s)
-        is_configured = backends is not self.backends or endpoints is not self.endpoints
+        is_configured = backends is not self.backends or endpoints is not self.endpoints or routes is not self.routes
         history = self.history
         if is_configured:
-            changes = (*changes_between(self.backends, backends), *changes_between(self.endpoints, endpoints))
+            changes = (
+                *changes_between(self.backends, backends),
+                *changes_between(self.endpoints, endpoints),
+                *changes_between(self.routes, routes),
+            )
             record = RevisionRecord(
                 revision=self.revision + 1, origin=change.origin, changes=changes, base=self.configured_at
             )
@@ -106,6 +117,7 @@ class Desired:
             history=history,
             backends=backends,
             endpoints=endpoints,
+            routes=routes,
             ownership=_changed(self.ownership, ownership, change.delete_endpoints),
             rollouts=_changed(self.rollouts, {it.backend: it for it in change.put_rollouts}, change.delete_backends),
             shifts=_changed(self.shifts, shifts, change.delete_endpoints),
@@ -117,6 +129,7 @@ class Desired:
                 [
                     *(f"backend/{it}" for it in change.delete_backends),
                     *(f"endpoint/{it}" for it in change.delete_endpoints),
+                    *(route_subject(it) for it in change.delete_routes),
                 ],
             ),
         )

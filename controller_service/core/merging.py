@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from controller_service.core.desired import Desired
-from controller_service.core.revisions import NO_TRAFFIC, Resource, subject_of
+from controller_service.core.revisions import NO_TRAFFIC, ROUTE_FIELDS, Resource, subject_of
 from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
-from slotmesh.spec.shown import shown_services, shown_setting, shown_shares
+from slotmesh.spec.routes import Route
+from slotmesh.spec.shown import UNSET, shown_services, shown_setting, shown_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,10 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         _merged_endpoint(applied.get(subject_of(it)), desired.endpoints.get(it.name), it, choose)
         for it in mesh.endpoints
     ]
-    said: list[Resource] = [*mesh.backends, *mesh.endpoints]
+    routes = [_merged_route(applied.get(subject_of(it)), desired.routes.get(it.path), it, choose) for it in mesh.routes]
+    said: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
     return MergedMesh(
-        mesh=Mesh(backends=tuple(backends), endpoints=tuple(endpoints)),
+        mesh=Mesh(backends=tuple(backends), endpoints=tuple(endpoints), routes=tuple(routes)),
         conflicts=tuple(conflicts),
         applied=tuple(it for it in said if applied.get(subject_of(it)) != it),
     )
@@ -128,11 +130,29 @@ def _merged_endpoint(base: Resource | None, live: Endpoint | None, wanted: Endpo
     return replace(wanted, traffic=TrafficPolicy(weights=weights, shadows=shadows) if weights or shadows else None)
 
 
+def _merged_route(base: Resource | None, live: Route | None, wanted: Route, choose: Choose) -> Route:
+    if live is None or not isinstance(base, Route):
+        return wanted
+    merged = {
+        name: choose(subject_of(wanted), name, tuple(getattr(it, name) for it in (base, live, wanted)), _shown)
+        for name in ROUTE_FIELDS
+    }
+    return replace(wanted, **merged)
+
+
+def _shown(value: str | tuple[str, ...]) -> str:
+    """A field of a route."""
+    return value if isinstance(value, str) else f"[{', '.join(value)}]"
+
+
 def _texts(resource: Resource | None, known: Resource) -> dict[str, str]:
     """The fields of a resource as people write them; those of one that is not there, of the kind of `known`."""
     if isinstance(known, Backend):
         backend = resource if isinstance(resource, Backend) else Backend(name=known.name)
         return {name: shown_setting(it, getattr(backend, it.attribute)) for name, it in SETTINGS.items()}
+    if isinstance(known, Route):
+        route = resource if isinstance(resource, Route) else None
+        return {name: UNSET if route is None else _shown(getattr(route, name)) for name in ROUTE_FIELDS}
     endpoint = resource if isinstance(resource, Endpoint) else Endpoint(name=known.name)
     policy = endpoint.traffic or NO_TRAFFIC
     return {

@@ -65,6 +65,9 @@ class EventKind(Enum):
     """A guard has tripped: the weights before are in force again."""
     TRAFFIC_SHIFT_ENDED = 44
     """Somebody has ended it, or changed the weights meanwhile."""
+    ROUTE_CREATED = 50
+    ROUTE_UPDATED = 51
+    ROUTE_DELETED = 52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

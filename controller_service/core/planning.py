@@ -7,23 +7,24 @@ Owner: `shell.configurator`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.merging import FieldChange, FieldConflict, field_changes, merge_mesh
-from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin, configuration_at, subject_of
+from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin, Resource, configuration_at, subject_of
 from controller_service.core.rollouts.record import restored
 from controller_service.core.templates import template_of
 from slotmesh.spec.model import CODE, NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
-from slotmesh.spec.rules import mesh_mistakes, show
+from slotmesh.spec.routes import route_subject
+from slotmesh.spec.rules import clash_mistakes, mesh_mistakes, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A change and its summary. Names are `backend/NAME` or `endpoint/NAME`."""
+    """A change and its summary. Names are `backend/NAME`, `endpoint/NAME` or `route/PATH`."""
 
     change: ChangeSet
     created: tuple[str, ...] = ()
@@ -79,7 +80,10 @@ def plan_mesh(
     backends = {backend.name: backend for backend in mesh.backends}
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
+    routes = {route.path: route for route in mesh.routes}
     mistakes = [*found, *mesh_mistakes(mesh), *_unknown_backends(mesh.endpoints, known)]
+    if not prune:
+        mistakes += clash_mistakes({**desired.routes, **routes}.values())
     if launches:
         mistakes += [
             Mistake(f"backends.{show(name)}.handler", "required, as MODULE:NAME: this controller launches the replicas")
@@ -89,31 +93,42 @@ def plan_mesh(
     if mistakes:
         raise InvalidSpec(mistakes)
 
-    created: list[str] = []
-    updated: list[str] = []
-    unchanged: list[str] = []
-    for kind, there, wanted in (
-        ("backend", desired.backends, backends),
-        ("endpoint", desired.endpoints, endpoints),
-    ):
-        for name, resource in wanted.items():
-            bucket = created if name not in there else unchanged if there[name] == resource else updated
-            bucket.append(f"{kind}/{name}")
+    there: list[Resource] = [*desired.backends.values(), *desired.endpoints.values(), *desired.routes.values()]
+    wanted: list[Resource] = [*backends.values(), *endpoints.values(), *routes.values()]
+    created, updated, unchanged = _sorted_out(_by_subject(there), _by_subject(wanted))
     gone_backends = tuple(sorted(desired.backends.keys() - backends.keys())) if prune else ()
     gone_endpoints = tuple(sorted(desired.endpoints.keys() - endpoints.keys())) if prune else ()
+    gone_routes = tuple(sorted(desired.routes.keys() - routes.keys())) if prune else ()
     same = set(unchanged)
     return Plan(
         change=ChangeSet(
-            put_backends=tuple(it for name, it in backends.items() if f"backend/{name}" not in same),
-            put_endpoints=tuple(it for name, it in endpoints.items() if f"endpoint/{name}" not in same),
+            put_backends=tuple(it for it in backends.values() if subject_of(it) not in same),
+            put_endpoints=tuple(it for it in endpoints.values() if subject_of(it) not in same),
             delete_backends=gone_backends,
             delete_endpoints=gone_endpoints,
+            put_routes=tuple(it for it in routes.values() if subject_of(it) not in same),
+            delete_routes=gone_routes,
         ),
-        created=tuple(created),
-        updated=tuple(updated),
-        unchanged=tuple(unchanged),
-        deleted=(*(f"endpoint/{name}" for name in gone_endpoints), *(f"backend/{name}" for name in gone_backends)),
+        created=created,
+        updated=updated,
+        unchanged=unchanged,
+        deleted=(
+            *map(route_subject, gone_routes),
+            *(f"endpoint/{name}" for name in gone_endpoints),
+            *(f"backend/{name}" for name in gone_backends),
+        ),
     )
+
+
+def _by_subject(resources: Iterable[Resource]) -> dict[str, Resource]:
+    return {subject_of(it): it for it in resources}
+
+
+def _sorted_out(there: Mapping[str, Resource], wanted: Mapping[str, Resource]) -> tuple[tuple[str, ...], ...]:
+    """Subjects of what is wanted: those to create, to update, and to leave as they are."""
+    created = tuple(it for it in wanted if it not in there)
+    unchanged = tuple(it for it in wanted if there.get(it) == wanted[it])
+    return created, tuple(it for it in wanted if it in there and there[it] != wanted[it]), unchanged
 
 
 def plan_file(
@@ -137,7 +152,11 @@ def plan_file(
     contested = {conflict.subject for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     after = desired.apply(change)
-    fields = (*field_changes(desired.backends, after.backends), *field_changes(desired.endpoints, after.endpoints))
+    fields = (
+        *field_changes(desired.backends, after.backends),
+        *field_changes(desired.endpoints, after.endpoints),
+        *field_changes(desired.routes, after.routes),
+    )
     return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
 
 
@@ -152,10 +171,10 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
     elif not oldest <= revision <= desired.revision:
         told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
         raise InvalidSpec([Mistake("revision", told)])
-    backends, endpoints = configuration_at(desired.backends, desired.endpoints, history, revision)
-    whole = (replace(it, grpc_services=it.grpc_services or NO_SERVICES) for it in endpoints.values())
-    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(whole))
-    without_policy = [name for name, endpoint in endpoints.items() if endpoint.traffic is None]
+    mesh = configuration_at(desired.backends, desired.endpoints, desired.routes, history, revision)
+    whole = (replace(it, grpc_services=it.grpc_services or NO_SERVICES) for it in mesh.endpoints)
+    without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
+    mesh = replace(mesh, endpoints=tuple(whole))
     plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
     return replace(plan, note=f"rollback to revision {revision}", restores=revision)
 

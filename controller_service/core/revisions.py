@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
+from slotmesh.spec.routes import Route, route_subject
 
-Resource: TypeAlias = "Backend | Endpoint"
+Resource: TypeAlias = "Backend | Endpoint | Route"
 
 MAX_RECORDS: Final = 200
 """Revisions that are kept."""
@@ -24,7 +25,9 @@ MAX_RECORDED_CHARS: Final = 4 * 2**20
 
 
 def subject_of(resource: Resource) -> str:
-    """As `backend/digits-v1`."""
+    """As `backend/digits-v1`, `endpoint/digits`, `route/users/{name}`."""
+    if isinstance(resource, Route):
+        return route_subject(resource.path)
     return f"{'backend' if isinstance(resource, Backend) else 'endpoint'}/{resource.name}"
 
 
@@ -40,13 +43,15 @@ class ChangeOrigin:
     """Why, for a person: `rollback to revision 12`."""
 
 
+ROUTE_FIELDS: Final = ("endpoint", "method", "methods")
+"""What of a route may differ."""
 NO_TRAFFIC: Final = TrafficPolicy(weights={})
 UNKNOWN_ORIGIN: Final = ChangeOrigin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
-    """One backend or endpoint, before and after. None: it was not there, or is there no more."""
+    """One backend, endpoint or route, before and after. None: it was not there, or is there no more."""
 
     before: Resource | None
     after: Resource | None
@@ -118,14 +123,20 @@ def changed_fields(change: ResourceChange) -> list[str]:
             ("grpc_services", before.grpc_services != after.grpc_services),
         )
         return [name for name, differs in parts if differs]
+    if isinstance(before, Route) and isinstance(after, Route):
+        return [name for name in ROUTE_FIELDS if getattr(before, name) != getattr(after, name)]
     return []
 
 
 def configuration_at(
-    backends: Mapping[str, Backend], endpoints: Mapping[str, Endpoint], history: Sequence[RevisionRecord], revision: int
-) -> tuple[dict[str, Backend], dict[str, Endpoint]]:
+    backends: Mapping[str, Backend],
+    endpoints: Mapping[str, Endpoint],
+    routes: Mapping[str, Route],
+    history: Sequence[RevisionRecord],
+    revision: int,
+) -> Mesh:
     """The configuration as of a revision, told from the present one. It is not older than the base of the history."""
-    old_backends, old_endpoints = dict(backends), dict(endpoints)
+    old_backends, old_endpoints, old_routes = dict(backends), dict(endpoints), dict(routes)
     for record in reversed(history):
         if record.revision <= revision:
             break
@@ -133,12 +144,20 @@ def configuration_at(
             resource = change.after or change.before
             if isinstance(resource, Backend):
                 _undo(old_backends, resource.name, change.before)
+            elif isinstance(resource, Route):
+                _undo(old_routes, resource.path, change.before)
             elif resource is not None:
                 _undo(old_endpoints, resource.name, change.before)
-    return old_backends, old_endpoints
+    return Mesh(
+        backends=tuple(old_backends.values()),
+        endpoints=tuple(old_endpoints.values()),
+        routes=tuple(old_routes.values()),
+    )
 
 
-def _undo(resources: dict[str, Backend] | dict[str, Endpoint], name: str, before: Resource | None) -> None:
+def _undo(
+    resources: dict[str, Backend] | dict[str, Endpoint] | dict[str, Route], name: str, before: Resource | None
+) -> None:
     if before is None:
         resources.pop(name, None)
     else:
@@ -151,6 +170,8 @@ def _size(resource: Resource | None) -> int:
         return 0
     if isinstance(resource, Backend):
         return 500 + _json_size(resource.user_config)
+    if isinstance(resource, Route):
+        return 500
     policy, services = resource.traffic, resource.grpc_services
     chars = 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
     return chars if services is None else chars + 100 + 4 * len(services.descriptor_set) // 3

@@ -36,6 +36,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.audit import AUDIT
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
@@ -152,6 +153,17 @@ class Configurator:
         def plan(desired: Desired) -> Plan:
             _endpoint(desired, name)
             return Plan(change=ChangeSet(delete_endpoints=(name,)), deleted=(f"endpoint/{name}",))
+
+        return await self._commit(terms, plan)
+
+    async def delete_route(self, path: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Raises RouteNotFound."""
+
+        def plan(desired: Desired) -> Plan:
+            if path not in desired.routes:
+                text = f"there is no route {show(path)!r}"
+                raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=text))
+            return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
 
         return await self._commit(terms, plan)
 

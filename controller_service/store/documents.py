@@ -14,11 +14,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
-from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.service_documents import services_document, services_from
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -26,14 +26,6 @@ Document: TypeAlias = "dict[str, Any]"
 """A JSON object."""
 ValueT = TypeVar("ValueT")
 
-_ROLLOUT_FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "template": str,
-    "since_s": (int, float),
-    "is_complete": bool,
-    "is_paused": bool,
-    "why": str,
-    "failed_at_s": (int, float),
-}
 _MEMBER_FIELDS: Final = tuple(each.name for each in fields(ListedIncarnation))
 _SETTING_OF: Final = {each.attribute: each for each in SETTINGS.values()}
 
@@ -62,47 +54,47 @@ def endpoint_document(endpoint: Endpoint) -> Document:
 def endpoint_of(name: str, document: object) -> Endpoint:
     """The endpoint of that name. Raises BadDocument."""
     where = f"endpoint {name}"
-    given = _object(where, document, known={"traffic", "grpc_services"})
+    given = object_of(where, document, known={"traffic", "grpc_services"})
     services = services_from(where, given)
     if "traffic" not in given:
         return Endpoint(name=name, grpc_services=services)
-    traffic = _object(f"{where}: traffic", given["traffic"], known={"weights", "shadows"})
+    traffic = object_of(f"{where}: traffic", given["traffic"], known={"weights", "shadows"})
     weights, shadows = (_shares(f"{where}: {part}", traffic.get(part)) for part in ("weights", "shadows"))
     return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows=shadows), grpc_services=services)
 
 
-# -- rollouts ---------------------------------------------------------------------------------------------------------
+def route_document(route: Route) -> Document:
+    """The route; its path stands outside."""
+    return {"endpoint": route.endpoint, "method": route.method, "methods": list(route.methods)}
 
 
-def rollout_document(record: RolloutRecord) -> Document:
-    """A backend's newest rollout; the backend's name stands outside."""
-    said = {name: getattr(record, name) for name in _ROLLOUT_FIELDS}
-    known = {"good": record.good, "previous": record.previous}
-    return {**said, **{name: None if it is None else backend_document(it) for name, it in known.items()}}
+def route_of(path: str, document: object) -> Route:
+    """The route of that path. Raises BadDocument."""
+    where = f"route {path}"
+    given = object_of(where, document, known={"endpoint", "method", "methods"})
+    methods = _list(where, given, "methods", lambda it: it)
+    if not all(isinstance(it, str) for it in (given.get("endpoint"), given.get("method"), *methods)):
+        raise BadDocument(f"{where}: `endpoint` and `method` must be texts, `methods` a list of texts")
+    return Route(path=path, endpoint=given["endpoint"], method=given["method"], methods=methods)
 
 
-def rollout_from(name: str, document: object) -> RolloutRecord:
-    """Raises BadDocument."""
-    where = f"rollout of backend {name}"
-    given = dict(_object(where, document, known={*_ROLLOUT_FIELDS, "good", "previous"}))
-    for each, kind in _ROLLOUT_FIELDS.items():
-        if not isinstance(given.get(each), kind):
-            raise BadDocument(f"{where}: {each} is {given.get(each)!r}")
-    for each in ("good", "previous"):
-        given[each] = None if given.get(each) is None else backend_of(name, given[each])
-    return RolloutRecord(backend=name, **given)
+# -- resources of either kind -----------------------------------------------------------------------------------------
 
 
 def resource_document(resource: Resource) -> Document:
-    """The backend or endpoint; its subject, as `backend/NAME`, stands outside."""
+    """The backend, endpoint or route; its subject, as `backend/NAME`, stands outside."""
+    if isinstance(resource, Route):
+        return route_document(resource)
     return backend_document(resource) if isinstance(resource, Backend) else endpoint_document(resource)
 
 
 def resource_of(subject: str, document: object) -> Resource:
-    """The backend or endpoint of that subject. Raises BadDocument."""
+    """The backend, endpoint or route of that subject. Raises BadDocument."""
     kind, _, name = subject.partition("/")
+    if kind == "route":
+        return route_of(route_path(subject), document)
     if kind not in {"backend", "endpoint"} or not name:
-        raise BadDocument(f"{subject!r} is neither a backend nor an endpoint")
+        raise BadDocument(f"{subject!r} is no backend, endpoint or route")
     return backend_of(name, document) if kind == "backend" else endpoint_of(name, document)
 
 
@@ -125,7 +117,7 @@ def ownership_document(ownership: PartitionOwnership) -> Document:
 def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
     """Raises BadDocument."""
     where = f"owners of endpoint {endpoint}"
-    given = _object(where, document)
+    given = object_of(where, document)
     owners = _list(where, given, "owners", _incarnation)
     of, epochs, leaving, inherited = (
         _list(where, given, part, _integer) for part in ("partition_owners", "epochs", "leaving", "inherited")
@@ -174,13 +166,13 @@ def roster_document(roster: IncarnationRoster) -> Document:
 def roster_from(document: object, members: Iterable[ListedIncarnation]) -> IncarnationRoster:
     """Raises BadDocument."""
     where = "roster"
-    given = _object(where, document)
+    given = object_of(where, document)
     return IncarnationRoster(
         revision=_integer(given.get("revision")),
         members=tuple(sorted(members, key=lambda member: member.owner)),
         departed=_list(where, given, "departed", lambda it: _listed(DepartedIncarnation, it)),
         departed_since=_integer(given.get("departed_since")),
-        covers=_list(where, given, "covers", lambda it: _made(CoveredTables, _object(where, it))),
+        covers=_list(where, given, "covers", lambda it: _made(CoveredTables, object_of(where, it))),
     )
 
 
@@ -206,7 +198,7 @@ def record_document(record: RevisionRecord) -> Document:
 def record_from(revision: int, document: object) -> RevisionRecord:
     """Raises BadDocument."""
     where = f"revision {revision} of the history"
-    given = _object(where, document)
+    given = object_of(where, document)
     origin = {key: given.get(key) for key in ("who", "time_s", "note")}
     if not isinstance(origin["time_s"], int | float) or not all(isinstance(origin[it], str) for it in ("who", "note")):
         raise BadDocument(f"{where}: `who` and `note` must be texts, `time_s` a number")
@@ -214,7 +206,7 @@ def record_from(revision: int, document: object) -> RevisionRecord:
         revision=revision,
         base=_integer(given.get("base")),
         origin=_made(ChangeOrigin, origin),
-        changes=_list(where, given, "changes", lambda it: _change(_object(where, it))),
+        changes=_list(where, given, "changes", lambda it: _change(object_of(where, it))),
     )
 
 
@@ -237,7 +229,7 @@ def _settings_document(said: object, settings: Mapping[str, Setting]) -> Documen
 
 def _settings_from(where: str, document: object, settings: Mapping[str, Setting]) -> Document:
     """Values by the names of settings in Python. Raises BadDocument."""
-    given = dict(_object(where, document))
+    given = dict(object_of(where, document))
     if unknown := sorted(given.keys() - settings.keys()):
         raise BadDocument(f"{where}: this version of slotmesh knows no setting {', '.join(unknown)}")
     return {key: _setting(f"{where}: {key}", settings[key], it) for key, it in given.items()}
@@ -296,14 +288,15 @@ def _setting(where: str, setting: Setting, value: Any) -> Any:
 
 
 def _shares(where: str, value: object) -> dict[str, float]:
-    shares = _object(where, {} if value is None else value)
+    shares = object_of(where, {} if value is None else value)
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise BadDocument(f"{where}: the share of {name} is no number")
     return dict(shares)
 
 
-def _object(where: str, document: object, *, known: set[str] | None = None) -> Mapping[str, Any]:
+def object_of(where: str, document: object, *, known: set[str] | None = None) -> Mapping[str, Any]:
+    """A JSON object with no keys but the known ones; None: any. Raises BadDocument."""
     if not isinstance(document, dict):
         raise BadDocument(f"{where}: must be a JSON object")
     if known is not None and (unknown := sorted(document.keys() - known)):
@@ -335,7 +328,7 @@ def _incarnation(pair: object) -> Incarnation:
 
 
 def _listed(kind: Callable[..., ValueT], document: object) -> ValueT:
-    given = _object("roster", document)
+    given = object_of("roster", document)
     return _made(kind, {**given, "owner": _incarnation(given.get("owner"))})
 
 

@@ -23,9 +23,11 @@ from controller_service.store.documents import (
     record_from,
     resource_document,
     resource_of,
-    rollout_document,
     roster_document,
+    route_document,
+    route_of,
 )
+from controller_service.store.rollout_documents import rollout_document
 from controller_service.store.shift_documents import shift_document
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Mesh, TrafficPolicy
@@ -47,6 +49,7 @@ def export_state(generation: str, desired: Desired) -> str:
         "epoch_floor": desired.epoch_floor,
         "backends": {name: backend_document(it) for name, it in sorted(desired.backends.items())},
         "endpoints": {name: endpoint_document(it) for name, it in sorted(desired.endpoints.items())},
+        "routes": {path: route_document(it) for path, it in sorted(desired.routes.items())},
         "applied": {subject: resource_document(it) for subject, it in sorted(desired.applied.items())},
         "history": [{"revision": it.revision, **record_document(it)} for it in desired.history],
         "rollouts": {name: rollout_document(it) for name, it in sorted(desired.rollouts.items())},
@@ -81,13 +84,16 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
     history, applied = _section(document, "history", list), _section(document, "applied", dict)
     backends = {name: backend_of(name, it) for name, it in _section(document, "backends", dict).items()}
     endpoints = {name: endpoint_of(name, it) for name, it in _section(document, "endpoints", dict).items()}
-    _require_sound(Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values())))
+    routes = {path: route_of(path, it) for path, it in _section(document, "routes", dict).items()}
+    mesh = Mesh(backends=tuple(backends.values()), endpoints=tuple(endpoints.values()), routes=tuple(routes.values()))
+    _require_sound(mesh)
     return Desired(
         revision=numbers["revision"],
         configured_at=numbers["configured_at"],
         epoch_floor=max(epoch_floor, numbers["epoch_floor"], *epochs, 0),
         backends=MappingProxyType(backends),
         endpoints=MappingProxyType(endpoints),
+        routes=MappingProxyType(routes),
         applied=MappingProxyType({it: resource_of(it, applied[it]) for it in applied}),
         history=tuple(record_from(_natural(it, "revision"), it) for it in history),
     )

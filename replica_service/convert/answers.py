@@ -10,6 +10,7 @@ from replica_service.core.sessions.session_table import SessionReport
 from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.limits import MAX_FRAME_RANGES
+from slotmesh.wire.outlines import MethodOutline
 from slotmesh.wire.ranges import Range
 
 
@@ -31,6 +32,12 @@ def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.Serv
         method = wire.methods.add(method=each.method, batch_size=each.batch_size)
         method.service_time.FromNanoseconds(round(each.service_s * 1e9))
     return wire
+
+
+def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_pb2.MethodOutline]:
+    """What methods take and give."""
+    wire = replica_service_pb2.MethodOutline
+    return [wire(method=it.method, yields=it.yields, schema=it.schema) for it in outlines]
 
 
 def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from router_service.core.routing.partition_owners import NO_OWNERS, PartitionOwners
@@ -17,14 +18,21 @@ from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.spec.prospect import Prospect
 from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, services_from_wire, services_to_wire
 from slotmesh.v1 import membership_service_pb2, mesh_pb2, router_service_pb2
+from slotmesh.wire.outlines import MethodOutline
+
+NO_OUTLINES: Final[Mapping[str, Sequence[MethodOutline]]] = MappingProxyType({})
 
 
-def described(endpoints: Iterable[tuple[str, Sequence[str]]]) -> router_service_pb2.DescribeEndpointsResponse:
-    """Endpoints and their methods."""
-    described = router_service_pb2.DescribedEndpoint
-    return router_service_pb2.DescribeEndpointsResponse(
-        endpoints=[described(name=name, methods=methods) for name, methods in endpoints]
-    )
+def described(
+    endpoints: Iterable[tuple[str, Sequence[str]]], outlines: Mapping[str, Sequence[MethodOutline]] = NO_OUTLINES
+) -> router_service_pb2.DescribeEndpointsResponse:
+    """Endpoints and their methods, with what these take and give."""
+    response = router_service_pb2.DescribeEndpointsResponse()
+    for name, methods in endpoints:
+        endpoint = response.endpoints.add(name=name, methods=methods)
+        for it in outlines.get(name, ()):
+            endpoint.described.add(name=it.method, yields=it.yields, schema=it.schema)
+    return response
 
 
 NO_TABLE: Final = RoutingTable()

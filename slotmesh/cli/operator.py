@@ -11,6 +11,7 @@ import grpc
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
 from slotmesh.cli.leader import leader_among, standing_of
+from slotmesh.cli.routes import RouteRequests
 from slotmesh.cli.scaling import set_num_replicas
 from slotmesh.cli.snapshot import (
     Applied,
@@ -34,10 +35,12 @@ from slotmesh.cli.statuses import (
     router_from_wire,
     shift_from_wire,
 )
+from slotmesh.cli.subjects import ROUTE
 from slotmesh.cli.top.samples import MeshSample
 from slotmesh.cli.top.wire import sample_from_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.routes import route_path
 from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire, traffic_to_wire
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -56,6 +59,7 @@ class Operator:
         self._peer = peer
         self._channel = channel
         self._stub: Any = ControllerServiceStub(channel)
+        self._routes = RouteRequests(peer, channel, timeout_s=RPC_TIMEOUT_S, metadata=_AUTHOR)
 
     @classmethod
     @asynccontextmanager
@@ -231,14 +235,15 @@ class Operator:
         return int(response.revision)
 
     async def configuration(self) -> Mesh:
-        """All backends and endpoints, by name."""
+        """All backends, endpoints and routes, by name."""
         return (await self.configured())[1]
 
     async def configured(self) -> tuple[int, Mesh]:
         """The same, and the revision that has the backends."""
         said = await self._backends()
         backends = tuple(backend_from_wire(backend)[0] for backend in said.backends)
-        return said.revision, Mesh(backends=backends, endpoints=await self._endpoints())
+        endpoints = await self._endpoints()
+        return said.revision, Mesh(backends=backends, endpoints=endpoints, routes=await self._routes.list())
 
     async def scale(self, backend: str, replicas: int, *, dry_run: bool = False) -> Applied:
         """Sets `num_replicas` and nothing else, whatever else is changed meanwhile. Raises BackendNotFound."""
@@ -248,8 +253,10 @@ class Operator:
             )
 
     async def delete(self, subject: str) -> int:
-        """Deletes `backend/NAME` or `endpoint/NAME`. Returns the configuration's revision after that."""
+        """Deletes `backend/NAME`, `endpoint/NAME` or `route/PATH`. Returns the configuration's revision after that."""
         kind, _, name = subject.partition("/")
+        if kind == ROUTE:
+            return await self._routes.delete(route_path(subject))
         with self._peer.telling():
             if kind == "backend":
                 deletion = self._stub.DeleteBackend(

@@ -16,10 +16,11 @@ from slotmesh.suggestions import did_you_mean
 
 BACKEND: Final = "backend"
 ENDPOINT: Final = "endpoint"
+ROUTE: Final = "route"
 REPLICA: Final = "replica"
 ROUTER: Final = "router"
 REVISION: Final = "revision"
-KINDS: Final = (BACKEND, ENDPOINT, REPLICA, ROUTER, REVISION)
+KINDS: Final = (BACKEND, ENDPOINT, ROUTE, REPLICA, ROUTER, REVISION)
 _MOST_NAMED: Final = 20
 
 
@@ -48,12 +49,12 @@ def unknown(subject: str, known: Collection[str]) -> CommandFailed:
 
 
 def configured_subject(text: str) -> str:
-    """Reads a subject of the configuration, which needs its kind: both kinds may have the same names."""
+    """Reads a subject of the configuration, which needs its kind: all kinds may have the same names."""
     kind, slash, name = text.partition("/")
-    if slash and kind in {BACKEND, ENDPOINT} and name:
+    if slash and (kind == ROUTE or (kind in {BACKEND, ENDPOINT} and name)):
         return text
     if slash and kind == REPLICA:
         way_out = "a replica leaves with `slotmesh drain`, and is shown by `slotmesh status` and `slotmesh logs`"
     else:
         way_out = f"say which it is: {BACKEND}/{name or text} or {ENDPOINT}/{name or text}"
-    raise typer.BadParameter(f"takes {BACKEND}/NAME or {ENDPOINT}/NAME, is {text}; {way_out}")
+    raise typer.BadParameter(f"takes {BACKEND}/NAME, {ENDPOINT}/NAME or {ROUTE}/PATH, is {text}; {way_out}")

@@ -74,7 +74,7 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
     signature = inspect.signature(function)
     parameters, more_positional, more_named = [], None, None
     for parameter in signature.parameters.values():
-        wanted = _resolve(parameter.annotation, function)
+        wanted = resolved(parameter.annotation, function)
         stacked = array_type(wanted) if batched else None
         if batched:
             if wanted in _NO_LISTS:
@@ -116,7 +116,8 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
 _NO_LISTS = (int, float, complex, bool, str, bytes, dict, set)
 
 
-def _resolve(annotation: Any, function: Callable[..., Any]) -> Any:
+def resolved(annotation: Any, function: Callable[..., Any]) -> Any:
+    """The annotation, where it is text what it names; Any where that cannot be told."""
     if annotation is _Kind.empty:
         return Any
     if not isinstance(annotation, str):

@@ -45,6 +45,11 @@ class MethodKind(StrEnum):
         """Whether it runs on the event loop."""
         return self in {MethodKind.ASYNC, MethodKind.ASYNC_GENERATOR}
 
+    @property
+    def yields(self) -> bool:
+        """Whether it gives values one by one."""
+        return self in {MethodKind.GENERATOR, MethodKind.ASYNC_GENERATOR}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodDescription:

@@ -8,6 +8,8 @@ keys are mistakes, not silence. Whether the backends that a policy names exist i
       digits-v1: {handler: "examples.digits.app:Digits", num_replicas: 2, max_queue_time: 30s, max_queued_bytes: 256MiB}
     endpoints:
       digits: {traffic: {digits-v1: 1.0}}
+    routes:
+      /classify: {endpoint: digits, method: classify, methods: [POST]}
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pydantic_core import ErrorDetails
 from slotmesh.config.safe_yaml import BoundedLoader, read_with
 from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.services_document import ServicesDocument, read_services_document
 from slotmesh.spec.setting import Setting, SettingKind, choices
@@ -118,6 +121,21 @@ def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list
     return Endpoint(name=name, traffic=traffic, grpc_services=services)
 
 
+class _RouteDocument(_Strict):
+    endpoint: str | None = None  # the rules ask for it: what cannot be read is left out, and is no second mistake
+    method: str | None = None
+    methods: list[str] = list(DEFAULT_METHODS)
+
+
+def _route(path: str, document: _RouteDocument) -> Route:
+    return Route(
+        path=path,
+        endpoint=document.endpoint or "",
+        method=document.method or "",
+        methods=tuple(sorted(document.methods)),
+    )
+
+
 Names = Mapping[str, Any]
 """The keys that a map of the document may have, with those of the maps below."""
 _SECTIONS: Final[Names] = {
@@ -126,6 +144,7 @@ _SECTIONS: Final[Names] = {
         **{name: {} for name in _EndpointDocument.model_fields},
         "grpc_services": {name: {} for name in ServicesDocument.model_fields},
     },
+    "routes": {name: {} for name in _RouteDocument.model_fields},
 }
 
 DocumentT = TypeVar("DocumentT", bound=BaseModel)
@@ -149,14 +168,16 @@ def parse_mesh(text: str | bytes, base: Path = Path()) -> Mesh:
     mistakes: list[Mistake] = []
     sections = _map("", {} if content is None else content, mistakes)
     mistakes += [
-        Mistake(show(name), f"there are `backends` and `endpoints` only{_meant(name, _SECTIONS)}")
+        Mistake(show(name), f"there are `backends`, `endpoints` and `routes` only{_meant(name, _SECTIONS)}")
         for name in sections.keys() - _SECTIONS.keys()
     ]
     backends = _resources(_BackendDocument, "backends", sections.get("backends"), mistakes)
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
+    routes = _resources(_RouteDocument, "routes", sections.get("routes"), mistakes)
     mesh = Mesh(
         backends=tuple(_backend(name, document) for name, document in backends.items()),
         endpoints=tuple(_endpoint(name, document, base, mistakes) for name, document in endpoints.items()),
+        routes=tuple(_route(path, document) for path, document in routes.items()),
     )
     told = {mistake.path for mistake in mistakes}
     mistakes += [mistake for mistake in mesh_mistakes(mesh) if mistake.path not in told]

@@ -9,7 +9,6 @@ FOREIGN: Final = {
     "deployments": ("backends",),
     "models": ("backends",),
     "services": ("backends",),
-    "routes": ("endpoints",),
     "import_path": ("handler",),
     "replicas": ("num_replicas",),
     "workers": ("num_replicas",),

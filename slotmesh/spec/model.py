@@ -1,4 +1,4 @@
-"""Backends, endpoints and traffic policies, as immutable values.
+"""Backends, endpoints, traffic policies and routes, as immutable values.
 
 Purpose: the one model of what should run, shared by the CLI, `--spec`, controller, routers and replicas. Each setting
 of a backend is declared here, once, with its default (`slotmesh.spec.setting`). Pure.
@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from slotmesh.handlers.settings import MAX_ONGOING_LIMIT, MIN_SECONDS
 from slotmesh.spec.autoscale import MAX_REPLICAS, Autoscale
+from slotmesh.spec.routes import Route
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -159,6 +160,7 @@ class Mesh:
 
     backends: tuple[Backend, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    routes: tuple[Route, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

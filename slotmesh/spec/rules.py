@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
 from slotmesh.spec.setting import Setting, SettingKind
 
 WEIGHT_TOLERANCE: Final = 1e-8
@@ -25,6 +26,7 @@ MAX_EXACT_INTEGER: Final = 2**53
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_METHOD: Final = re.compile(r"[^\W\d]\w{0,127}")
 _FILE: Final = re.compile(r"(?:\./)?(?P<module>\w+(?:/\w+)*)\.py:(?P<name>\w+(?:\.\w+)*)")
 _SHOWN: Final = 80
 """Characters, or bits, of an input that a message repeats."""
@@ -38,6 +40,10 @@ def mesh_mistakes(mesh: Mesh) -> list[Mistake]:
         mistakes += backend_mistakes(backend)
     for endpoint in mesh.endpoints:
         mistakes += endpoint_mistakes(endpoint)
+    mistakes += _repeated("routes", [route.path for route in mesh.routes])
+    for route in mesh.routes:
+        mistakes += route_mistakes(route)
+    mistakes += clash_mistakes(mesh.routes)
     return mistakes
 
 
@@ -65,6 +71,29 @@ def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:
     yield from _name_mistakes(path, endpoint.name)
     if endpoint.traffic is not None:
         yield from traffic_mistakes(path, endpoint.traffic)
+
+
+def route_mistakes(route: Route) -> Iterator[Mistake]:
+    """All mistakes of a route. Whether its endpoint exists is seen when it is called."""
+    path = f"routes.{show(route.path)}"
+    for problem in path_problems(route.path):
+        yield Mistake(path, problem)
+    yield from _name_mistakes(f"{path}.endpoint", route.endpoint)
+    if not _METHOD.fullmatch(route.method):
+        yield Mistake(f"{path}.method", "must be the name of a method of the handler, 1 to 128 characters")
+    if not route.methods:
+        yield Mistake(f"{path}.methods", f"needs at least one of {', '.join(HTTP_METHODS)}")
+    for method in route.methods:
+        if method not in HTTP_METHODS:
+            yield Mistake(f"{path}.methods", f"must be of {', '.join(HTTP_METHODS)}, is {show(method)!r}")
+    if len(set(route.methods)) < len(route.methods):
+        yield Mistake(f"{path}.methods", "names one twice")
+
+
+def clash_mistakes(routes: Iterable[Route]) -> Iterator[Mistake]:
+    """Routes that match the same paths as another one."""
+    for path, other in clashes(routes):
+        yield Mistake(f"routes.{show(path)}", f"matches the same paths as {show(other)}: leave one of them out")
 
 
 def traffic_mistakes(path: str, traffic: TrafficPolicy) -> Iterator[Mistake]:

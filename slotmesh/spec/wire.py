@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from slotmesh.codec.json_values import struct_from_wire
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import MAX_DURATION_S
@@ -22,7 +23,11 @@ from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
 def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
-    return mesh_pb2.Mesh(backends=map(backend_to_wire, mesh.backends), endpoints=map(endpoint_to_wire, mesh.endpoints))
+    return mesh_pb2.Mesh(
+        backends=map(backend_to_wire, mesh.backends),
+        endpoints=map(endpoint_to_wire, mesh.endpoints),
+        routes=map(route_to_wire, mesh.routes),
+    )
 
 
 def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
@@ -42,6 +47,10 @@ def endpoint_to_wire(endpoint: Endpoint) -> mesh_pb2.Endpoint:
 
 def services_to_wire(services: GrpcServices) -> mesh_pb2.GrpcServices:
     return mesh_pb2.GrpcServices(services=services.names, descriptor_set=services.descriptor_set)
+
+
+def route_to_wire(route: Route) -> mesh_pb2.Route:
+    return mesh_pb2.Route(path=route.path, endpoint=route.endpoint, method=route.method, methods=route.methods)
 
 
 def traffic_to_wire(traffic: TrafficPolicy) -> mesh_pb2.TrafficPolicy:
@@ -66,6 +75,7 @@ def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[Mistake]]:
     mesh = Mesh(
         backends=tuple(_backend(backend, mistakes) for backend in wire.backends),
         endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in wire.endpoints),
+        routes=tuple(map(route_from_wire, wire.routes)),
     )
     for endpoint in mesh.endpoints:
         mistakes += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
@@ -89,6 +99,12 @@ def endpoint_from_wire(wire: mesh_pb2.Endpoint) -> Endpoint:
 
 def services_from_wire(wire: mesh_pb2.GrpcServices) -> GrpcServices:
     return GrpcServices(names=tuple(wire.services), descriptor_set=wire.descriptor_set)
+
+
+def route_from_wire(wire: mesh_pb2.Route) -> Route:
+    """The route that a peer sent. The rules are still to be asked."""
+    methods = tuple(sorted(wire.methods)) or DEFAULT_METHODS
+    return Route(path=wire.path, endpoint=wire.endpoint, method=wire.method, methods=methods)
 
 
 def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:

@@ -12,16 +12,18 @@ from datetime import timedelta
 from typing import Any
 
 from slotmesh.spec.model import CODE, SETTINGS, Backend, Endpoint, Mesh
+from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import format_duration, format_size
 
 
 def mesh_document(mesh: Mesh) -> dict[str, dict[str, Any]]:
     """Maps of plain values, for YAML or JSON."""
-    return {
+    document = {
         "backends": {it.name: backend_settings(it) for it in mesh.backends},
         "endpoints": {it.name: endpoint_settings(it) for it in mesh.endpoints},
     }
+    return {**document, "routes": {it.path: route_settings(it) for it in mesh.routes}} if mesh.routes else document
 
 
 def backend_settings(backend: Backend) -> dict[str, Any]:
@@ -41,6 +43,12 @@ def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
         descriptors = base64.b64encode(services.descriptor_set).decode()
         settings["grpc_services"] = {"services": list(services.names), "descriptor_set_base64": descriptors}
     return settings
+
+
+def route_settings(route: Route) -> dict[str, Any]:
+    """What it calls, and its HTTP methods, where these are not the default."""
+    methods = {} if route.methods == DEFAULT_METHODS else {"methods": list(route.methods)}
+    return {"endpoint": route.endpoint, "method": route.method, **methods}
 
 
 def _settings(model: object, settings: Mapping[str, Setting]) -> dict[str, Any]:

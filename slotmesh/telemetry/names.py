@@ -29,6 +29,9 @@ RPC_STATUS: Final = "rpc.response.status_code"
 TOKEN_PROBLEM: Final = "slotmesh.token.problem"  # noqa: S105 - the name of a label
 METHOD: Final = "slotmesh.method"
 QUOTA: Final = "slotmesh.quota"
+ROUTE: Final = "http.route"
+HTTP_STATUS: Final = "http.response.status_code"
+CUT: Final = "slotmesh.ingress.cut"
 STREAM_CUT: Final = "slotmesh.stream.cut"
 """Of metrics only as far as its values are bounded."""
 # Of spans and logs alone: values that callers choose, or of which there are many.
@@ -146,6 +149,34 @@ ROUTER_UNREAD = _gauge("slotmesh.router.unread", "By", "Results that clients hav
 ROUTER_BRAKES = _counter(
     "slotmesh.router.brakes", "{brake}", "Times that calls had to wait as clients had too many results unread."
 )
+
+INGRESS_REQUESTS = _counter(
+    "slotmesh.ingress.requests",
+    "{request}",
+    "Requests of HTTP that were answered; the route is _default for calls without a route of their own, _none for no "
+    "path that there is, and _other beyond a thousand.",
+    (ROUTE, HTTP_STATUS),
+)
+INGRESS_TIME = _histogram(
+    "slotmesh.ingress.request.time",
+    "s",
+    "Time of these requests, from their headers to the end of the answer.",
+    (ROUTE,),
+)
+INGRESS_LEFT = _counter(
+    "slotmesh.ingress.left", "{request}", "Requests whose client left before the end of the answer.", (ROUTE,)
+)
+INGRESS_VALUES = _counter(
+    "slotmesh.ingress.values", "{value}", "Values of handlers that yield, sent one by one.", (ROUTE,)
+)
+INGRESS_CUTS = _counter(
+    "slotmesh.ingress.cuts", "{connection}", "Connections that were closed, or not taken, for a bound.", (CUT,)
+)
+INGRESS_IN_FLIGHT = _gauge("slotmesh.ingress.in_flight", "{request}", "Requests that are being answered.")
+INGRESS_CONNECTIONS = _gauge("slotmesh.ingress.connections", "{connection}", "Connections of HTTP that are open.")
+INGRESS_CALLERS = _gauge("slotmesh.ingress.callers", "{caller}", "Bearer tokens with connections to routers.")
+INGRESS_HELD = _gauge("slotmesh.ingress.held", "By", "Bodies of requests that are being read or called.")
+INGRESS_REVISION = _gauge("slotmesh.ingress.routes.revision", "1", "Revision of the routes in force; -1 before any.")
 
 REPLICA_CALLS = _counter("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
 REPLICA_FAILURES = _counter(

@@ -230,6 +230,12 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A guard has tripped: the weights before the shift are in force again."""
     EVENT_KIND_TRAFFIC_SHIFT_ENDED: _EventKind.ValueType  # 44
     """Somebody has ended a shift, or changed the weights meanwhile."""
+    EVENT_KIND_ROUTE_CREATED: _EventKind.ValueType  # 50
+    """A route of HTTP was created."""
+    EVENT_KIND_ROUTE_UPDATED: _EventKind.ValueType  # 51
+    """A route of HTTP was changed."""
+    EVENT_KIND_ROUTE_DELETED: _EventKind.ValueType  # 52
+    """A route of HTTP was deleted."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kinds of events."""
@@ -304,6 +310,12 @@ EVENT_KIND_TRAFFIC_SHIFT_TAKEN_BACK: EventKind.ValueType  # 43
 """A guard has tripped: the weights before the shift are in force again."""
 EVENT_KIND_TRAFFIC_SHIFT_ENDED: EventKind.ValueType  # 44
 """Somebody has ended a shift, or changed the weights meanwhile."""
+EVENT_KIND_ROUTE_CREATED: EventKind.ValueType  # 50
+"""A route of HTTP was created."""
+EVENT_KIND_ROUTE_UPDATED: EventKind.ValueType  # 51
+"""A route of HTTP was changed."""
+EVENT_KIND_ROUTE_DELETED: EventKind.ValueType  # 52
+"""A route of HTTP was deleted."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

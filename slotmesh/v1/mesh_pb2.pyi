@@ -557,6 +557,7 @@ class Mesh(_message.Message):
 
     BACKENDS_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___Backend]:
         """The backends."""
@@ -565,19 +566,63 @@ class Mesh(_message.Message):
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
         """The endpoints."""
 
+    @_builtins.property
+    def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Route]:
+        """The routes of HTTP."""
+
     def __init__(
         self,
         *,
         backends: _abc.Iterable[Global___Backend] | None = ...,
         endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
+        routes: _abc.Iterable[Global___Route] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "routes", b"routes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Mesh: _TypeAlias = Mesh  # noqa: Y015
+
+@_typing.final
+class Route(_message.Message):
+    """Which HTTP requests become calls of which method of an endpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Of the requests, unique in the mesh: segments of `a-z A-Z 0-9 . _ ~ -`, and parameters as `{name}`, which become the
+    arguments of their names: `/users/{name}`. At most 256 characters and 16 segments; not below `/-/`. Two routes must not
+    differ by the names of parameters only.
+    """
+    endpoint: _builtins.str
+    """The endpoint's name. Whether it exists is seen when it is called."""
+    method: _builtins.str
+    """The method of its handlers."""
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """HTTP methods: GET, POST, PUT, PATCH, DELETE, each once. Empty means POST."""
+
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        method: _builtins.str = ...,
+        methods: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "method", b"method", "methods", b"methods", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Route: _TypeAlias = Route  # noqa: Y015
 
 @_typing.final
 class Replica(_message.Message):

@@ -802,6 +802,7 @@ class ExecuteResponse(_message.Message):
     TAKE_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
+    OUTLINES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
@@ -860,6 +861,10 @@ class ExecuteResponse(_message.Message):
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """With the first frame: names of the handler's methods, `__call__` for the handler itself; the first 1,024."""
 
+    @_builtins.property
+    def outlines(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodOutline]:
+        """With the first frame: what these methods take and give. At most 64 KiB of text in all; methods beyond are left out."""
+
     def __init__(
         self,
         *,
@@ -876,16 +881,47 @@ class ExecuteResponse(_message.Message):
         take: _call_pb2.TakeItems | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
+        outlines: _abc.Iterable[Global___MethodOutline] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "outlines", b"outlines", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class MethodOutline(_message.Message):
+    """What a method takes and gives, as its annotations say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    YIELDS_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    """The method; `__call__` for the handler itself."""
+    yields: _builtins.bool
+    """It gives values one by one."""
+    schema: _builtins.str
+    """As `DescribedMethod.schema`."""
+    def __init__(
+        self,
+        *,
+        method: _builtins.str = ...,
+        yields: _builtins.bool = ...,
+        schema: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "schema", b"schema", "yields", b"yields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MethodOutline: _TypeAlias = MethodOutline  # noqa: Y015
 
 @_typing.final
 class ServiceTimes(_message.Message):

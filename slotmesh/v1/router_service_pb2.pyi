@@ -28,16 +28,20 @@ class DescribeEndpointsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    WITH_SCHEMAS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """Only this endpoint. Empty means all."""
+    with_schemas: _builtins.bool
+    """Each method is described as well."""
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
+        with_schemas: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "with_schemas", b"with_schemas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -75,6 +79,7 @@ class DescribedEndpoint(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
+    DESCRIBED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     @_builtins.property
@@ -84,19 +89,58 @@ class DescribedEndpoint(_message.Message):
         endpoints after them are left out.
         """
 
+    @_builtins.property
+    def described(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedMethod]:
+        """What replicas have told of these methods, as far as they did: by name. Only with `with_schemas`. At most 4 MiB in a
+        response: methods of endpoints after them are left out.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
+        described: _abc.Iterable[Global___DescribedMethod] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["methods", b"methods", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["described", b"described", "methods", b"methods", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribedEndpoint: _TypeAlias = DescribedEndpoint  # noqa: Y015
+
+@_typing.final
+class DescribedMethod(_message.Message):
+    """What a method takes and gives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    YIELDS_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The method; `__call__` for the handler itself."""
+    yields: _builtins.bool
+    """It gives values one by one."""
+    schema: _builtins.str
+    """JSON text: `arguments` is the JSON Schema of the object of named arguments, `result` that of the result, or of each
+    value; `$defs` has what both refer to. Empty where annotations say nothing, or more than a replica tells.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        yields: _builtins.bool = ...,
+        schema: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "schema", b"schema", "yields", b"yields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribedMethod: _TypeAlias = DescribedMethod  # noqa: Y015
 
 @_typing.final
 class CallRequest(_message.Message):

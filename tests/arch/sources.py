@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = ("router_service", "replica_service", "controller_service")
+SERVICES = ("router_service", "replica_service", "controller_service", "ingress_service")
 SHIPPED = ("slotmesh", *SERVICES)
 GENERATED = ROOT / "slotmesh" / "v1"
 

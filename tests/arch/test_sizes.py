@@ -16,6 +16,7 @@ FOLDERS = (
     "slotmesh",
     "router_service",
     "replica_service",
+    "ingress_service",
     "controller_service",
     "simulation",
     "benchmarks",

@@ -244,7 +244,10 @@ async def test_a_second_controller_with_the_same_replicas_is_refused_with_the_wa
         (
             "endpoints: {e: {traffic: {a: 0.5, b: 0.4}}}\nmore:",
             (),
-            ["endpoints.e.traffic: weights sum to 0.9, must be 1", "more: there are `backends` and `endpoints` only"],
+            [
+                "endpoints.e.traffic: weights sum to 0.9, must be 1",
+                "more: there are `backends`, `endpoints` and `routes` only",
+            ],
         ),
         ("backends: {v1: {}}", (), ["backends.v1.handler: required"]),
         ("endpoints: {e: {traffic: {a: 1}}}", (), ["endpoints.e.traffic.a: no backend has this name (there is none)"]),

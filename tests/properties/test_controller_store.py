@@ -15,25 +15,33 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.revisions import configuration_at
+from controller_service.core.revisions import configuration_at, subject_of
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from controller_service.store.state_document import export_state, import_state
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Mesh
+from slotmesh.spec.routes import route_subject
 from tests.support.examples import examples
 from tests.support.state_changes import random_change
 
 SEEDS = st.integers(0, 2**32)
+CONFIGURED = ("backends", "endpoints", "routes")
+
+
+def by_name(mesh: Mesh) -> tuple[dict[str, Any], ...]:
+    return tuple({it.name: it for it in part} for part in (mesh.backends, mesh.endpoints, mesh.routes))
 
 
 class Model:
     """What should be in the file, as plain dicts."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, dict[str, Any]] = {"backends": {}, "endpoints": {}, "ownership": {}, "applied": {}}
+        self.parts: dict[str, dict[str, Any]] = {
+            name: {} for name in ("backends", "endpoints", "routes", "ownership", "applied")
+        }
         self.floor = 41
         self.roster: Any = Desired().roster
-        self.configurations: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.configurations: dict[int, tuple[dict[str, Any], ...]] = {}
 
     def apply(self, change: ChangeSet, revision: int) -> None:
         parts = self.parts
@@ -48,18 +56,18 @@ class Model:
         kept = (it for it in change.put_backends if it.name not in change.delete_backends)
         parts["backends"].update({it.name: it for it in kept})
         parts["ownership"].update({it.endpoint: it for it in change.put_ownership})
-        kinds = {"backend": change.put_backends, "endpoint": change.put_endpoints}
-        for it in change.put_applied:
-            kind = "backend" if isinstance(it, Backend) else "endpoint"
-            assert it in kinds[kind]
-            parts["applied"][f"{kind}/{it.name}"] = it
+        for path in change.delete_routes:
+            del parts["routes"][path]
+        parts["routes"].update({it.path: it for it in change.put_routes})
+        parts["applied"].update({subject_of(it): it for it in change.put_applied})
         for subject in (
             *(f"backend/{it}" for it in change.delete_backends),
             *(f"endpoint/{it}" for it in change.delete_endpoints),
+            *(route_subject(it) for it in change.delete_routes),
         ):
             parts["applied"].pop(subject, None)
         self.roster = self.roster if change.put_roster is None else change.put_roster
-        self.configurations[revision] = dict(parts["backends"]), dict(parts["endpoints"])
+        self.configurations[revision] = tuple(dict(parts[it]) for it in CONFIGURED)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -99,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
         text = export_state(self.file.generation, self.file.desired)
         assert json.loads(text)["generation"] == "a" * 32
         brought = import_state(text, epoch_floor=0)
-        for part in ("backends", "endpoints", "applied", "history", "revision", "configured_at"):
+        for part in (*CONFIGURED, "applied", "history", "revision", "configured_at"):
             assert getattr(brought, part) == getattr(self.file.desired, part)
         epochs = [epoch for owned in self.file.desired.ownership.values() for epoch in owned.epochs]
         assert brought.epoch_floor == max(self.file.desired.epoch_floor, *epochs, 0)
@@ -116,7 +124,8 @@ class StoreMachine(RuleBasedStateMachine):
     def each_revision_can_be_told(self) -> None:
         desired = self.file.desired
         for revision, expected in self.model.configurations.items():
-            assert configuration_at(desired.backends, desired.endpoints, desired.history, revision) == expected
+            now = (desired.backends, desired.endpoints, desired.routes)
+            assert by_name(configuration_at(*now, desired.history, revision)) == expected
 
     def teardown(self) -> None:
         if hasattr(self, "file"):

@@ -41,7 +41,8 @@ class Terminal:
         text = command.text
         for shown, real in self._addresses.items():
             text = text.replace(shown, real)
-        environment = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}", **self._values}
+        # A route has a `path`, too.
+        environment = {**os.environ, **self._values, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
         shell = await asyncio.create_subprocess_exec(
             "bash", "-u", "-c", text, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, cwd=self._folder
         )

@@ -31,7 +31,7 @@ STOP_TIMEOUT_S: Final = 60.0
 GONE_TIMEOUT_S: Final = 20.0
 """Orphans get 10 s to end by themselves, then another 10 s for theirs."""
 
-_READY_LINE: Final = re.compile(r"ready router=(\S+) controller=(\S+)\n")
+_READY_LINE: Final = re.compile(r"ready router=(\S+) controller=(\S+?)(?: http=(\S+))?\n")
 
 
 class MeshRun:
@@ -43,6 +43,8 @@ class MeshRun:
         """Where stderr of all processes goes."""
         self.router_addresses: list[str] = []
         self.controller_address = ""
+        self.http_address = ""
+        """Empty without an ingress."""
         self._mark = mark
 
     @property
@@ -61,6 +63,7 @@ class MeshRun:
         match = _READY_LINE.fullmatch(line)
         assert match, f"expected the ready line, got {line!r}:\n{self.log_text()}"
         self.router_addresses, self.controller_address = match[1].split(","), match[2]
+        self.http_address = match[3] or ""
 
     async def wait_ended(self, timeout: float = STOP_TIMEOUT_S) -> int:
         """Waits for the end of `slotmesh run`; returns its exit status."""

@@ -19,9 +19,11 @@ from controller_service.core.roster import (
 from examples.own_proto import greeter_pb2
 from slotmesh.spec.descriptor_sets import Files, read_services
 from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
+from slotmesh.spec.routes import Route
 from slotmesh.wire.partitions import PARTITIONS
 
 NAMES = ("v1", "v2", "V-3", "x_y", "e.1")
+PATHS = ("/", "/a", "/a/{b}", "/users/{name}/x")
 CONFIGS: tuple[Mapping[str, JsonValue], ...] = ({}, {"k": 1}, {"deep": [1, {"a": None, "b": True}], 'te"xt': "ü☃"})
 TIME_S = 1_700_000_000.25
 
@@ -38,15 +40,19 @@ def random_change(random: Random, desired: Desired) -> ChangeSet:
     gone = [name for name in sorted(desired.endpoints) if name not in put and random.random() < 0.1]
     there = sorted({*desired.endpoints, *put} - set(gone))
     owned = [name for name in there if random.random() < 0.3]
+    routes = tuple(random_route(random, path) for path in random.sample(PATHS, random.randint(0, 2)))
+    lost = [path for path in desired.routes if path not in {it.path for it in routes} and random.random() < 0.1]
     return ChangeSet(
         put_backends=backends,
         delete_backends=tuple(random.sample(unused, min(len(unused), random.randint(0, 1)))),
         put_endpoints=endpoints,
         delete_endpoints=tuple(gone),
+        put_routes=routes,
+        delete_routes=tuple(lost),
         put_ownership=tuple(random_ownership(random, name) for name in owned),
         put_roster=random_roster(random, desired.revision + 1) if random.random() < 0.5 else None,
         epoch_floor=random.randint(0, 2**50),
-        put_applied=(*backends[:1], *endpoints[:1]),
+        put_applied=(*backends[:1], *endpoints[:1], *routes[:1]),
         origin=ChangeOrigin(who=random.choice(("", "slotmesh at ☃")), time_s=TIME_S, note=random.choice(("", "why"))),
     )
 
@@ -81,6 +87,15 @@ def random_endpoint(random: Random, name: str, backends: list[str]) -> Endpoint:
     weights = {each: 1.0 / len(backends) for each in backends}
     policy = TrafficPolicy(weights=weights, shadows={backends[0]: random.random()})
     return Endpoint(name=name, traffic=policy, grpc_services=services)
+
+
+def random_route(random: Random, path: str) -> Route:
+    return Route(
+        path=path,
+        endpoint=random.choice(NAMES),
+        method=random.choice(("run", "größe")),
+        methods=random.choice((("POST",), ("GET", "POST"))),
+    )
 
 
 def random_ownership(random: Random, endpoint: str) -> PartitionOwnership:

@@ -30,11 +30,12 @@ from controller_service.store.documents import (
     record_from,
     resource_document,
     resource_of,
-    rollout_document,
-    rollout_from,
     roster_document,
     roster_from,
+    route_document,
+    route_of,
 )
+from controller_service.store.rollout_documents import rollout_document, rollout_from
 from controller_service.store.shift_documents import shift_document, shift_from
 from controller_service.store.sqlite.schema import checksum_of
 
@@ -46,6 +47,7 @@ class RowKind(StrEnum):
 
     BACKEND = "backend"
     ENDPOINT = "endpoint"
+    ROUTE = "route"
     OWNERSHIP = "ownership"
     MEMBER = "member"
     ROSTER = "roster"
@@ -102,6 +104,7 @@ def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
         configured_at=head.configured_at,
         backends=_read(rows[RowKind.BACKEND], backend_of),
         endpoints=_read(rows[RowKind.ENDPOINT], endpoint_of),
+        routes=_read(rows[RowKind.ROUTE], route_of),
         ownership=_read(rows[RowKind.OWNERSHIP], ownership_from),
         rollouts=_read(rows[RowKind.ROLLOUT], rollout_from),
         shifts=_read(rows[RowKind.SHIFT], shift_from),
@@ -131,6 +134,7 @@ def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, d
     """Rows that differ: kind, name, and the document; None where the row goes."""
     yield from _differing(RowKind.BACKEND, before.backends, after.backends, backend_document)
     yield from _differing(RowKind.ENDPOINT, before.endpoints, after.endpoints, endpoint_document)
+    yield from _differing(RowKind.ROUTE, before.routes, after.routes, route_document)
     yield from _differing(RowKind.APPLIED, before.applied, after.applied, resource_document)
     yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, ownership_document)
     yield from _differing(RowKind.ROLLOUT, before.rollouts, after.rollouts, rollout_document)

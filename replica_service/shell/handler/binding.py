@@ -8,6 +8,7 @@ from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.handler.own_rpcs import RpcMethod
 from replica_service.shell.handler.own_services import found_rpcs
 from slotmesh.handlers import CALL, HandlerDescription
+from slotmesh.handlers.outlines import outline_of
 
 
 def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
@@ -27,7 +28,10 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
         called = "" if name == CALL else name
         try:
             function = handler if name == CALL else getattr(handler, name)
-            methods[called] = HandlerMethod(called, function, described.kind, described.batch)
+            method = methods[called] = HandlerMethod(called, function, described.kind, described.batch)
+            method.outline = outline_of(
+                name, function, yields=described.kind.yields, is_batch=described.batch is not None
+            )
         except TypeError as error:
             if name not in implementing:
                 raise TypeError(f"{description.name}.{name}: {error}") from error

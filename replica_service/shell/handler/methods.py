@@ -12,12 +12,14 @@ from typing import Any
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
 from slotmesh.errors import Failure
 from slotmesh.handlers import (
+    CALL,
     BatchControl,
     BatchSettings,
     MethodKind,
     batch_control,
     whole_batches,
 )
+from slotmesh.wire.outlines import MethodOutline
 
 StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
@@ -51,6 +53,8 @@ class HandlerMethod:
         self.columns = ColumnsDecoder(self._decoder, takes_bytes=self._takes_bytes)
         """What a batch method is given for many calls."""
         self._starts: dict[str, StartFunction] = {}
+        self.outline = MethodOutline(name or CALL)
+        """What routers are told of it."""
 
     @property
     def signature(self) -> Signature:

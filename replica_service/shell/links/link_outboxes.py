@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import inf
+from types import MappingProxyType
+from typing import Final
 
 from replica_service.convert import Issuer
+from replica_service.convert.answers import outlines_to_wire
 from replica_service.core.calls import FRESH_S, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.handlers.description import CALL
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.wire.features import CHUNKS, HEARTBEATS
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_METHODS, MAX_PAYLOAD_BYTES
+from slotmesh.wire.outlines import fitting
+
+NO_METHODS: Final[Mapping[str, HandlerMethod]] = MappingProxyType({})
 
 
 def connect_link(
@@ -22,7 +29,7 @@ def connect_link(
     now: float,
     features: Collection[str],
     stream_id: str,
-    methods: Collection[str] = (),
+    methods: Mapping[str, HandlerMethod] = NO_METHODS,
 ) -> tuple[RouterPeer, Outbox]:
     """A link and its outbox. `features`: the router's, which calls the stream `stream_id`, if it has a name for it.
 
@@ -40,6 +47,7 @@ def connect_link(
         features,
         times=times,
         methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
+        outlines=outlines_to_wire(fitting(methods[name].outline for name in sorted(methods)[:MAX_METHODS])),
         about_to_end=partial(scheduler.about_to_end, link),
         are_quick=lambda: times.are_quick,
     )

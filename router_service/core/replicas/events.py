@@ -14,6 +14,7 @@ from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.slicing import MethodTime
 from slotmesh.errors import Failure
+from slotmesh.wire.outlines import MethodOutline
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,8 @@ class LinkOpened(RouterEvent):
     """Of the stream to the replica; no other stream has the same."""
     methods: Sequence[str] = ()
     """Names of the handler's methods, as far as the replica says them."""
+    outlines: Sequence[MethodOutline] = ()
+    """What these take and give, as far as it says that."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,11 +16,13 @@ from router_service.core.replicas.events import (
     LinkOpened,
     ServiceTimesReported,
 )
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.sender import Sender
 from router_service.core.routing.availability import Availability
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.topology import Topology
 from router_service.core.sessions.resumption import Resumptions
+from slotmesh.wire.outlines import MethodOutline
 
 
 class LinkChanges:
@@ -52,6 +54,7 @@ class LinkChanges:
         if replica.listed:
             replica.linked = True
             replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
+            replica.outlines = _shared(tuple(event.outlines), replica)
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)
@@ -95,3 +98,9 @@ class LinkChanges:
         replica.draining = True
         replica.backend.changed(replica)
         self._sender.pump(replica, now)
+
+
+def _shared(outlines: tuple[MethodOutline, ...], replica: RoutedReplica) -> tuple[MethodOutline, ...]:
+    """Those that another replica of the backend has told already, where they are the same: there may be a thousand."""
+    others = (it.outlines for it in replica.backend.replicas.values() if it.outlines == outlines)
+    return next(others, outlines)

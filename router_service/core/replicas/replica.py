@@ -22,6 +22,7 @@ from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.table import ReplicaRoute
 from router_service.core.runs import Bound, RouterRun, Sent
 from slotmesh.wire.ledger import Ledger
+from slotmesh.wire.outlines import MethodOutline
 
 
 class ReadyPartition(Protocol):
@@ -43,7 +44,7 @@ class RoutedReplica:
     __slots__ = (
         *("_next_withdrawn", "address", "backend", "bound", "capacity", "draining", "inflight"),
         *("is_awaited", "is_joining", "is_passed_over", "key", "keyed", "limit", "linked", "links", "listed", "ops"),
-        *("outbox", "methods", "own", "ready", "retired", "stream_id", "taking", "times", "work_ns"),
+        *("outbox", "outlines", "methods", "own", "ready", "retired", "stream_id", "taking", "times", "work_ns"),
     )
 
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
@@ -60,6 +61,8 @@ class RoutedReplica:
         """Unique id of the newest stream: together with a run id it names one call for all time."""
         self.methods: frozenset[str] = frozenset()
         """Names of the handler's methods, as far as the replica has told them."""
+        self.outlines: tuple[MethodOutline, ...] = ()
+        """What these take and give, as far as it has told that."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True

@@ -5,10 +5,11 @@ Invariant: an answer names a bounded number of methods, however many endpoints t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from router_service.core.routing.topology import Topology
+from slotmesh.wire.outlines import MAX_TOLD_CHARS, MethodOutline, fitting
 
 MAX_NAMES: Final = 10_000
 """Names of methods in one answer; those of endpoints after them are left out."""
@@ -26,6 +27,21 @@ def callable_methods(topology: Topology, endpoint: str = "") -> Iterator[tuple[s
             found |= of_backends[backend]
         told = sorted(found)[:left]
         left -= len(told)
+        yield name, told
+
+
+def told_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tuple[str, tuple[MethodOutline, ...]]]:
+    """What the methods of each endpoint take and give, by the endpoint: as the first backend says it."""
+    left = MAX_TOLD_CHARS
+    for name in endpoints:
+        found: dict[str, MethodOutline] = {}
+        for backend in topology.endpoints[name].policy.weights:
+            known = topology.backends.get(backend)
+            for replica in known.replicas.values() if known is not None else ():
+                if replica.linked:
+                    found = {it.method: it for it in replica.outlines} | found
+        told = fitting((found[each] for each in sorted(found)), left)
+        left -= sum(it.size for it in told)
         yield name, told
 
 

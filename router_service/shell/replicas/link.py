@@ -55,6 +55,7 @@ from slotmesh.version import VERSION
 from slotmesh.wire.chunks import BadChunk
 from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 from slotmesh.wire.limits import MAX_METHODS
+from slotmesh.wire.outlines import MethodOutline, fitting
 
 LEFT_PAUSE_S = 1.0
 """A replica that has ended the stream because it drains is not asked again at once."""
@@ -222,7 +223,8 @@ class ReplicaLink:
                     self._up = True
                     self._frames.link_up(response.features)
                     _log.info("replica linked", **self._who())
-                    post(LinkOpened(replica, capacity, self._stream_id, response.methods[:MAX_METHODS]))
+                    outlines = fitting(MethodOutline(it.method, it.yields, it.schema) for it in response.outlines)
+                    post(LinkOpened(replica, capacity, self._stream_id, response.methods[:MAX_METHODS], outlines))
                     self._report.on_change()
             case "refused":
                 refused = response.refused

@@ -1,4 +1,4 @@
-"""`slotmesh delete`: backends and endpoints that should be there no more."""
+"""`slotmesh delete`: backends, endpoints and routes that should be there no more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def delete(
         typer.Argument(
             parser=configured_subject,
             metavar="SUBJECT",
-            help="`backend/NAME` or `endpoint/NAME`; more than one, too.",
+            help="`backend/NAME`, `endpoint/NAME` or `route/PATH`; more than one, too.",
             show_default=False,
         ),
     ],
@@ -38,7 +38,7 @@ def delete(
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
-    """Delete backends and endpoints.
+    """Delete backends, endpoints and routes.
 
     Endpoints go first. What waits for an endpoint that is deleted fails with ENDPOINT_NOT_FOUND; the replicas of a
     backend drain. A backend that an endpoint's traffic or shadows name is not deleted, unless that endpoint is. Where

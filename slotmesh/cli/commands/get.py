@@ -1,4 +1,4 @@
-"""`slotmesh get`: backends and endpoints as they are, as a file that `slotmesh apply` takes."""
+"""`slotmesh get`: backends, endpoints and routes as they are, as a file that `slotmesh apply` takes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.subjects import configured_subject, unknown
 from slotmesh.cli.view.configuration import printable_mesh, subjects_of
 from slotmesh.spec.model import Mesh
+from slotmesh.spec.routes import route_subject
 
 
 def get(
@@ -21,14 +22,14 @@ def get(
         typer.Argument(
             parser=configured_subject,
             metavar="SUBJECT",
-            help="`backend/NAME` or `endpoint/NAME`. None: all that there is.",
+            help="`backend/NAME`, `endpoint/NAME` or `route/PATH`. None: all that there is.",
             show_default=False,
         ),
     ] = None,
     output: Output = OutputForm.YAML,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
-    """Print backends and endpoints as they are.
+    """Print backends, endpoints and routes as they are.
 
     As YAML it is a file that `slotmesh apply` takes: with what is in force now, whoever has set it. Settings that have
     their defaults are left out.
@@ -52,4 +53,5 @@ async def _ask(address: str, subjects: list[str]) -> Mesh:
     return Mesh(
         backends=tuple(it for it in mesh.backends if f"backend/{it.name}" in subjects),
         endpoints=tuple(it for it in mesh.endpoints if f"endpoint/{it.name}" in subjects),
+        routes=tuple(it for it in mesh.routes if route_subject(it.path) in subjects),
     )

@@ -79,6 +79,16 @@ Reload = Annotated[
     typer.Option("--reload", help="Replace replicas whose module has changed, and apply a FILE that has changed."),
 ]
 ControllerPort = Annotated[int, typer.Option(min=0, max=65_535, help="Port of the controller. 0: any free one.")]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65_535,
+        help="Port of an ingress, which takes calls by HTTP: POST /ENDPOINT/METHOD. 0: any free one.",
+        show_default="none",
+    ),
+]
 LogSeverity = Annotated[LogLevel, typer.Option(help="The least severe messages that the processes log, to stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of progress, nor how to call it.")]
 
@@ -95,6 +105,7 @@ def run(
         typer.Option(min=0, max=65_535, help="Port of the first router; the others take free ones. 0: any free one."),
     ] = 7071,
     controller_port: ControllerPort = 7070,
+    http: HttpPort = None,
     state: StatePath = "memory",
     start_timeout: StartTimeout = timedelta(minutes=2),
     reload: Reload = False,
@@ -104,10 +115,10 @@ def run(
     """Start a mesh on this machine, and keep it up until Ctrl-C.
 
     Controller, routers and replicas are processes of their own; they inherit environment and working directory.
-    Endpoint and backend of a MODULE:NAME are named NAME; a FILE is as for `slotmesh apply`. Once every router reaches
-    every replica, one line goes to stdout, and nothing else ever does:
+    A MODULE:NAME is endpoint and backend NAME; a FILE is as `slotmesh apply` takes it. Once every router reaches every
+    replica, one line goes to stdout, and nothing else ever does:
 
-        ready router=HOST:PORT[,HOST:PORT...] controller=HOST:PORT
+        ready router=HOST:PORT[,HOST:PORT...] controller=HOST:PORT [http=HOST:PORT]
 
     Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes
     everything down in order, with exit status 0; calls that run get up to 10 s, of a FILE what it says. When a router
@@ -115,8 +126,8 @@ def run(
     not there or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is left behind,
     not even when this command is killed.
 
-    With `--reload`, for development, each handler's module file is watched (not what it imports), and so is FILE: when
-    a module has changed and can still be imported, the replicas of its backends drain and are replaced.
+    With `--reload`, for development, module files of handlers and FILE are watched: when a module has changed and can
+    still be imported, replicas of its backends are replaced. Modules that it imports are not watched.
 
     Like this:
 
@@ -133,6 +144,7 @@ def run(
         routers=routers,
         router_port=router_port,
         controller_port=controller_port,
+        http_port=http,
         state=state,
         start_timeout=start_timeout,
         log_level=log_level,
@@ -215,11 +227,14 @@ def _keep_quiet(progress: str) -> None:
 
 def _announce(tell: Tell, mesh: LocalMesh) -> None:
     routers, controller = ",".join(mesh.router_addresses), mesh.controller_address
-    sys.stdout.write(f"ready router={routers} controller={controller}\n")
+    http = f" http={mesh.http_address}" if mesh.http_address else ""
+    sys.stdout.write(f"ready router={routers} controller={controller}{http}\n")
     sys.stdout.flush()
     first = mesh.router_addresses[0]
     endpoint = mesh.endpoint_name or "ENDPOINT"
     directory = credentials().tls_dir
     by = "" if directory is None else f" --tls-dir {directory}"
     tell(f"ready; call it:  slotmesh call {endpoint} METHOD '[ARGUMENTS]' --address {first}{by}")
+    if mesh.http_address:
+        tell(f"by HTTP:  curl http://{mesh.http_address}/{endpoint}/METHOD -H 'content-type: application/json' -d '[]'")
     tell(f"look at it:  slotmesh status --address {controller}{by}; Ctrl-C stops it")

@@ -1,8 +1,8 @@
 """The processes of a local mesh, from the first to the last.
 
-Order of start: the handlers are described; controller; routers; then the controller gets the configuration, and
-launches replicas. Order of stop: routers, which let calls end that run; then the controller, which drains its replicas
-first.
+Order of start: the handlers are described; controller; routers; the ingress, where there is one; then the controller
+gets the configuration, and launches replicas. Order of stop: the ingress; routers, which let calls end that run; then
+the controller, which drains its replicas first.
 Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
@@ -46,6 +46,7 @@ class LocalMesh:
         self._tell = tell
         self._controller: Child | None = None
         self._routers: list[Child] = []
+        self._ingress: Child | None = None
         self._watches: list[asyncio.Task[None]] = []
         self._loss = ""
         self._lost = asyncio.Event()
@@ -65,6 +66,11 @@ class LocalMesh:
     def router_addresses(self) -> list[str]:
         return [router.address for router in self._routers]
 
+    @property
+    def http_address(self) -> str:
+        """Empty where there is no ingress."""
+        return self._ingress.address if self._ingress is not None else ""
+
     async def start(self) -> None:
         """Starts everything, and waits until it is ready.
 
@@ -82,6 +88,8 @@ class LocalMesh:
                 controller = await self._start_controller()
                 still = "the routers do not serve yet"
                 await self._start_routers(controller)
+                still = "the ingress does not serve yet"
+                await self._start_ingress(controller)
                 async with Operator.at(controller) as operator:
                     await operator.apply_file(order.mesh, force=True)
                     while True:
@@ -116,6 +124,8 @@ class LocalMesh:
         """Ends all processes, in order, and waits for them."""
         for watch in self._watches:
             watch.cancel()
+        if self._ingress is not None:
+            await self._ingress.stop(ROUTER_GRACE_S)
         await asyncio.gather(*(router.stop(ROUTER_GRACE_S) for router in self._routers))
         if self._controller is not None:
             await self._controller.stop(self._order.longest_grace_s + CONTROLLER_SLACK_S)
@@ -143,6 +153,19 @@ class LocalMesh:
             address = await child.announced()
             self._watch(child)
             self._tell(f"{child.name} at {address}")
+
+    async def _start_ingress(self, controller: str) -> None:
+        """Where one is asked for."""
+        order = self._order
+        if order.http_port is None:
+            return
+        flags = [f"--host={HOST}", f"--port={order.http_port}", f"--controller={controller}"]
+        flags += [f"--routers={','.join(self.router_addresses)}", f"--graceful-timeout={GRACEFUL_TIMEOUT_S:g}s"]
+        child = await Child.start("ingress", "ingress_service", [*flags, *self._flags()], self._parent)
+        self._ingress = child
+        address = await child.announced()
+        self._watch(child)
+        self._tell(f"HTTP at {address}")
 
     def _flags(self) -> list[str]:
         return ["--metrics-port=0", f"--log-level={self._order.log_level}", *credentials().of_members]
@@ -174,7 +197,10 @@ async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalM
     Raises:
         CommandFailed: it could not start, or lost a process.
     """
-    if mistakes := port_mistakes({"--controller-port": order.controller_port, "--router-port": order.router_port}):
+    ports = {"--controller-port": order.controller_port, "--router-port": order.router_port}
+    if order.http_port is not None:
+        ports["--http"] = order.http_port
+    if mistakes := port_mistakes(ports):
         raise CommandFailed("\n".join(mistakes))
     with stop_signals() as stop, ParentPipe() as parent:
         mesh = LocalMesh(order, parent, tell)

@@ -27,6 +27,8 @@ class Order:
     """Of the first router; 0: any free one."""
     controller_port: int
     """0: any free one."""
+    http_port: int | None = None
+    """Of the ingress; 0: any free one; None: there is none."""
     state: str
     """The file of the controller's state, or `memory`."""
     start_timeout: timedelta

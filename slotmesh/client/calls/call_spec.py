@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from slotmesh.client.calls.inherited import inherited_trace
 from slotmesh.client.calls.options import ViewOptions
@@ -23,6 +23,9 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
+
+PAYLOADS: Final = object()
+"""In place of a type of results: payloads are handed out as they came, for who passes them on."""
 
 PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")
@@ -84,7 +87,9 @@ class CallSpec:
         """None where the payload is the result. Raises DecodeError."""
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
-        if self.content_type == OCTET_STREAM:
+        if wanted is PAYLOADS:
+            self.encode = self._encode_bytes
+        elif self.content_type == OCTET_STREAM:
             self._decoder(decoder)  # refuses types that bytes cannot be decoded into
             self.encode = self._encode_bytes
         elif not options.reply:

@@ -157,7 +157,7 @@ def test_what_was_checked_is_used_whatever_the_files_hold_now(tmp_path: Path) ->
 
 @pytest.mark.asyncio
 async def test_who_leads_is_told_to_viewers(pages: Pages) -> None:
-    front = Front(ControllerSettings(), object, object)
+    front = Front(ControllerSettings(), object, object, object)
     front.leader = lambda: Leader("127.0.0.1:7070", "the controller at 127.0.0.1:7070 (pid 7)")
     pages.server.look_at(lambda: False, front.why_not_serving)
     client = pages.authority.issue("client", "alice")

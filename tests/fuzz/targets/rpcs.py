@@ -20,6 +20,7 @@ from slotmesh.v1 import (
     info_service_pb2,
     membership_service_pb2,
     replica_service_pb2,
+    route_service_pb2,
     router_service_pb2,
     slot_service_pb2,
     tap_service_pb2,
@@ -83,6 +84,7 @@ BENCHES: Final[Mapping[Any, Bench]] = {
     direct_service_pb2: replica,
     controller_service_pb2: controller,
     membership_service_pb2: controller,
+    route_service_pb2: controller,
 }
 
 

@@ -97,7 +97,7 @@ def test_names_are_read_with_their_kind_and_without() -> None:
 @pytest.mark.parametrize("text", ["v1", "backend/", "router/a", "replica/a", ""])
 def test_subjects_of_the_configuration_need_their_kind(text: str) -> None:
     assert configured_subject("endpoint/e") == "endpoint/e"
-    with pytest.raises(typer.BadParameter, match="takes backend/NAME or endpoint/NAME"):
+    with pytest.raises(typer.BadParameter, match="takes backend/NAME, endpoint/NAME or route/PATH"):
         configured_subject(text)
 
 

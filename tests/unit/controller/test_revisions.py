@@ -21,8 +21,10 @@ def test_only_so_many_revisions_are_kept_and_those_can_be_told() -> None:
     assert len(desired.history) == revisions.MAX_RECORDS
     assert desired.history[0].base == 30
     for revision in range(30, desired.revision + 1):
-        backends, _ = revisions.configuration_at(desired.backends, desired.endpoints, desired.history, revision)
-        assert backends == told[revision]
+        mesh = revisions.configuration_at(
+            desired.backends, desired.endpoints, desired.routes, desired.history, revision
+        )
+        assert {it.name: it for it in mesh.backends} == told[revision]
 
 
 def test_large_configurations_are_kept_less_often_and_the_newest_always() -> None:

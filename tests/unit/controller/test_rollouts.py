@@ -19,7 +19,7 @@ from controller_service.core.rollouts.record import RolloutRecord, restored
 from controller_service.core.templates import template_of
 from controller_service.shell.handler_code import read_code
 from controller_service.store.bad_document import BadDocument
-from controller_service.store.documents import rollout_document, rollout_from
+from controller_service.store.rollout_documents import rollout_document, rollout_from
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh
 
 OLD = Backend(name="v1", handler="a:Old", num_replicas=2)

@@ -105,7 +105,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
         "endpoints.digits.traffic": "weights sum to 0.9, must be 1",
         "endpoints.none.traffic": "needs at least one backend with its weight, as {digits-v1: 1.0}",
         "endpoints.words.traffic.v1": "must be a valid number, is '1'",
-        "more": "there are `backends` and `endpoints` only",
+        "more": "there are `backends`, `endpoints` and `routes` only",
     }
 
 
@@ -126,8 +126,8 @@ def test_unknown_keys_are_told_with_what_was_probably_meant() -> None:
         "backends.a.max_ongoing_requests": "there is no such setting; here it is `max_ongoing`",
         "backends.a.max_replicas": "there is no such setting; here it is `autoscale: {max: …}`",
         "backends.a.replicas": "there is no such setting; here it is `num_replicas`",
-        "deployments": "there are `backends` and `endpoints` only; here it is `backends`",
-        "endpoint": "there are `backends` and `endpoints` only; did you mean endpoints?",
+        "deployments": "there are `backends`, `endpoints` and `routes` only; here it is `backends`",
+        "endpoint": "there are `backends`, `endpoints` and `routes` only; did you mean endpoints?",
         "endpoints.a.colour": "there is no such setting",
         "endpoints.a.shadow": "there is no such setting; did you mean shadows?",
         "endpoints.a.weights": "there is no such setting; here it is `traffic`",

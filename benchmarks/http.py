@@ -1,0 +1,142 @@
+"""What the way through ingress and router costs callers by HTTP, beside a bare uvicorn + Starlette app.
+
+64 connections with one request each in flight, to the same handler: in the bare app it is called by the process that
+speaks HTTP, in the mesh by a replica behind ingress and router. The two take turns, so that a drift of the machine
+cancels out; what counts is the ratio, and the difference of the medians, within a round. Where processors are short
+the mesh has four processes that want one, and the bare app one: the processor time of the ingress alone is told, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Final, cast
+
+from benchmarks import findings
+from benchmarks.findings import Finding
+from benchmarks.loads import HANDLER
+from benchmarks.processes import ServerProcess, start_server
+from benchmarks.progress import show
+from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD
+from examples.local_mesh import local_mesh
+from slotmesh.runtime.parent import ParentPipe
+from slotmesh.units import parse_host_port
+
+CONNECTIONS: Final = 64
+LEAST_RATIO: Final = 0.7
+MOST_DELAY_S: Final = 0.0015
+_WARM_UP_S: Final = 0.5
+_REQUEST: Final = (
+    f"POST /{ENDPOINT}/{METHOD} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/octet-stream\r\n"
+    f"content-length: {len(PAYLOAD)}\r\n\r\n"
+).encode() + PAYLOAD
+
+
+@dataclass(slots=True)
+class HttpTally:
+    """What the connections have seen."""
+
+    times_s: list[float] = field(default_factory=list)
+    failed: int = 0
+    is_over: bool = False
+
+
+class _Connection(asyncio.Protocol):
+    """One request after another."""
+
+    def __init__(self, tally: HttpTally, ended: asyncio.Future[None]) -> None:
+        self._tally = tally
+        self._ended = ended
+        self._began = 0.0
+        self._answer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, end, body = self._answer.partition(b"\r\n\r\n")
+        if not end or len(body) < len(PAYLOAD):
+            return
+        if not head.startswith(b"HTTP/1.1 200") or body != PAYLOAD:
+            self._tally.failed += 1
+        self._tally.times_s.append(time.perf_counter() - self._began)
+        if self._tally.is_over:
+            self._transport.close()
+        else:
+            self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio has it
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _ask(self) -> None:
+        self._answer = b""
+        self._began = time.perf_counter()
+        self._transport.write(_REQUEST)
+
+
+async def load(address: str, seconds: float) -> tuple[float, HttpTally]:
+    """Calls a second, and what was seen."""
+    loop, tally = asyncio.get_running_loop(), HttpTally()
+    ends = [loop.create_future() for _ in range(CONNECTIONS)]
+    host, port = parse_host_port(address)
+    began = time.perf_counter()
+    for ended in ends:
+        await loop.create_connection(lambda ended=ended: _Connection(tally, ended), host, port)  # type: ignore[misc]
+    await asyncio.sleep(seconds)
+    tally.is_over = True
+    await asyncio.gather(*ends)
+    return len(tally.times_s) / (time.perf_counter() - began), tally
+
+
+async def measure(*, rounds: int, seconds: float) -> list[Finding]:
+    """`seconds` for each turn, of which a round has two of each. Raises CannotStart."""
+    ratios: list[float] = []
+    delays_s: list[float] = []
+    rates: dict[str, list[float]] = {"bare": [], "mesh": []}
+    tails_s: dict[str, list[float]] = {"bare": [], "mesh": []}
+    costs_s: list[float] = []
+    async with AsyncExitStack() as stack:
+        mesh = await stack.enter_async_context(local_mesh(HANDLER))
+        parent = stack.enter_context(ParentPipe())
+        bare = await start_server("bare app", "benchmarks.bare_http", (), parent)
+        stack.push_async_callback(bare.stop)
+        flags = (f"--routers={mesh.router}", f"--controller={mesh.controller}", "--metrics-port=-1")
+        ingress = await start_server("ingress", "ingress_service", flags, parent)
+        stack.push_async_callback(ingress.stop)
+        servers: dict[str, ServerProcess] = {"bare": bare, "mesh": ingress}
+        for server in servers.values():
+            await load(server.address, _WARM_UP_S)
+        for number in range(rounds):
+            show(f"http: round {number + 1} of {rounds}")
+            round_rates: dict[str, list[float]] = {"bare": [], "mesh": []}
+            middles_s: dict[str, list[float]] = {"bare": [], "mesh": []}
+            for way in ("bare", "mesh", "mesh", "bare"):
+                before_s = ingress.cpu_s()
+                rate, tally = await load(servers[way].address, seconds)
+                if tally.failed:
+                    raise RuntimeError(f"{tally.failed} requests failed")
+                if way == "mesh":
+                    costs_s.append((ingress.cpu_s() - before_s) / len(tally.times_s))
+                round_rates[way].append(rate)
+                middles_s[way].append(median(tally.times_s))
+                tails_s[way].append(quantiles(tally.times_s, n=100)[98])
+            for way, found in round_rates.items():
+                rates[way] += found
+            ratios.append(sum(round_rates["mesh"]) / sum(round_rates["bare"]))
+            delays_s.append((sum(middles_s["mesh"]) - sum(middles_s["bare"])) / 2)
+    show("")
+    return [
+        findings.told("http_bare", "bare uvicorn + Starlette", median(rates["bare"]), findings.rate),
+        findings.told("http_mesh", "ingress, router, replica", median(rates["mesh"]), findings.rate),
+        findings.at_least("http_ratio", "calls a second, mesh / bare", median(ratios), LEAST_RATIO, findings.ratio),
+        findings.at_most("http_p50", "p50 more than bare", median(delays_s), MOST_DELAY_S, findings.milliseconds),
+        findings.told("http_bare_p99", "p99, bare", median(tails_s["bare"]), findings.milliseconds),
+        findings.told("http_mesh_p99", "p99, mesh", median(tails_s["mesh"]), findings.milliseconds),
+        findings.told("http_cost", "processor time of the ingress a call", median(costs_s), findings.microseconds),
+    ]

@@ -1,0 +1,160 @@
+"""The ingress's composition root: the only file that names concrete classes, and the order of start and stop.
+
+Start: metrics, the client of the routers, the listening socket, the routes. Stop: not ready, no new connections,
+requests in flight get their grace; then the client, which takes back what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingress_service.config import IngressSettings, origins_of
+from ingress_service.core.cors import Cors
+from ingress_service.core.counters import Counters
+from ingress_service.core.route_table import RouteTable
+from ingress_service.shell.bodies import HeldBodies
+from ingress_service.shell.callers import HttpCallers
+from ingress_service.shell.described import Descriptions
+from ingress_service.shell.front import HttpFront
+from ingress_service.shell.http_protocol import ConnectionLimits
+from ingress_service.shell.http_server import HttpServer
+from ingress_service.shell.metrics import observe
+from ingress_service.shell.pages import IngressPages
+from ingress_service.shell.route_watch import RouteWatch
+from ingress_service.shell.sockets import Sockets
+from slotmesh.runtime.announce import announce
+from slotmesh.runtime.channels import Dialer
+from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.spec.routes import Route
+from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.setup import MetricsServer, setup_metrics
+from slotmesh.telemetry.setup_push import metrics_target
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
+
+CONNECT_S: Final = 10.0
+"""How long calls wait where no router can be reached."""
+LAST_CALLS_S: Final = 0.5
+"""What calls get whose requests have ended."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingress:
+    """An ingress that serves, and its parts."""
+
+    address: str
+    front: HttpFront
+    routes: RouteWatch
+    counters: Counters
+    callers: HttpCallers
+    bodies: HeldBodies
+    server: HttpServer
+
+
+async def main(settings: IngressSettings) -> None:
+    """Runs an ingress until it is asked to stop."""
+    with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
+        if settings.parent_fd is not None:
+            watch_parent(settings.parent_fd, stop.set)
+        async with serve(settings, on_failure=stop.set) as ingress:
+            if settings.announce_fd is not None:
+                announce(settings.announce_fd, ingress.address)
+            await stop.wait()
+
+
+@asynccontextmanager
+async def serve(settings: IngressSettings, on_failure: Callable[[], object] | None = None) -> AsyncIterator[Ingress]:
+    """An ingress on the running event loop, for as long as the block lasts. Raises CannotStart, SettingsError."""
+    tls = settings.tls_source()
+    counters, cors = Counters(), Cors(origins_of(settings.cors_origins))
+    bodies = HeldBodies(settings.max_held_size, settings.max_body_size)
+    is_stopping = False
+    async with Supervisor(on_failure=on_failure) as tasks:
+        callers = _callers(settings, tls)
+
+        def follow(routes: tuple[Route, ...]) -> None:
+            front.table = RouteTable(routes, has_defaults=settings.default_routes)
+
+        def why_not_ready() -> str:
+            if is_stopping:
+                return "stopping"
+            return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
+
+        watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
+        pages = IngressPages(cors, why_not_ready, lambda: watch.revision)
+        sockets = Sockets(cors, counters, max_requests=settings.max_requests)
+        front = HttpFront(
+            callers,
+            Descriptions(),
+            counters,
+            bodies,
+            cors,
+            max_requests=settings.max_requests,
+            pages=pages.app(),
+            sockets=sockets,
+        )
+        follow(())
+        pages.front = sockets.front = front
+        server = _server(settings, front, counters)
+        metrics = _metrics(settings, tls)
+        try:
+            observe(metrics, counters, bodies, callers, lambda: len(server.connections), lambda: watch.revision)
+            metrics.look_at(lambda: not why_not_ready(), lambda _in_full: why_not_ready())
+            await server.start(settings.host, settings.port)
+            tasks.start(server.watch(), name="connections")
+            tasks.start(watch.run(), name="routes")
+            scheme = "http" if settings.https_cert is None else "https"
+            _log.info("serving HTTP", url=f"{scheme}://{server.address}")
+            yield Ingress(server.address, front, watch, counters, callers, bodies, server)
+            is_stopping = True
+            await server.stop(settings.graceful_timeout.total_seconds())
+        finally:
+            await server.stop(0)
+            await callers.aclose(LAST_CALLS_S)
+            await metrics.aclose()
+
+
+def _callers(settings: IngressSettings, tls: TlsSource | None) -> HttpCallers:
+    return HttpCallers(
+        tuple(settings.routers.split(",")),
+        tls,
+        most=settings.max_callers,
+        anonymous=settings.anonymous,
+        connect_timeout_s=CONNECT_S,
+    )
+
+
+def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
+    return setup_metrics(
+        "slotmesh-ingress", settings.metrics_host, settings.metrics_port, otlp=metrics_target(settings), tls=tls
+    )
+
+
+def _server(settings: IngressSettings, front: HttpFront, counters: Counters) -> HttpServer:
+    limits = ConnectionLimits(
+        connections=settings.max_connections,
+        header_bytes=settings.max_header_size,
+        header_s=settings.header_timeout.total_seconds(),
+        body_s=settings.body_timeout.total_seconds(),
+        send_s=settings.send_timeout.total_seconds(),
+    )
+    certificate = None
+    if settings.https_cert is not None and settings.https_key is not None:
+        certificate = (settings.https_cert, settings.https_key)
+    return HttpServer(
+        front,
+        limits=limits,
+        counters=counters,
+        keep_alive_s=settings.keep_alive.total_seconds(),
+        max_message_bytes=settings.max_body_size,
+        certificate=certificate,
+    )

@@ -1,0 +1,106 @@
+"""The settings of an ingress process."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from slotmesh.config import Duration, HostPorts, ServiceSettings, Size
+from slotmesh.config.listening import SET_UP, Reach, reach_of
+from slotmesh.config.tls import TlsSettings
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+
+
+class IngressSettings(ServiceSettings, TlsSettings):
+    """The ingress: HTTP in front of the mesh."""
+
+    port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    metrics_port: int = Field(
+        9467, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
+    )
+    routers: HostPorts = Field("127.0.0.1:7071", description="Where routers are; the first that answers is used.")
+    controller: HostPorts = Field(
+        "127.0.0.1:7070", description="Where the controller is, which says the routes; of several, the one that leads."
+    )
+    default_routes: bool = Field(
+        True, description="Whether POST /ENDPOINT/METHOD calls each method of each endpoint, without a route."
+    )
+    https_cert: Path | None = Field(
+        None, description="PEM file with the certificate that HTTP clients are shown, for the names that they use."
+    )
+    https_key: Path | None = Field(None, description="PEM file with its key.")
+    anonymous: bool = Field(
+        False,
+        description="With certificates of the mesh: whether requests without a bearer token are called as the ingress "
+        "itself, by its own certificate. They are refused otherwise.",
+    )
+    max_callers: int = Field(
+        256, ge=1, le=10_000, description="Bearer tokens whose connections to routers are held at once."
+    )
+    max_body_size: Size = Field(
+        MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest body of a request, and WebSocket message."
+    )
+    max_held_size: Size = Field(
+        256 * 1024 * 1024, ge=1, description="Bodies of all requests that are being read or called; more is refused."
+    )
+    max_header_size: Size = Field(
+        32 * 1024, ge=1024, le=1024 * 1024, description="Request line and headers of a request."
+    )
+    max_connections: int = Field(10_000, ge=1, description="Connections that are held; more are closed with a 503.")
+    max_requests: int = Field(10_000, ge=1, description="Requests in flight; more are refused with a 503.")
+    header_timeout: Duration = Field(
+        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time a request has for its headers."
+    )
+    body_timeout: Duration = Field(
+        timedelta(seconds=60),
+        ge=timedelta(milliseconds=100),
+        description="Time a request's body has after its headers.",
+    )
+    send_timeout: Duration = Field(
+        timedelta(seconds=60),
+        ge=timedelta(milliseconds=100),
+        description="How long a client may read nothing of what is sent to it.",
+    )
+    keep_alive: Duration = Field(
+        timedelta(seconds=75), ge=timedelta(0), description="How long a connection may be idle between requests."
+    )
+    graceful_timeout: Duration = Field(
+        timedelta(seconds=10), ge=timedelta(0), description="What requests in flight get to end when the ingress stops."
+    )
+    cors_origins: str = Field(
+        "",
+        max_length=8_192,
+        description="Origins whose pages may call, with commas between them; * for all. Empty: none.",
+    )
+
+    @property
+    def tls_names(self) -> tuple[str, ...]:
+        return ("client-ingress", "ingress")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, text: str) -> str:
+        for origin in origins_of(text):
+            if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
+                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
+        return text
+
+    @model_validator(mode="after")
+    def _shows_a_certificate(self) -> Self:
+        if (self.https_cert is None) is not (self.https_key is None):
+            raise ValueError("--https-cert and --https-key go together")
+        is_local = reach_of(self.host) in (Reach.LOOPBACK, Reach.UNIX_SOCKET)
+        if not is_local and self.https_cert is None and not self.insecure:
+            raise ValueError(
+                f"{self.host} can be reached from other machines, and HTTP would be in plain text: give --https-cert "
+                f"and --https-key, or allow it with --insecure (SLOTMESH_INSECURE=true). For the mesh itself {SET_UP}"
+            )
+        return self
+
+
+def origins_of(text: str) -> tuple[str, ...]:
+    """What `cors_origins` names."""
+    return tuple(dict.fromkeys(it.strip() for it in text.split(",") if it.strip()))

@@ -1,0 +1,99 @@
+"""Failures as problem documents (RFC 9457). Pure.
+
+Invariants: each answer that is no result has one; it has the words of the failure, and never a traceback, a payload or
+a token; `executed` says whether the call ran.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from slotmesh.errors import Executed, Reason, SlotmeshError
+from slotmesh.http_status import http_status, title_of
+
+MEDIA_TYPE: Final = b"application/problem+json"
+TYPE_PREFIX: Final = "urn:slotmesh:problem:"
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What the answer says in place of a result."""
+
+    status: int
+    reason: str
+    detail: str
+    executed: str = "no"
+    log_ref: str = ""
+    retry_delay_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+    """Beside Retry-After."""
+
+    def document(self) -> dict[str, Any]:
+        """The members, in this order."""
+        said: dict[str, Any] = {
+            "type": f"{TYPE_PREFIX}{self.reason.lower().replace('_', '-')}",
+            "title": title_of(self.status),
+            "status": self.status,
+            "detail": self.detail,
+            "reason": self.reason,
+            "executed": self.executed,
+        }
+        return {**said, "log_ref": self.log_ref} if self.log_ref else said
+
+    def body(self) -> bytes:
+        return json.dumps(self.document(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+    def header_lines(self) -> list[tuple[bytes, bytes]]:
+        """Those of the answer, but for its length."""
+        lines = [(b"content-type", MEDIA_TYPE)]
+        lines += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
+        if self.retry_delay_s is not None:
+            lines.append((b"retry-after", b"%d" % max(1, math.ceil(self.retry_delay_s))))
+        return lines
+
+
+class RequestRefusal(Exception):
+    """A request is answered with a problem, and was no call, or is none any more."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+def refusal(
+    status: int, detail: str, reason: Reason = Reason.BAD_REQUEST, *, retry_delay_s: float | None = None, **headers: str
+) -> RequestRefusal:
+    """What the ingress itself refuses: nothing was executed."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return RequestRefusal(
+        Problem(status=status, reason=reason.value, detail=detail, retry_delay_s=retry_delay_s, headers=named)
+    )
+
+
+def problem_of(error: SlotmeshError) -> Problem:
+    """A failure of the mesh, or of a handler."""
+    status = http_status(error.status, error.reason, error.executed)
+    _, _, words = str(error).partition(": ")
+    return Problem(
+        status=status,
+        reason=error.reason.value,
+        detail=words or str(error),
+        executed=error.executed.name.lower(),
+        log_ref=error.metadata.get("log_ref", ""),
+        retry_delay_s=error.retry_delay_s,
+        headers={"www-authenticate": "Bearer"} if status == 401 else _NO_HEADERS,
+    )
+
+
+INTERNAL: Final = Problem(
+    status=500,
+    reason=Reason.INTERNAL.value,
+    detail="the ingress failed; its log has it",
+    executed=Executed.UNKNOWN.name.lower(),
+)

@@ -1,0 +1,1 @@
+"""Connections, tasks and streams of the ingress."""

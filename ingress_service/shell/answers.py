@@ -1,0 +1,52 @@
+"""What is sent for one request: a whole answer, or the parts of one; once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ingress_service.core.counters import NO_ROUTE
+from ingress_service.core.problems import Problem
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
+
+
+class RequestAnswer:
+    """Of one request."""
+
+    __slots__ = ("_respond", "_send", "label", "lines", "status")
+
+    def __init__(self, send: Send, respond: Respond | None = None) -> None:
+        """`respond`: of the server, writes a whole answer at once, where it can."""
+        self._send = send
+        self._respond = respond
+        self.label = NO_ROUTE
+        self.status = 0
+        """0: nothing was sent."""
+        self.lines: list[tuple[bytes, bytes]] = []
+        """In each answer."""
+
+    async def whole(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        if status != 204:
+            lines.append((b"content-length", b"%d" % len(body)))
+        if self.lines:
+            lines += self.lines
+        if self._respond is not None and self._respond(status, lines, body):
+            return
+        await self._send({"type": "http.response.start", "status": status, "headers": lines})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def problem(self, problem: Problem) -> None:
+        """Nothing, where an answer has begun."""
+        if not self.status:
+            await self.whole(problem.status, problem.header_lines(), problem.body())
+
+    async def begin(self, content_type: bytes) -> None:
+        self.status = 200
+        lines = [(b"content-type", content_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        await self._send({"type": "http.response.start", "status": 200, "headers": lines + self.lines})
+
+    async def part(self, body: bytes, *, is_last: bool = False) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})

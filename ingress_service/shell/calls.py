@@ -1,0 +1,72 @@
+"""Calls of the mesh from what requests say, and their results as payloads.
+
+Invariant: calls on the same terms share one `CallSpec`, so that they travel as one batch; the ingress decodes no
+result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from ingress_service.core.problems import refusal
+from ingress_service.core.terms import PLAIN, RequestTerms
+from ingress_service.shell.callers import EndpointCalls
+from slotmesh.client.calls.call_spec import PAYLOADS, CallSpec
+from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.values.call_values import CallValues
+from slotmesh.client.values.value_stream import StreamedValues, ValueStream
+
+MAX_SPECS: Final = 1_024
+"""Of an endpoint: kinds of calls that share something."""
+
+
+def make_call(
+    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes
+) -> asyncio.Future[bytes]:
+    """The result, as it comes from the replica. Raises RequestRefusal; from the future SlotmeshError."""
+    return calls.stream.submit(_spec(calls, method, form, terms), payload)
+
+
+def make_streaming_call(
+    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes
+) -> ValueStream[bytes]:
+    """The values, as they come. Raises RequestRefusal; from the iterator SlotmeshError."""
+    spec = _spec(calls, method, form, terms).streamed()
+    values = CallValues()
+    calls.stream.submit(spec, payload, values)
+    return StreamedValues(spec, values)
+
+
+def _spec(calls: EndpointCalls, method: str, form: str, terms: RequestTerms) -> CallSpec:
+    key = (method, form) if terms is PLAIN else (method, form, terms)
+    found = calls.specs.get(key)
+    if found is not None:
+        return cast("CallSpec", found)
+    made = CallSpec(calls.stream.endpoint, method, _options(form, terms), _queue(calls, terms), PAYLOADS)
+    if not terms.ordering_key and terms.slo_at is None:
+        if len(calls.specs) >= MAX_SPECS:
+            calls.specs.clear()
+        calls.specs[key] = made
+    return made
+
+
+def _queue(calls: EndpointCalls, terms: RequestTerms) -> CallQueue[Any]:
+    return calls.stream.queue_of(terms.ordering_key) if terms.ordering_key else CallQueue()
+
+
+def _options(form: str, terms: RequestTerms) -> ViewOptions:
+    try:
+        return ViewOptions(
+            content_type=form,
+            slo_s=terms.slo_s,
+            slo_at=terms.slo_at,
+            timeout_s=terms.timeout_s,
+            shard_key=terms.shard_key,
+            ordering_key=terms.ordering_key,
+            idempotent=terms.idempotent,
+            metadata=dict(terms.metadata),
+        )
+    except (ValueError, TypeError) as error:
+        raise refusal(400, str(error).partition(": ")[2] or str(error)) from None

@@ -1,0 +1,214 @@
+"""The ASGI app: each request that is no page becomes a call, and its outcome the answer.
+
+Invariants: every request is answered once, and counted once, whatever becomes of its call; a client that leaves
+cancels the task of its request, and with it the call; nothing of a payload, token or metadata is logged.
+Owner: the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ingress_service.core.arguments import Schemas, payload_of, read_query
+from ingress_service.core.cors import Cors
+from ingress_service.core.counters import Counters
+from ingress_service.core.media import Forms, Framing, forms_of
+from ingress_service.core.problems import INTERNAL, RequestRefusal, problem_of, refusal
+from ingress_service.core.requests import RequestHeaders, unauthenticated
+from ingress_service.core.route_table import Matched, RouteTable, WrongMethod
+from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
+from ingress_service.shell.answers import RequestAnswer, Send
+from ingress_service.shell.bodies import BUSY_RETRY_S, ClientLeft, HeldBodies, Receive
+from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
+from ingress_service.shell.calls import make_call, make_streaming_call
+from ingress_service.shell.described import Descriptions
+from ingress_service.shell.value_answers import CutShort, send_values
+from slotmesh.errors import Reason, SlotmeshError
+from slotmesh.http_status import CLIENT_CLOSED
+from slotmesh.telemetry.log import get_logger
+
+HttpScope = dict[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+PAGES: Final = b"/-/"
+_FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
+
+_log = get_logger(__name__)
+
+
+class HttpFront:
+    """Takes requests."""
+
+    def __init__(
+        self,
+        callers: HttpCallers,
+        described: Descriptions,
+        counters: Counters,
+        bodies: HeldBodies,
+        cors: Cors,
+        *,
+        max_requests: int,
+        pages: App,
+        sockets: App,
+    ) -> None:
+        """`pages` answers what is below `/-/`, `sockets` WebSockets."""
+        self.table = RouteTable()
+        """The routes of now."""
+        self._callers = callers
+        self.described = described
+        self._counters = counters
+        self._bodies = bodies
+        self._cors = cors
+        self._max_requests = max_requests
+        self._pages = pages
+        self._sockets = sockets
+
+    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            if scope["raw_path"].startswith(PAGES):
+                await self._pages(scope, receive, send)
+            else:
+                await self._answer(scope, receive, send)
+        else:
+            await self._sockets(scope, receive, send)
+
+    async def _answer(self, scope: HttpScope, receive: Receive, send: Send) -> None:
+        counters = self._counters
+        began = asyncio.get_running_loop().time()
+        answer = RequestAnswer(send, scope.get("respond"))
+        counters.in_flight += 1
+        try:
+            await self._serve(scope, receive, answer)
+        except RequestRefusal as error:
+            await answer.problem(error.problem)
+        except SlotmeshError as error:
+            await answer.problem(problem_of(error))
+        except CutShort:
+            pass  # the connection is closed without the end of the answer
+        except (asyncio.CancelledError, ClientLeft):
+            counters.left[answer.label] += 1
+            answer.status = answer.status or CLIENT_CLOSED
+        except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
+            _log.exception("a request failed", route=answer.label)
+            await answer.problem(INTERNAL)
+        finally:
+            counters.in_flight -= 1
+            counters.answered(answer.label, answer.status, asyncio.get_running_loop().time() - began)
+
+    async def _serve(self, scope: HttpScope, receive: Receive, answer: RequestAnswer) -> None:
+        headers = RequestHeaders(scope["headers"])
+        if headers.origin:
+            answer.lines = self._cors.lines(headers.origin)
+        if self._counters.in_flight > self._max_requests:
+            text = "too many requests are in flight"
+            raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        http_method = scope["method"]
+        found = self.table.match(scope["raw_path"], http_method)
+        if http_method == "OPTIONS":
+            await self._options(headers, found, answer)
+            return
+        if found is None:
+            raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
+        answer.label = found.label
+        if isinstance(found, WrongMethod):
+            raise refusal(405, "this path has other methods", Allow=", ".join(allowed_methods(found)))
+        if headers.origin and not self._cors.may_call(headers.origin, headers.host):
+            raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
+        caller = self.caller_of(headers)
+        await self._call(found, caller, scope, headers, receive, answer)
+
+    async def _options(
+        self, headers: RequestHeaders, found: Matched | WrongMethod | None, answer: RequestAnswer
+    ) -> None:
+        """Not a call: what there is, and for pages of other origins whether they may."""
+        if found is None:
+            raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
+        answer.label = found.label
+        lines = self._cors.preflight(headers.origin, headers.asks_headers) if headers.asks_method else []
+        answer.lines = []
+        methods = allowed_methods(found) if isinstance(found, WrongMethod) else ()
+        await answer.whole(204, [*lines, (b"allow", ", ".join((*methods, "OPTIONS")).encode())], b"")
+
+    def caller_of(self, headers: RequestHeaders) -> HttpCaller:
+        """As whom the mesh is called. Raises RequestRefusal."""
+        token = headers.token if self._callers.takes_tokens else ""
+        if not token:
+            if self._callers.needs_token:
+                raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
+            return self._callers.own
+        try:
+            caller = self._callers.of(token)
+        except ValueError:
+            raise unauthenticated("this is no bearer token") from None
+        if caller is None:
+            raise refusal(503, "too many callers at once", Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        return caller
+
+    async def schemas_of(self, caller: HttpCaller, found: Matched) -> Schemas | None:
+        """Of the method's arguments; None where they are not known."""
+        return await self.described.arguments(caller, found.endpoint, found.method)
+
+    def endpoint_of(self, caller: HttpCaller, name: str) -> EndpointCalls:
+        """Raises RequestRefusal."""
+        if (calls := caller.endpoint(name)) is None:
+            text = "too many endpoints are called at once"
+            raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        return calls
+
+    async def _call(
+        self,
+        found: Matched,
+        caller: HttpCaller,
+        scope: HttpScope,
+        headers: RequestHeaders,
+        receive: Receive,
+        answer: RequestAnswer,
+    ) -> None:
+        forms = forms_of(headers.content_type, headers.accept)
+        query: list[tuple[str, str]] = []
+        said: list[tuple[str, str]] = []
+        if scope["query_string"]:
+            query, said = read_query(scope["query_string"])
+        terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
+        body = await self._bodies.read(receive, headers)
+        caller.in_use += 1
+        try:
+            schemas = None
+            if query or found.arguments:
+                schemas = await self.schemas_of(caller, found)
+            payload = payload_of(forms, body, found.arguments, query, schemas)
+            await self._called(found, caller, forms, terms, payload, answer)
+        finally:
+            caller.in_use -= 1
+            self._bodies.release(len(body))
+
+    async def _called(
+        self,
+        found: Matched,
+        caller: HttpCaller,
+        forms: Forms,
+        terms: RequestTerms,
+        payload: bytes,
+        answer: RequestAnswer,
+    ) -> None:
+        calls = self.endpoint_of(caller, found.endpoint)
+        calls.in_use += 1
+        try:
+            if forms.framing is Framing.WHOLE:
+                result = await make_call(calls, found.method, forms.call, terms, payload)
+                await answer.whole(200, [(b"content-type", forms.call.encode())], result)
+            else:
+                values = make_streaming_call(calls, found.method, forms.call, terms, payload)
+                await send_values(values, forms.framing, answer, self._counters)
+        except SlotmeshError as error:
+            if error.reason in _FORGETTABLE:
+                caller.forget(found.endpoint)
+            raise
+        finally:
+            calls.in_use -= 1
+
+
+def allowed_methods(found: WrongMethod) -> tuple[str, ...]:
+    """As `Allow` has them: HEAD goes where GET goes."""
+    return (*found.allow, *(["HEAD"] if "GET" in found.allow else []))

@@ -1,0 +1,114 @@
+"""What the ingress itself answers, below `/-/`: health, routes, the OpenAPI document and a page to try calls.
+
+Invariants: health says nothing of the mesh and asks nobody who they are; routes and document are told as far as the
+caller may call, as routers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route as PageRoute
+
+from ingress_service.core.cors import Cors
+from ingress_service.core.openapi import openapi_document
+from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
+from ingress_service.core.requests import RequestHeaders
+from slotmesh.errors import Reason, SlotmeshError
+from slotmesh.version import VERSION
+
+PAGE: Final = Path(__file__).with_name("docs_page.html")
+_CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+class IngressPages:
+    """Makes the Starlette app."""
+
+    def __init__(self, cors: Cors, why_not_ready: Callable[[], str], revision: Callable[[], int]) -> None:
+        """`why_not_ready`: empty while the ingress is ready. `revision`: of the routes."""
+        self._cors = cors
+        self._why_not_ready = why_not_ready
+        self._revision = revision
+        self.front: Any = None
+        """Who knows routes, callers and descriptions: the app sets it."""
+
+    def app(self) -> Starlette:
+        routes = [
+            PageRoute("/-/healthz", self._health),
+            PageRoute("/-/readyz", self._ready),
+            PageRoute("/-/routes", self._routes),
+            PageRoute("/-/openapi.json", self._openapi),
+            PageRoute("/-/docs", self._docs),
+        ]
+        return Starlette(
+            routes=routes, exception_handlers={RequestRefusal: _refused, SlotmeshError: _failed, 404: _nothing}
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _ready(self, _request: Request) -> Response:
+        why = self._why_not_ready()
+        return PlainTextResponse(f"{why}\n", status_code=503) if why else PlainTextResponse("ready\n")
+
+    async def _routes(self, request: Request) -> Response:
+        known = {it.name for it in await self._described(request)}
+        table = self.front.table
+        told = [
+            {"path": it.path, "endpoint": it.endpoint, "method": it.method, "methods": list(it.methods)}
+            for it in table.routes
+            if it.endpoint in known
+        ]
+        return self._json(request, {"revision": self._revision(), "default_routes": table.has_defaults, "routes": told})
+
+    async def _openapi(self, request: Request) -> Response:
+        endpoints = await self._described(request)
+        table = self.front.table
+        document = openapi_document(endpoints, table.routes, has_defaults=table.has_defaults, version=VERSION)
+        return self._json(request, document)
+
+    async def _docs(self, _request: Request) -> Response:
+        return HTMLResponse(PAGE.read_text("utf-8"), headers={"content-security-policy": _CONTENT_POLICY})
+
+    async def _described(self, request: Request) -> Any:
+        """What the caller may call. Raises RequestRefusal, SlotmeshError."""
+        headers = RequestHeaders(request.scope["headers"])
+        if not self._cors.may_call(headers.origin, headers.host):
+            raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
+        caller = self.front.caller_of(headers)
+        caller.in_use += 1
+        try:
+            return await self.front.described.ask(caller)
+        finally:
+            caller.in_use -= 1
+
+    def _json(self, request: Request, document: Any) -> Response:
+        lines = self._cors.lines(request.headers.get("origin", "").encode("latin-1"))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
+        return JSONResponse(document, headers={"cache-control": "no-store", **headers})
+
+
+def _answered(problem: Problem) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.header_lines()}
+    return Response(problem.body(), status_code=problem.status, headers=headers)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestRefusal):
+        raise error
+    return _answered(error.problem)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, SlotmeshError):
+        raise error
+    return _answered(problem_of(error))
+
+
+async def _nothing(_request: Request, _error: Exception) -> Response:
+    return _answered(refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND).problem)

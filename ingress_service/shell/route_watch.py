@@ -1,0 +1,79 @@
+"""Follows the routes that the controller streams.
+
+Invariants: the last routes stay in force while the controller is away; an older revision of the same generation is
+never put in place of a newer one.
+Owner: the app, which runs `run` as a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import Dialer
+from slotmesh.runtime.controllers import ControllerChannels
+from slotmesh.spec.routes import Route, path_problems
+from slotmesh.spec.wire import route_from_wire
+from slotmesh.status import from_rpc_error
+from slotmesh.telemetry.log import get_logger
+from slotmesh.v1 import route_service_pb2 as pb
+from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
+from slotmesh.wire.leadership import ControllerSearch
+
+_log = get_logger(__name__)
+
+
+class RouteWatch:
+    """Watches the controller that leads, again and again."""
+
+    def __init__(
+        self, controllers: Sequence[str], dialer: Dialer, follow: Callable[[tuple[Route, ...]], object]
+    ) -> None:
+        """`follow` is given all routes whenever some have changed."""
+        self._search = ControllerSearch(controllers)
+        self._dialer = dialer
+        self._follow = follow
+        self._backoff = Backoff()
+        self.revision = -1
+        """Of the routes in force; -1 before the first."""
+        self.generation = ""
+        self.has_routes = asyncio.Event()
+        """The first routes are there."""
+        self.problem = "the controller has not been heard yet"
+        """Why there are no routes, or no newer ones; empty while the controller is heard."""
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with ControllerChannels(self._search, self._dialer) as channels:
+            while True:
+                call = RouteServiceStub(await channels.current()).WatchRoutes(pb.WatchRoutesRequest())
+                is_referred, controller = False, self._search.current
+                try:
+                    async for state in call:
+                        self._take(state)
+                    why = "the controller ended the stream"
+                    self._search.failed()
+                except grpc.aio.AioRpcError as error:
+                    is_referred = channels.refused(from_rpc_error(error))
+                    why = f"{error.code().name}: {channels.explained(error.details() or '')}"
+                finally:
+                    call.cancel()
+                self.problem = f"{controller}: {why}"
+                log = _log.info if is_referred else _log.warning
+                log("routes are not followed; the last ones stay in force", controller=controller, reason=why)
+                if not is_referred:
+                    await asyncio.sleep(self._backoff.next_delay_s())
+
+    def _take(self, state: pb.WatchRoutesResponse) -> None:
+        self._backoff.reset()
+        self.problem = ""
+        if state.generation == self.generation and state.revision < self.revision:
+            return
+        self.generation, self.revision = state.generation, state.revision
+        routes = tuple(route_from_wire(it) for it in state.routes)
+        self._follow(tuple(it for it in routes if not any(path_problems(it.path))))
+        self.has_routes.set()
+        _log.info("routes", revision=state.revision, count=len(routes))

@@ -1,0 +1,208 @@
+"""WebSockets: each message is a call of the route's method, and its values come back as messages.
+
+A text message is JSON, a binary one msgpack: the arguments, as in a body. Each value comes as `{"value": …}`, a
+failure as `{"problem": {…}}`, and after the last value of a call `{"end": true}`, in the form of the message that
+asked.
+Invariants: calls of a socket run one after another; one more message is read ahead, and then the client has to wait;
+who closes the socket takes its call back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from ingress_service.core.arguments import payload_of, read_query
+from ingress_service.core.cors import Cors
+from ingress_service.core.counters import Counters
+from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
+from ingress_service.core.problems import Problem, RequestRefusal, problem_of
+from ingress_service.core.requests import RequestHeaders
+from ingress_service.core.route_table import Matched, RouteTable
+from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
+from ingress_service.shell.answers import Send
+from ingress_service.shell.bodies import Receive
+from ingress_service.shell.callers import HttpCaller
+from ingress_service.shell.calls import make_streaming_call
+from slotmesh.client.values.value_stream import ValueStream
+from slotmesh.errors import SlotmeshError
+from slotmesh.telemetry.log import get_logger
+
+TRY_AGAIN_LATER: Final = 1013
+_ENDS: Final = {JSON: b'{"end":true}', MSGPACK: msgspec.msgpack.encode({"end": True})}
+_MSGPACK_VALUE: Final = b"\x81\xa5value"
+
+_log = get_logger(__name__)
+
+
+class Sockets:
+    """The ASGI app of WebSockets."""
+
+    def __init__(self, cors: Cors, counters: Counters, *, max_requests: int) -> None:
+        self._cors = cors
+        self._counters = counters
+        self._max_requests = max_requests
+        self.front: Any = None
+        """Who knows routes, callers and schemas: the app sets it."""
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        counters = self._counters
+        counters.in_flight += 1
+        try:
+            await self._serve(scope, receive, send)
+        except asyncio.CancelledError:
+            pass
+        except Exception:  # noqa: BLE001 - the outermost frame: logged
+            _log.exception("a WebSocket failed")
+        finally:
+            counters.in_flight -= 1
+
+    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        headers = RequestHeaders(scope["headers"])
+        table: RouteTable = self.front.table
+        await receive()  # websocket.connect
+        found = table.match(scope["raw_path"], "GET", is_any_method=True)
+        try:
+            if not isinstance(found, Matched) or not self._cors.may_call(headers.origin, headers.host):
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            if self._counters.in_flight > self._max_requests:
+                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+                return
+            caller: HttpCaller = self.front.caller_of(headers)
+            query, said = read_query(scope["query_string"])
+            terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
+        except RequestRefusal:
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await send({"type": "websocket.accept"})
+        schemas = None
+        if query or found.arguments:
+            schemas = await self.front.schemas_of(caller, found)
+        caller.in_use += 1
+        try:
+            conversation = _Conversation(self, found, caller, terms, receive, send)
+            await conversation.run(query, schemas)
+        finally:
+            caller.in_use -= 1
+
+    def counted(self, label: str) -> None:
+        """A value was sent."""
+        self._counters.values[label] += 1
+
+
+class _Conversation:
+    """One socket."""
+
+    def __init__(
+        self, sockets: Sockets, found: Matched, caller: HttpCaller, terms: RequestTerms, receive: Receive, send: Send
+    ) -> None:
+        self._sockets = sockets
+        self._found = found
+        self._caller = caller
+        self._terms = terms
+        self._receive = receive
+        self._send = send
+        self._ahead: deque[dict[str, Any]] = deque()
+        self._reading: asyncio.Future[dict[str, Any]] | None = None
+
+    async def run(self, query: list[tuple[str, str]], schemas: Any) -> None:
+        try:
+            while (message := await self._next()) is not None:
+                text, data = message.get("text"), message.get("bytes")
+                form, body = (JSON, text.encode()) if text is not None else (MSGPACK, data or b"")
+                forms = Forms(form, form, Framing.WHOLE)
+                try:
+                    payload = payload_of(forms, body, self._found.arguments, query, schemas)
+                    if not await self._call(form, payload):
+                        return
+                except RequestRefusal as error:
+                    await self._tell(form, error.problem)
+                except SlotmeshError as error:
+                    await self._tell(form, problem_of(error))
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+
+    async def _next(self) -> dict[str, Any] | None:
+        """The next message; None where the client has left."""
+        if not self._ahead:
+            self._ahead.append(await self._read())
+        message = self._ahead.popleft()
+        return message if message["type"] == "websocket.receive" else None
+
+    async def _read(self) -> dict[str, Any]:
+        reading = self._start_reading()
+        await asyncio.wait([reading])
+        self._reading = None
+        return reading.result()
+
+    def _start_reading(self) -> asyncio.Future[dict[str, Any]]:
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._receive())
+        return self._reading
+
+    async def _call(self, form: str, payload: bytes) -> bool:
+        """Returns whether the client is still there."""
+        calls = self._sockets.front.endpoint_of(self._caller, self._found.endpoint)
+        calls.in_use += 1
+        try:
+            values = make_streaming_call(calls, self._found.method, form, self._terms, payload)
+            async with values:
+                while True:
+                    value = await self._value(values)
+                    if value is None:
+                        return False
+                    if value is _OVER:
+                        break
+                    await self._write(form, _value(form, value))
+                    self._sockets.counted(self._found.label)
+        finally:
+            calls.in_use -= 1
+        await self._write(form, _ENDS[form])
+        return True
+
+    async def _value(self, values: ValueStream[bytes]) -> Any:
+        """The next value, `_OVER` after the last; None where the client has left meanwhile."""
+        coming = asyncio.ensure_future(_or_over(values))
+        try:
+            while not coming.done():
+                waits: list[asyncio.Future[Any]] = [coming]
+                if not self._ahead:
+                    waits.append(self._start_reading())
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if self._reading is not None and self._reading.done():
+                    self._ahead.append(self._reading.result())
+                    self._reading = None
+                    if self._ahead[0]["type"] != "websocket.receive":
+                        return None
+            return coming.result()
+        finally:
+            coming.cancel()
+
+    async def _tell(self, form: str, problem: Problem) -> None:
+        document = {"problem": problem.document()}
+        await self._write(form, msgspec.json.encode(document) if form == JSON else msgspec.msgpack.encode(document))
+
+    async def _write(self, form: str, message: bytes) -> None:
+        if form == JSON:
+            await self._send({"type": "websocket.send", "text": message.decode("utf-8", "replace")})
+        else:
+            await self._send({"type": "websocket.send", "bytes": message})
+
+
+_OVER: Final = object()
+
+
+async def _or_over(values: ValueStream[bytes]) -> Any:
+    try:
+        return await anext(values)
+    except StopAsyncIteration:
+        return _OVER
+
+
+def _value(form: str, value: bytes) -> bytes:
+    return b'{"value":%b}' % value if form == JSON else _MSGPACK_VALUE + value

@@ -1,0 +1,1 @@
+"""The ingress over real connections, in front of a real mesh."""

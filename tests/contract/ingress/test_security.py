@@ -1,0 +1,121 @@
+"""A mesh with certificates behind an ingress: HTTPS, tokens of callers, and who is told of what."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingress_service.app import Ingress, serve
+from ingress_service.config import IngressSettings
+from slotmesh.config import SettingsError
+from tests.support.certificates import Authority
+from tests.support.http_client import HttpAnswer, http, http_connection
+from tests.support.tls_mesh import TlsMesh, tls_mesh
+from tests.support.token_files import created
+from tests.support.wait import wait_until
+
+OCTETS = {"content-type": "application/octet-stream"}
+
+
+@asynccontextmanager
+async def secured(folder: Path, **settings: Any) -> AsyncIterator[tuple[TlsMesh, Ingress]]:
+    authority = Authority(folder / "certs")
+    authority.issue("client", "ingress")
+    tokens = folder / "tokens.json"
+    created(tokens, "client/nobody")
+    async with tls_mesh(authority, of_routers={"tokens": tokens}) as mesh:
+        given = IngressSettings(
+            port=0,
+            metrics_port=-1,
+            routers=",".join(mesh.routers),
+            controller=mesh.controller.address,
+            tls_dir=authority.directory,
+            **settings,
+        )
+        async with serve(given) as ingress:
+            await wait_until(ingress.routes.has_routes.is_set, timeout=20.0, what="the first routes")
+            yield mesh, ingress
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {**OCTETS, "authorization": f"Bearer {token}"}
+
+
+async def echoed(ingress: Ingress, headers: dict[str, str], path: str = "/words/echo") -> HttpAnswer:
+    return await http(ingress.address, "POST", path, b"x", headers)
+
+
+@pytest.mark.asyncio
+async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    async with secured(tmp_path) as (_, ingress):
+        mine = created(tokens, "client/alice", endpoints={"words"})
+        others = created(tokens, "client/bob", endpoints={"other"})
+        viewer = created(tokens, "viewer/eve")
+
+        async def known() -> bool:
+            return (await echoed(ingress, bearer(mine))).status == 200
+
+        for _ in range(200):  # routers look at the file once a second
+            if await known():
+                break
+        assert (await echoed(ingress, bearer(mine))).body == b"x"
+        refused = await echoed(ingress, bearer(others))
+        assert (refused.status, refused.json["reason"]) == (403, "PERMISSION_DENIED")
+        assert (await echoed(ingress, bearer(viewer))).status == 403
+        for headers in (OCTETS, bearer("smt_nonsense"), {**OCTETS, "authorization": "Basic eDp5"}, bearer("a b")):
+            answer = await echoed(ingress, headers)
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await http(ingress.address, "GET", "/-/openapi.json")).status == 401
+        told = await http(ingress.address, "GET", "/-/openapi.json", b"", bearer(mine))
+        assert "/words/echo" in told.json["paths"]
+        told = await http(ingress.address, "GET", "/-/openapi.json", b"", bearer(others))
+        assert told.json["paths"] == {}
+        assert (await http(ingress.address, "GET", "/-/healthz")).status == 200
+
+
+@pytest.mark.asyncio
+async def test_the_ingress_itself_calls_only_where_it_is_told_so(tmp_path: Path) -> None:
+    async with secured(tmp_path, anonymous=True) as (_, ingress):
+        assert (await echoed(ingress, OCTETS)).body == b"x"
+
+
+@pytest.mark.asyncio
+async def test_https_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
+    web = Authority(tmp_path / "web")
+    files = web.issue("client", "web", dns=["localhost"])
+    settings = {"https_cert": files.cert, "https_key": files.key, "anonymous": True}
+    async with secured(tmp_path, **settings) as (_, ingress):
+        context = ssl.create_default_context(cafile=str(web.ca))
+        async with http_connection(ingress.address, ssl=context, server_hostname="localhost") as connection:
+            answer = await connection.request("POST", "/words/echo", b"x", headers=OCTETS)
+            assert answer.body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--host=0.0.0.0"], "neither encryption nor authentication"),
+        (["--https-cert=a.pem"], "go together"),
+        (["--cors-origins=pages.example"], "is no origin"),
+    ],
+)
+def test_what_would_be_open_to_others_does_not_start(flags: list[str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        IngressSettings.parse(flags, {}, prog="ingress")
+
+
+def test_certificates_of_the_mesh_are_no_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("client", "ingress")
+    with pytest.raises(SettingsError, match="HTTP would be in plain text"):
+        IngressSettings.parse(["--host=0.0.0.0", f"--tls-dir={tmp_path}"], {}, prog="ingress")
+
+
+def test_an_insecure_one_starts_where_it_is_told_so() -> None:
+    assert IngressSettings.parse(["--host=0.0.0.0", "--insecure=true"], {}, prog="ingress").insecure

@@ -1,0 +1,80 @@
+"""In which form arguments come and results go; texts of queries; frames of values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ingress_service.core.arguments import payload_of, read_query
+from ingress_service.core.framing import FRAMES
+from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing, forms_of
+from ingress_service.core.problems import RequestRefusal
+
+PLAIN = Forms(JSON, JSON, Framing.WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "accept", "forms"),
+    [
+        (b"", b"", PLAIN),
+        (b"application/json; charset=utf-8", b"*/*", PLAIN),
+        (b"application/json", b"text/html, application/*;q=0.1", PLAIN),
+        (b"application/json", b"application/json;q=0.1, application/msgpack", Forms(JSON, MSGPACK, Framing.WHOLE)),
+        (b"application/x-msgpack", b"", Forms(MSGPACK, MSGPACK, Framing.WHOLE)),
+        (b"application/octet-stream", b"image/png, */*;q=0.1", Forms(OCTETS, OCTETS, Framing.WHOLE)),
+        (b"application/msgpack", b"text/event-stream", Forms(MSGPACK, JSON, Framing.EVENTS)),
+        (b"", b"application/x-ndjson", Forms(JSON, JSON, Framing.LINES)),
+    ],
+)
+def test_forms_follow_from_both_headers(content_type: bytes, accept: bytes, forms: Forms) -> None:
+    assert forms_of(content_type, accept) == forms
+
+
+@pytest.mark.parametrize(
+    ("content_type", "accept", "status"),
+    [
+        (b"text/plain", b"", 415),
+        (b"application/json", b"application/json;q=0", 406),
+        (b"application/octet-stream", b"application/json", 406),
+        (b"application/octet-stream", b"text/event-stream", 406),
+    ],
+)
+def test_what_cannot_be_had_is_refused(content_type: bytes, accept: bytes, status: int) -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        forms_of(content_type, accept)
+    assert refused.value.problem.status == status
+
+
+@pytest.mark.parametrize(
+    ("query", "schemas", "payload"),
+    [
+        (b"a=1&b=x&c=true&d=-1.5e3", None, b'{"a":1,"b":"x","c":true,"d":-1500.0}'),
+        (b"a=1", {"a": {"type": "string"}}, b'{"a":"1"}'),
+        (b"a=01&b=1", {"a": {"type": "integer"}, "b": {"type": "number"}}, b'{"a":"01","b":1.0}'),
+        (b"a=1", {"a": {"type": "array", "items": {"type": "string"}}}, b'{"a":["1"]}'),
+        (b"a=1&a=2", {"a": {"type": "integer"}}, b'{"a":[1,2]}'),
+        (
+            b"a=&b=3",
+            {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "b": {"enum": [1, 3]}},
+            b'{"a":null,"b":3}',
+        ),
+        (b"a=2", {"a": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}, b'{"a":2}'),
+        (b"a=2", {"a": {"$ref": "#/$defs/N"}, "$defs": {"N": {"$ref": "#/$defs/N"}}}, b'{"a":2}'),
+    ],
+)
+def test_texts_become_what_schemas_say(query: bytes, schemas: Any, payload: bytes) -> None:
+    arguments, terms = read_query(query)
+    assert (payload_of(PLAIN, b"", {}, arguments, schemas), terms) == (payload, [])
+
+
+@pytest.mark.parametrize("query", [b"&".join([b"a=1"] * 257), b"a=%ff", b"\xff"])
+def test_queries_are_bounded_and_text(query: bytes) -> None:
+    with pytest.raises(RequestRefusal):
+        read_query(query)
+
+
+def test_line_breaks_of_a_value_do_not_break_its_frame() -> None:
+    value = b'{\n "a": "x",\r\n "b": 1}'
+    assert FRAMES[Framing.EVENTS].value(value) == b'data: {"a":"x","b":1}\n\n'
+    assert FRAMES[Framing.LINES].value(value) == b'{"a":"x","b":1}\n'
