@@ -138,7 +138,7 @@ baseline: $(VENV)/.dev-ready ## Record the protos as what later versions must st
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) $(NODE_CLIENT)/node_modules dist build .compose-test $(GRPC_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) $(TRITON_VENV) $(NODE_CLIENT)/node_modules dist build .compose-test $(GRPC_TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- the OpenTelemetry collector ------------------------------------------------------------------------------------
@@ -191,6 +191,20 @@ define go_install
 @GOBIN="$(CURDIR)/$(GRPC_TOOLS)" go install $(1)
 @touch $@
 endef
+
+# --- Triton's client ------------------------------------------------------------------------------------------------
+# In an environment of its own: it pins numpy and protobuf, and has messages of the names that slotmesh.inference has.
+TRITON_VENV := .venv-triton
+TRITON_PINS := tests/e2e/triton-constraints.txt
+
+.PHONY: triton-client
+triton-client: $(TRITON_VENV)/.ready ## Install Triton's client for the tests of the Open Inference Protocol, into .venv-triton
+
+$(TRITON_VENV)/.ready: $(TRITON_PINS)
+	@echo "Installing Triton's client into $(TRITON_VENV) (once)"
+	@$(PYTHON) -m venv --clear $(TRITON_VENV)
+	@$(TRITON_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c $(TRITON_PINS) 'tritonclient[grpc]'
+	@touch $@
 
 # --- environment ----------------------------------------------------------------------------------------------------
 # Two stamps, because who only wants to see it run should not wait for the developers' tools. They mean nothing when

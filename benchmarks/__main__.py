@@ -21,6 +21,7 @@ from benchmarks import (
     flood,
     hops,
     http,
+    inference,
     large,
     latency,
     loads,
@@ -66,6 +67,7 @@ TITLES: Final = {
     "security": "cost of TLS and tokens",
     "protos": "rpcs of users' own protos",
     "http": "calls by HTTP, beside a bare uvicorn and Starlette",
+    "oip": "inferences by the Open Inference Protocol, beside calls and MLServer",
     "large": "small calls beside large payloads",
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
@@ -73,7 +75,7 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http"),
+    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http", "oip"),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -186,6 +188,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
+        "oip": lambda: inference.measure(rounds=4 if quick else 12, seconds=0.4),
         "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),
         "protos": lambda: protos.measure(rounds=3 if quick else 8, seconds=0.3 if quick else 1.0),
         "http": lambda: http.measure(rounds=2 if quick else 6, seconds=0.5 if quick else 2.0),

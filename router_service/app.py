@@ -21,6 +21,7 @@ from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.session_quota import SessionQuota
+from router_service.inference_servicer import InferenceServicer
 from router_service.own_rpc_servicer import OwnRpcServicer
 from router_service.servicer import RouterServicer
 from router_service.shell.call_traces import RouterTraces
@@ -38,6 +39,7 @@ from router_service.shell.table_watch import TableWatch
 from router_service.slot_servicer import RouterSlotServicer
 from router_service.tap_servicer import TapServicer
 from slotmesh.ids import new_id
+from slotmesh.inference.grpc_inference_service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
@@ -118,6 +120,8 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
+        inference = InferenceServicer(dispatcher, unary, handed, lambda: server.serving)
+        server.add(add_GRPCInferenceServiceServicer_to_server, inference)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
         server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
         server.add_own(OwnRpcServicer(dispatcher, unary, handed))

@@ -1,8 +1,12 @@
-"""Generates slotmesh/v1 from protos/, or checks that what is committed is what would be generated.
+"""Generates slotmesh/v1 and slotmesh/inference from protos/, or checks that what is committed would be generated.
 
 Identical bytes need identical tools, so the versions pinned in constraints.txt are required. Both modes generate into
 an empty temporary folder first: a proto that was removed leaves nothing behind, and a failed run changes nothing.
-`slotmesh/v1/__init__.py` is written by hand and never touched.
+`__init__.py` of these packages is written by hand and never touched.
+
+The package of a proto is its folder, for buf and on the wire. `inference`, which others have named, would be a Python
+package of the same name at the top level: its protos are generated from a copy below `slotmesh/`, so that the imports
+in what is generated are those of `slotmesh.inference`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
-PACKAGE = Path("slotmesh/v1")
+FOLDERS = {"slotmesh/v1": Path("slotmesh/v1"), "inference": Path("slotmesh/inference")}
+"""Folders of protos, and the Python packages generated from them."""
 GENERATORS = ("grpcio-tools", "mypy-protobuf", "protobuf")
 PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
@@ -42,60 +47,64 @@ def wrong_tools(pinned: dict[str, str]) -> list[str]:
     return wrong
 
 
-def generate(into: Path) -> dict[str, bytes]:
-    """Generates everything below `into` and returns the bytes by file name."""
+def generate(into: Path) -> dict[Path, bytes]:
+    """Generates everything below `into` and returns the bytes by file, relative to the repository."""
+    protos, out = into / "protos", into / "out"
+    out.mkdir()
+    for folder, package in FOLDERS.items():
+        shutil.copytree(PROTOS / folder, protos / package)
     scripts = Path(sysconfig.get_path("scripts"))
     command = [
         sys.executable,
         *("-m", "grpc_tools.protoc"),
         *(f"--plugin={plugin}={scripts / plugin}" for plugin in PLUGINS),
-        *("-I", str(PROTOS)),
-        f"--python_out={into}",
-        f"--grpc_python_out={into}",
-        f"--mypy_out=quiet:{into}",
-        f"--mypy_grpc_out=quiet,only_async:{into}",
-        *sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.rglob("*.proto")),
+        *("-I", str(protos)),
+        f"--python_out={out}",
+        f"--grpc_python_out={out}",
+        f"--mypy_out=quiet:{out}",
+        f"--mypy_grpc_out=quiet,only_async:{out}",
+        *sorted(path.relative_to(protos).as_posix() for path in protos.rglob("*.proto")),
     ]
-    subprocess.run(command, check=True, cwd=PROTOS)
-    return contents(into / PACKAGE)
+    subprocess.run(command, check=True, cwd=protos)
+    return contents(out)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of the generated files in `folder`, by name."""
-    files = (path for pattern in ("*.py", "*.pyi") for path in folder.glob(pattern))
-    return {path.name: path.read_bytes() for path in files if path.name != "__init__.py"}
+def contents(root: Path) -> dict[Path, bytes]:
+    """Returns the bytes of the generated files below `root`, by their paths relative to it."""
+    files = (path for each in FOLDERS.values() for kind in ("*.py", "*.pyi") for path in (root / each).glob(kind))
+    return {path.relative_to(root): path.read_bytes() for path in files if path.name != "__init__.py"}
 
 
-def check(fresh: dict[str, bytes], committed: dict[str, bytes]) -> int:
+def check(fresh: dict[Path, bytes], committed: dict[Path, bytes]) -> int:
     """Names every file that is not what would be generated; returns the exit status."""
-    stale = [name for name in sorted(fresh | committed) if fresh.get(name) != committed.get(name)]
-    for name in stale:
-        state = "missing" if name not in committed else "of no proto" if name not in fresh else "stale"
-        print(f"{PACKAGE / name}: {state}", file=sys.stderr)
+    stale = [path for path in sorted(fresh | committed) if fresh.get(path) != committed.get(path)]
+    for path in stale:
+        state = "missing" if path not in committed else "of no proto" if path not in fresh else "stale"
+        print(f"{path}: {state}", file=sys.stderr)
     if stale:
         print("Generated code is not what protos/ says: run `make protos` and commit the result.", file=sys.stderr)
         return 1
-    print(f"{PACKAGE} is up to date ({len(fresh)} files)")
+    print(f"{' and '.join(map(str, FOLDERS.values()))} are up to date ({len(fresh)} files)")
     return 0
 
 
-def write(fresh: dict[str, bytes], folder: Path) -> None:
-    """Makes the generated files of `folder` exactly `fresh`, touching only those that change."""
-    committed = contents(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in sorted(committed.keys() - fresh.keys()):
-        (folder / name).unlink()
-        print(f"{PACKAGE / name}: removed")
-    for name, data in sorted(fresh.items()):
-        if committed.get(name) != data:
-            (folder / name).write_bytes(data)
-            print(f"{PACKAGE / name}: written")
+def write(fresh: dict[Path, bytes], root: Path) -> None:
+    """Makes the generated files below `root` exactly `fresh`, touching only those that change."""
+    committed = contents(root)
+    for path in sorted(committed.keys() - fresh.keys()):
+        (root / path).unlink()
+        print(f"{path}: removed")
+    for path, data in sorted(fresh.items()):
+        if committed.get(path) != data:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+            print(f"{path}: written")
 
 
 def main() -> int:
     """Entry point; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if slotmesh/v1 is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale")
     arguments = parser.parse_args()
 
     wrong = wrong_tools(pins(ROOT / "constraints.txt"))
@@ -112,8 +121,8 @@ def main() -> int:
             print(f"protoc failed (exit status {failure.returncode}); nothing was changed", file=sys.stderr)
             return 1
     if arguments.check:
-        return check(fresh, contents(ROOT / PACKAGE))
-    write(fresh, ROOT / PACKAGE)
+        return check(fresh, contents(ROOT))
+    write(fresh, ROOT)
     return 0
 
 

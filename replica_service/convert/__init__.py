@@ -9,6 +9,7 @@ from replica_service.convert.answers import (
     lanes_stopped_to_wire,
     reconciled_to_wire,
     service_times_to_wire,
+    tensors_to_wire,
 )
 from replica_service.convert.issuer import Issuer
 from replica_service.convert.questions import questions_of
@@ -66,4 +67,5 @@ __all__ = [
     "slot_call_options",
     "slot_failure",
     "slot_ops_of",
+    "tensors_to_wire",
 ]

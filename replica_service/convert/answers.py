@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ToldTime
 from replica_service.core.sessions.session_table import SessionReport
 from slotmesh.id_ranges import ranges_to_wire
+from slotmesh.oip.signatures import MAX_DESCRIBED, MethodTensors
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.limits import MAX_FRAME_RANGES
+from slotmesh.wire.limits import MAX_FRAME_RANGES, MAX_METHODS
 from slotmesh.wire.outlines import MethodOutline
 from slotmesh.wire.ranges import Range
 
@@ -38,6 +40,26 @@ def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_
     """What methods take and give."""
     wire = replica_service_pb2.MethodOutline
     return [wire(method=it.method, yields=it.yields, schema=it.schema) for it in outlines]
+
+
+def tensors_to_wire(methods: Iterable[tuple[str, MethodTensors]]) -> list[replica_service_pb2.MethodTensors]:
+    """What methods take and give, by their names, as far as the bound goes."""
+    described: list[replica_service_pb2.MethodTensors] = []
+    left = MAX_DESCRIBED
+    for name, tensors in islice(methods, MAX_METHODS):
+        left -= len(tensors.inputs) + len(tensors.outputs)
+        if left < 0:
+            break
+        wire = replica_service_pb2.MethodTensors(method=name, yields=tensors.yields, batch_size=tensors.batch_size)
+        for each, into in ((tensors.inputs, wire.inputs), (tensors.outputs, wire.outputs)):
+            into.extend(
+                replica_service_pb2.TensorType(
+                    name=one.name, datatype=one.datatype, shape=one.shape, optional=one.optional
+                )
+                for one in each
+            )
+        described.append(wire)
+    return described
 
 
 def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:

@@ -38,6 +38,7 @@ from router_service.convert.slots import (
 )
 from router_service.convert.table import described, table_from_wire, table_to_wire
 from router_service.convert.table_delta import delta_from_wire
+from router_service.convert.tensor_descriptions import tensors_of
 
 __all__ = [
     "OptionsByKey",
@@ -70,6 +71,7 @@ __all__ = [
     "table_to_wire",
     "taken_of",
     "takes_to_wire",
+    "tensors_of",
     "times_of",
     "too_large",
     "traces_of",

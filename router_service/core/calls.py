@@ -25,6 +25,8 @@ class RouterCallOptions(StatedOptions):
     """Partition of the ordering key; -1 without one."""
     takes_requests: bool = False
     """Requests of a call come one by one, once its handler has begun: it is sent to one replica, and to no shadow."""
+    backend: str = ""
+    """The backend of the endpoint's policy that must execute the calls; empty: one that the policy draws."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 

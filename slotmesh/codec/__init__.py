@@ -1,11 +1,11 @@
-"""Content types: bytes, JSON, msgpack, protobuf. Values to payloads, payloads to checked arguments, and back."""
+"""Content types: bytes, JSON, msgpack, protobuf, tensors. Values to payloads, payloads to arguments, and back."""
 
 from __future__ import annotations
 
 from slotmesh.codec.arguments import ArgumentsDecoder, encode_arguments, encode_arguments_of_each
 from slotmesh.codec.arrays import is_rows
 from slotmesh.codec.columns import Columns, ColumnsDecoder, Flaw
-from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF
+from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
 from slotmesh.codec.errors import DecodeError, EncodeError
 from slotmesh.codec.lists import EncodedList, carries_lists
 from slotmesh.codec.rpc import RpcReply, encode_reply, parser_of, serializer_of
@@ -20,6 +20,7 @@ __all__ = [
     "MSGPACK",
     "OCTET_STREAM",
     "PROTOBUF",
+    "TENSORS",
     "Arguments",
     "ArgumentsDecoder",
     "Columns",

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from slotmesh.codec.array_types import ArrayType, array_type
 from slotmesh.codec.arrays import is_array
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
 from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
 from slotmesh.codec.rows import bytes_of_rows, msgpack_of_rows
 from slotmesh.codec.signature import Signature, read_signature
 from slotmesh.codec.structured import NO_NAMED, Arguments, DecodeArguments, refuse, structured_decoder
+from slotmesh.codec.tensor_arguments import tensors_decoder
 from slotmesh.codec.values import decoder, encode_each, encoder, is_message
 from slotmesh.errors import Reason
 
@@ -41,6 +42,8 @@ def encode_arguments(content_type: str, args: tuple[Any, ...], kwargs: Mapping[s
                 )
             return encode(kwargs)
         return encode(args)
+    if kwargs and not args and content_type == TENSORS:
+        return encode(kwargs)
     if kwargs or len(args) != 1:
         raise EncodeError(
             f"{content_type or OCTET_STREAM} carries exactly one positional argument, "
@@ -125,6 +128,7 @@ class ArgumentsDecoder:
             JSON: structured_decoder(signature, JSON),
             MSGPACK: structured_decoder(signature, MSGPACK),
             PROTOBUF: _protobuf_decoder(signature),
+            TENSORS: tensors_decoder(signature, batched=signature.batched),
         }
         if any(parameter.stacked is not None for parameter in signature.parameters):
             for content_type in (JSON, MSGPACK):

@@ -2,6 +2,7 @@
 
 Purpose: a whole slice of a frame becomes columns in a few operations, whatever its length; only where its calls differ
 in form, or one of them is unsound, they are taken one by one.
+Calls with tensors give rows, one or many: each column has an entry a row, and `Columns.rows` says how many a call has.
 Invariants: each call is given what it would have been given alone; one that is unsound is told apart, and harms no
 other. Calls in one `Columns` give their arguments in the same way (`shape`), and so may those of several whose shapes
 are equal; others must not be passed together.
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from slotmesh.codec.arguments import ArgumentsDecoder
 from slotmesh.codec.array_types import array_type
 from slotmesh.codec.arrays import used_numpy
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, TENSORS
 from slotmesh.codec.errors import DecodeError
 from slotmesh.codec.rows import SMALL, arrays_in, rows_of_bytes, rows_of_msgpack
 from slotmesh.codec.structured import row_decoder
+from slotmesh.codec.tensor_arguments import rows_in
+from slotmesh.codec.tensors import map_head, name_head
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Columns(NamedTuple):
     args: Sequence[list[Any]]
     """A list for each positional argument: an item a call, or, where the method takes an array, arrays of rows."""
     named: Mapping[str, list[Any]]
+    rows: Sequence[int] = ()
+    """Of calls with tensors, how many entries each has; empty: one a call."""
 
 
 class Flaw(NamedTuple):
@@ -52,7 +57,7 @@ class Flaw(NamedTuple):
 class ColumnsDecoder:
     """Makes columns for one batch method."""
 
-    __slots__ = ("_arguments", "_each", "_rows", "_single", "_stacked", "_takes_bytes")
+    __slots__ = ("_arguments", "_each", "_lead", "_rows", "_single", "_stacked", "_takes_bytes")
 
     def __init__(self, arguments: ArgumentsDecoder, *, takes_bytes: bool) -> None:
         """`takes_bytes`: an octet-stream is the one argument as it is."""
@@ -63,6 +68,8 @@ class ColumnsDecoder:
         only = signature.parameters[0] if len(signature.parameters) == 1 else None
         self._single = only.stacked if only is not None and only.positional else None
         """Of a method that takes one array and nothing else."""
+        self._lead = map_head(1) + name_head(only.name) if only is not None else b""
+        """How its tensor begins."""
         self._each = array_type(only.wanted) if only is not None and only.positional else None
         """Of a method that takes a list of arrays and nothing else."""
         self._rows: dict[str, Callable[[bytes], tuple[Any, ...]]] = {}
@@ -77,6 +84,9 @@ class ColumnsDecoder:
         Each answer is of as many calls as it says, a flaw of one.
         """
         if not payloads:
+            return
+        if content_type == TENSORS and (blocks := self._concatenated(payloads)) is not None:
+            yield blocks
             return
         args = self._together(content_type or OCTET_STREAM, payloads)
         if args is not None:
@@ -95,10 +105,12 @@ class ColumnsDecoder:
             except DecodeError as error:
                 yield Flaw(error.failure)
             else:
-                yield self.of_one(given, named)
+                yield self.of_one(given, named, content_type)
 
-    def of_one(self, args: Sequence[Any], named: Mapping[str, Any]) -> Columns:
+    def of_one(self, args: tuple[Any, ...], named: Mapping[str, Any], content_type: str = MSGPACK) -> Columns | Flaw:
         """A call whose arguments `ArgumentsDecoder` has decoded."""
+        if content_type == TENSORS:
+            return self._rows_of_one(args, named)
         if not self._stacked:
             shape = (len(args), tuple(named), ())
             return Columns(1, shape, [[value] for value in args], {name: [value] for name, value in named.items()})
@@ -111,6 +123,37 @@ class ColumnsDecoder:
             *(_form(by_name[name][0]) for name in named if name in self._stacked),
         )
         return Columns(1, (len(args), tuple(named), forms), columns, by_name)
+
+    def _rows_of_one(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Columns | Flaw:
+        """A call with tensors, whose arguments are whole blocks of rows."""
+        try:
+            rows = rows_in((args, named), self._arguments.signature)
+        except DecodeError as error:
+            return Flaw(error.failure)
+        names = [each.name for each in self._arguments.signature.parameters[: len(args)]]
+        is_block = [name in self._stacked for name in (*names, *named)]
+        values = (*args, *named.values())
+        forms = tuple(_form(value) for value, stacked in zip(values, is_block, strict=True) if stacked)
+        columns = [[value] if stacked else list(value) for value, stacked in zip(values, is_block, strict=True)]
+        by_name = dict(zip(named, columns[len(args) :], strict=True))
+        return Columns(1, (TENSORS, len(args), tuple(named), forms), columns[: len(args)], by_name, (rows,))
+
+    def _concatenated(self, payloads: Sequence[bytes]) -> Columns | None:
+        """Tensors of one shape for a method that takes one array, in one; None where they must be looked at singly."""
+        wanted = self._single
+        if wanted is None:
+            return None
+        try:
+            blocks = rows_of_msgpack(payloads, self._lead)
+            if blocks is None or blocks.ndim < 2:
+                return None
+            blocks = wanted.fit(blocks)
+        except Exception:  # noqa: BLE001 - some do not fit, or are too many: find out which
+            return None
+        each = blocks.shape[1]
+        rows = blocks.reshape(len(payloads) * each, *blocks.shape[2:])
+        shape = (TENSORS, 1, (), (_form(rows),))
+        return Columns(len(payloads), shape, ([rows],), {}, [each] * len(payloads))
 
     def passed(self, args: Sequence[list[Any]], named: Mapping[str, list[Any]]) -> tuple[list[Any], dict[str, Any]]:
         """What the method is given for columns that were put together: as they are, or one array for many."""

@@ -14,5 +14,9 @@ MSGPACK = "application/msgpack"
 PROTOBUF = "application/x-protobuf"
 """One protobuf message in, one out."""
 
-CONTENT_TYPES = (OCTET_STREAM, JSON, MSGPACK, PROTOBUF)
+TENSORS = "application/x-tensors"
+"""A msgpack map of tensors by name: arrays as in MSGPACK, and tensors of byte strings. Servers of the Open Inference
+Protocol send it; the first axis of each tensor is the rows of a batch, and the result is such a map, too."""
+
+CONTENT_TYPES = (OCTET_STREAM, JSON, MSGPACK, PROTOBUF, TENSORS)
 """All that are known."""

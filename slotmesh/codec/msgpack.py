@@ -30,6 +30,7 @@ from slotmesh.codec.arrays import (
     travels_as_list,
     used_numpy,
 )
+from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
 from slotmesh.codec.hooks import from_builtins, to_builtins
 
 DecodedT = TypeVar("DecodedT")
@@ -152,7 +153,12 @@ def decode_again(decode: Callable[[Any], DecodedT], payload: Any) -> DecodedT:
     except msgspec.ValidationError as error:
         if "got `ext`" not in str(error) or (with_lists := _with_lists(payload)) is None:
             raise
-    return decode(with_lists)
+    try:
+        return decode(with_lists)
+    except msgspec.ValidationError as error:
+        if "got `bytes`" not in str(error) or (with_text := _with_lists(payload, as_text=True)) is None:
+            raise
+    return decode(with_text)
 
 
 def _extension_if_used(code: int, data: memoryview) -> Any:
@@ -164,6 +170,8 @@ def _extension_or_import(code: int, data: memoryview) -> Any:
 
 
 def _extension(code: int, data: memoryview, numpy: Any, way_out: str) -> Any:
+    if code == STRINGS_EXTENSION:
+        return strings_of(numpy, data)
     if code != EXTENSION:
         return Ext(code, bytes(data))
     if numpy is None:
@@ -171,26 +179,36 @@ def _extension(code: int, data: memoryview, numpy: Any, way_out: str) -> Any:
     return array_of(numpy, data)
 
 
-def _with_lists(payload: Any) -> bytes | None:
-    """The payload with lists in the place of its arrays; None where it has none, or some that cannot become lists."""
+def _with_lists(payload: Any, *, as_text: bool = False) -> bytes | None:
+    """The payload with lists in the place of its arrays; None where it has none, or some that cannot become lists.
+
+    `as_text`: byte strings of tensors are text.
+    """
     found = False
     room = MAX_EMPTY + _LISTS_PER_BYTE * len(payload)
 
     def as_lists(code: int, data: memoryview) -> Any:
         nonlocal found, room
-        if code != EXTENSION:
+        if code not in {EXTENSION, STRINGS_EXTENSION}:
             return Ext(code, bytes(data))
         found = True
-        room -= lists_in(data)
+        room -= lists_in(data) if code == EXTENSION else lists_in_strings(data)
         if room < 0:
             raise BrokenArray("the arrays would become more lists than their payload is worth")
-        return lists_of(data)
+        if code == EXTENSION:
+            return lists_of(data)
+        return _as_text(string_lists(data)) if as_text else string_lists(data)
 
     try:
         value = msgspec.msgpack.Decoder(ext_hook=as_lists).decode(payload)
         return _encode_anything(value) if found else None
     except (BrokenArray, TypeError, ValueError, OverflowError, NotImplementedError):  # as complex numbers are
         return None
+
+
+def _as_text(value: Any) -> Any:
+    """Nested lists of byte strings as text. Raises ValueError where it is not UTF-8."""
+    return [_as_text(each) for each in value] if isinstance(value, list) else value.decode()
 
 
 def _place_of_array(payload: Any) -> str:
@@ -202,6 +220,11 @@ def _place_of_array(payload: Any) -> str:
             try:
                 array_of(used_numpy(), data)
             except (BrokenArray, AttributeError):  # without numpy, the first one of all
+                return ahead
+        elif code == STRINGS_EXTENSION:
+            try:
+                strings_of(None, data)
+            except BrokenArray:
                 return ahead
         return None
 

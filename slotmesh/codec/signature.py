@@ -43,6 +43,8 @@ class Signature:
     """Annotation of `*args`, None without one."""
     more_named: Any | None
     """Annotation of `**kwargs`, None without one."""
+    batched: bool = False
+    """It takes lists, an entry a call, or arrays, a row a call."""
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
@@ -74,7 +76,7 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
     signature = inspect.signature(function)
     parameters, more_positional, more_named = [], None, None
     for parameter in signature.parameters.values():
-        wanted = resolved(parameter.annotation, function)
+        wanted = resolve_annotation(parameter.annotation, function)
         stacked = array_type(wanted) if batched else None
         if batched:
             if wanted in _NO_LISTS:
@@ -110,14 +112,15 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
         parameters=tuple(parameters),
         more_positional=more_positional,
         more_named=more_named,
+        batched=batched,
     )
 
 
 _NO_LISTS = (int, float, complex, bool, str, bytes, dict, set)
 
 
-def resolved(annotation: Any, function: Callable[..., Any]) -> Any:
-    """The annotation, where it is text what it names; Any where that cannot be told."""
+def resolve_annotation(annotation: Any, function: Callable[..., Any]) -> Any:
+    """What an annotation of the function means; Any where there is none, or where its names cannot be resolved."""
     if annotation is _Kind.empty:
         return Any
     if not isinstance(annotation, str):

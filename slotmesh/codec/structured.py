@@ -42,10 +42,16 @@ def structured_decoder(signature: Signature, content_type: str) -> DecodeArgumen
         TypeError: an annotation that no payload can become.
     """
     positional = _positional_decoder(signature, content_type)
-    named = _named_decoder(signature, content_type)
+    named = named_decoder(signature, content_type)
     if content_type == JSON:
         return _guarded(positional, named, signature, _first_of_json, frozenset(b"["), frozenset(b"{"), _as_it_was)
     return _guarded(positional, named, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again)
+
+
+def by_name_decoder(signature: Signature, decode: DecodeArguments) -> DecodeArguments:
+    """A decoder of msgpack that takes a map, for `decode`, and no array."""
+    positional = refuse(f"tensors are given by name: the top level must be a map; it takes {signature.text}")
+    return _guarded(positional, decode, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again)
 
 
 def row_decoder(signature: Signature, content_type: str) -> Callable[[bytes], tuple[Any, ...]] | None:
@@ -183,7 +189,8 @@ def _part(decode: Callable[[Any], Any], part: msgspec.Raw, root: str) -> Any:
 # -- by name ------------------------------------------------------------------------------------------------------
 
 
-def _named_decoder(signature: Signature, content_type: str) -> DecodeArguments:
+def named_decoder(signature: Signature, content_type: str) -> DecodeArguments:
+    """The decoder of a map of named arguments, which is one; it raises msgspec's own errors, too."""
     unreachable = [it.name for it in signature.parameters if it.required and not it.named]
     if unreachable:
         return refuse(f"{', '.join(unreachable)}: can be given by position only; it takes {signature.text}")

@@ -15,13 +15,14 @@ from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
 from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
 from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
 from slotmesh.codec.hooks import to_builtins
 from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
 from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
 from slotmesh.codec.rpc import encode_reply
+from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, tensors_to_payload
 from slotmesh.errors import Reason
 from slotmesh.wire.rpc_frames import RPC_TYPES
 
@@ -34,6 +35,9 @@ DecodeFunction = Callable[[bytes], Any]
 
 _UNDECODABLE = (msgspec.DecodeError, BrokenArray, ProtobufDecodeError, RecursionError, UnicodeDecodeError)
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
+
+_ONE_OUTPUT: Final = map_head(1) + name_head(OUTPUT)
+_OF_MSGPACK: Final = frozenset({MSGPACK, TENSORS})
 
 _to_json = msgspec.json.Encoder(enc_hook=to_builtins).encode
 
@@ -94,7 +98,9 @@ def _encode_rows(content_type: str, array: Any) -> list[bytes]:
         return bytes_of_rows(array)
     if content_type == MSGPACK and array.ndim > 1 and not travels_as_list(array):
         return msgpack_of_rows(array)
-    return encode_each(content_type, array.tolist())
+    if content_type == TENSORS and array.ndim > 1 and array.dtype.str in TENSOR_DTYPES:
+        return msgpack_of_rows(array, _ONE_OUTPUT)
+    return encode_each(content_type, list(array) if content_type == TENSORS else array.tolist())
 
 
 def decoder(content_type: str, wanted: Any = Any) -> DecodeFunction:
@@ -127,7 +133,7 @@ def decoder_of_each(content_type: str, wanted: Any = Any) -> Callable[[list[byte
                 return arrays
             return list(map(raw, payloads))
         except _UNDECODABLE as error:
-            if content_type != MSGPACK:
+            if content_type not in _OF_MSGPACK:
                 raise _undecodable(error, content_type) from None
         return list(map(decoder(content_type, wanted), payloads))
 
@@ -147,7 +153,7 @@ def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
 
 
 def _second_attempt(raw: DecodeFunction, payload: bytes, error: Exception, content_type: str) -> Any:
-    if content_type == MSGPACK:
+    if content_type in _OF_MSGPACK:
         try:
             return decode_again(raw, payload)
         except _UNDECODABLE as better:
@@ -162,7 +168,7 @@ def is_message(wanted: Any) -> bool:
 
 def _raw_decoder(content_type: str, wanted: Any) -> DecodeFunction:
     """Raises one of `_UNDECODABLE` where a payload is not what it should be."""
-    if content_type == MSGPACK:
+    if content_type in _OF_MSGPACK:
         return msgpack_decoder(wanted, may_import=True)
     if content_type == JSON:
         return json_decoder(wanted)
@@ -228,6 +234,13 @@ def _encode_msgpack(value: Any) -> bytes:
         raise EncodeError(f"{MSGPACK} cannot carry this: {error}") from None
 
 
+def _encode_tensors(value: Any) -> bytes:
+    try:
+        return tensors_to_payload(value)
+    except _UNENCODABLE as error:
+        raise EncodeError(f"{TENSORS} cannot carry this: {error}") from None
+
+
 def _encode_json(value: Any) -> bytes:
     try:
         return _to_json(value)
@@ -246,4 +259,5 @@ _ENCODERS: dict[str, Encode] = {
     MSGPACK: _encode_msgpack,
     PROTOBUF: _encode_message,
     **dict.fromkeys(RPC_TYPES, encode_reply),
+    TENSORS: _encode_tensors,
 }

@@ -23,7 +23,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from slotmesh.codec.signature import read_signature, resolved
+from slotmesh.codec.signature import read_signature, resolve_annotation
 from slotmesh.wire.outlines import MethodOutline
 
 MAX_SCHEMA_CHARS: Final = 16 * 1024
@@ -51,7 +51,7 @@ def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> st
         "required": [it.name for it in named if it.required],
         "additionalProperties": signature.more_named is not None,
     }
-    result = _schema_of(_given(resolved(annotation, function), yields=yields, is_batch=is_batch), definitions)
+    result = _schema_of(_given(resolve_annotation(annotation, function), yields=yields, is_batch=is_batch), definitions)
     text = json.dumps({"arguments": arguments, "result": result, "$defs": definitions}, separators=(",", ":"))
     return text if len(text) <= MAX_SCHEMA_CHARS else ""
 

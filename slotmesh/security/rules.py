@@ -43,12 +43,16 @@ class Rule:
 
 
 _HEALTH: Final = "grpc.health.v1.Health"
+_INFERENCE: Final = "inference.GRPCInferenceService"
 _OF_OTHERS: Final = {
     # Load balancers and orchestrators probe without a credential.
     (_HEALTH, "Check"): Rule(f"{_HEALTH}/Check", (), is_open=True),
     # What clients of gRPC choose servers by. It shows no more than Check does, but holds a stream.
     (_HEALTH, "Watch"): Rule(f"{_HEALTH}/Watch", tuple(Role)),
     (_HEALTH, "List"): Rule(f"{_HEALTH}/List", (Role.VIEWER,)),
+    # The Open Inference Protocol's own probes: they show what Check does.
+    (_INFERENCE, "ServerLive"): Rule(f"{_INFERENCE}/ServerLive", (), is_open=True),
+    (_INFERENCE, "ServerReady"): Rule(f"{_INFERENCE}/ServerReady", (), is_open=True),
 }
 _FOR_VIEWERS: Final = frozenset(
     {

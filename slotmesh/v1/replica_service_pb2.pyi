@@ -803,6 +803,7 @@ class ExecuteResponse(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
     OUTLINES_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
@@ -865,6 +866,12 @@ class ExecuteResponse(_message.Message):
     def outlines(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodOutline]:
         """With the first frame: what these methods take and give. At most 64 KiB of text in all; methods beyond are left out."""
 
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTensors]:
+        """With the first frame: what the methods take and give as tensors, as far as 4,096 tensors go: what routers tell clients
+        of the Open Inference Protocol.
+        """
+
     def __init__(
         self,
         *,
@@ -882,10 +889,11 @@ class ExecuteResponse(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
         outlines: _abc.Iterable[Global___MethodOutline] | None = ...,
+        tensors: _abc.Iterable[Global___MethodTensors] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "outlines", b"outlines", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "features", b"features", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "methods", b"methods", "outlines", b"outlines", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped", "take", b"take", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped", "take"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
@@ -922,6 +930,84 @@ class MethodOutline(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MethodOutline: _TypeAlias = MethodOutline  # noqa: Y015
+
+@_typing.final
+class MethodTensors(_message.Message):
+    """What one method takes and gives as tensors, as its annotations say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    YIELDS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    """The method; `__call__` for the handler itself."""
+    yields: _builtins.bool
+    """It yields: it has any number of results."""
+    batch_size: _builtins.int
+    """Calls that it takes at once, at most, where it takes batches; 0 where it does not."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorType]:
+        """What it takes, by the names of its parameters, or of the keys of its one parameter."""
+
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorType]:
+        """What it gives. Empty where that is not said."""
+
+    def __init__(
+        self,
+        *,
+        method: _builtins.str = ...,
+        inputs: _abc.Iterable[Global___TensorType] | None = ...,
+        outputs: _abc.Iterable[Global___TensorType] | None = ...,
+        yields: _builtins.bool = ...,
+        batch_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "inputs", b"inputs", "method", b"method", "outputs", b"outputs", "yields", b"yields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MethodTensors: _TypeAlias = MethodTensors  # noqa: Y015
+
+@_typing.final
+class TensorType(_message.Message):
+    """What is said of one tensor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATATYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    OPTIONAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    datatype: _builtins.str
+    """A datatype of the Open Inference Protocol, as `FP32`."""
+    optional: _builtins.bool
+    """Of an input: the method has a default for it."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """-1 for a dimension that is not known."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        datatype: _builtins.str = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        optional: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["datatype", b"datatype", "name", b"name", "optional", b"optional", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TensorType: _TypeAlias = TensorType  # noqa: Y015
 
 @_typing.final
 class ServiceTimes(_message.Message):

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("router_service", "replica_service", "controller_service", "ingress_service")
 SHIPPED = ("slotmesh", *SERVICES)
-GENERATED = ROOT / "slotmesh" / "v1"
+GENERATED = (ROOT / "slotmesh" / "v1", ROOT / "slotmesh" / "inference")
 
 
 def shipped_modules() -> Iterator[tuple[str, ast.Module]]:
@@ -21,7 +21,7 @@ def modules_of(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """Yields the path (from the root) and the tree of each module in these folders, generated ones aside."""
     for package in folders:
         for path in sorted((ROOT / package).rglob("*.py")):
-            if not path.is_relative_to(GENERATED) and not path.stem.endswith(("_pb2", "_pb2_grpc")):
+            if path.parent not in GENERATED and not path.stem.endswith(("_pb2", "_pb2_grpc")):
                 yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"), path)
 
 

@@ -37,7 +37,7 @@ STILL_TOO_LONG: tuple[str, ...] = ()
 def python_files() -> Iterator[Path]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if not path.is_relative_to(GENERATED) and "node_modules" not in path.parts:
+            if path.parent not in GENERATED and "node_modules" not in path.parts:
                 yield path
 
 

@@ -12,6 +12,7 @@ import pytest
 from grpc_channelz.v1 import channelz_pb2
 from grpc_health.v1 import health_pb2
 
+import slotmesh.inference
 import slotmesh.v1
 from tests.support.certificates import Authority
 from tests.support.console import Command, commands_of
@@ -29,7 +30,9 @@ OTHERS = (CHANNELZ, BY_TLS)
 def rpcs() -> Iterator[str]:
     """Every rpc of every service that servers of the mesh have, but for the reflection that tools themselves ask."""
     modules = [
-        importlib.import_module(f"slotmesh.v1.{each.name}") for each in pkgutil.iter_modules(slotmesh.v1.__path__)
+        importlib.import_module(f"{package.__name__}.{each.name}")
+        for package in (slotmesh.v1, slotmesh.inference)
+        for each in pkgutil.iter_modules(package.__path__)
     ]
     files = [each.DESCRIPTOR for each in modules if hasattr(each, "DESCRIPTOR")]
     for file in (*files, health_pb2.DESCRIPTOR, channelz_pb2.DESCRIPTOR):

@@ -13,7 +13,7 @@ from tests.fuzz.rpcs import recorded_handlers
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.rpcs import BENCHES, methods
 
-V1 = Path("slotmesh/v1")
+GENERATED = (Path("slotmesh/v1"), Path("slotmesh/inference"))
 MAX_CORPUS_BYTES = 8 * 1024
 """Of one target."""
 
@@ -32,7 +32,7 @@ def test_corpora_are_small_and_of_targets() -> None:
 
 
 def test_each_service_of_the_protos_has_targets() -> None:
-    services = {path.stem for path in V1.glob("*_service_pb2.py")}
+    services = {path.stem for folder in GENERATED for path in folder.glob("*_service_pb2.py")}
     assert services == {module.__name__.rpartition(".")[2] for module in BENCHES}
     assert {f"rpcs-{method.containing_service.name}-{method.name}" for method, _ in methods()} <= TARGETS.keys()
 

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import MethodDescriptor
 
+import slotmesh.inference
 import slotmesh.v1
 
 
 def declared_rpcs() -> Iterator[MethodDescriptor]:
     """Each rpc of each service, found in the generated modules."""
-    for module in pkgutil.iter_modules(slotmesh.v1.__path__):
-        if module.name.endswith("_pb2"):
-            file = importlib.import_module(f"slotmesh.v1.{module.name}").DESCRIPTOR
-            for service in file.services_by_name.values():
-                yield from service.methods
+    for package in (slotmesh.v1, slotmesh.inference):
+        for module in pkgutil.iter_modules(package.__path__):
+            if module.name.endswith("_pb2"):
+                file = importlib.import_module(f"{package.__name__}.{module.name}").DESCRIPTOR
+                for service in file.services_by_name.values():
+                    yield from service.methods

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import slotmesh.inference
 import slotmesh.v1
 
 MODULES = sorted(path.stem for path in Path(slotmesh.v1.__path__[0]).glob("*_pb2.py"))
@@ -24,3 +25,13 @@ def test_all_protos_are_of_one_package_in_each_language(module: str) -> None:
     assert options.go_package == "github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1"
     assert (options.java_package, options.java_multiple_files) == ("slotmesh.v1", True)
     assert options.csharp_namespace == "Slotmesh.V1"
+
+
+def test_the_open_inference_protocol_has_the_package_of_its_specification() -> None:
+    """And a Python package of its own: `inference` at the top level would be anybody's."""
+    file = import_module("slotmesh.inference.grpc_inference_service_pb2").DESCRIPTOR
+    assert file.package == "inference"
+    assert [Path("protos", *path.parts[-2:]) for path in Path("protos/inference").glob("*.proto")] == [
+        Path("protos/inference/grpc_inference_service.proto")
+    ]
+    assert file.name == "slotmesh/inference/grpc_inference_service.proto"

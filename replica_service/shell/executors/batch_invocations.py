@@ -19,6 +19,7 @@ from replica_service.shell.executors.batch_weight import arguments
 from replica_service.shell.handler.failures import wrong_length
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
+from slotmesh.codec.tensor_rows import count_of, split_rows
 from slotmesh.errors import Failure
 
 OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
@@ -32,7 +33,7 @@ OnResults = Callable[[ReplicaRun, int, Sequence[Any]], None]
 class Invocation:
     """The arguments of one invocation of the batch method: lists, an entry a call, or arrays, a row a call."""
 
-    __slots__ = ("args", "named", "parts", "shape")
+    __slots__ = ("args", "named", "parts", "rows", "shape")
 
     def __init__(self, shape: Hashable) -> None:
         self.shape = shape
@@ -41,9 +42,12 @@ class Invocation:
         self.named: dict[str, list[Any]] = {}
         self.parts: list[Part] = []
         """The calls of these entries, in order."""
+        self.rows: list[int] = []
+        """Of calls with tensors, how many entries each has; empty: one a call."""
 
     def extend(self, columns: Columns, parts: Sequence[Part]) -> None:
         """These calls come next; their columns are made for this, and are kept."""
+        self.rows += columns.rows
         if not self.parts:
             self.args, self.named = list(columns.args), dict(columns.named)
             self.parts.extend(parts)
@@ -70,6 +74,9 @@ class Invocation:
 
     def checked(self, returned: Any, method: HandlerMethod) -> Sequence[Any] | Failure:
         """What the method returned: a result for each call, or why there is none for any."""
+        if self.rows:
+            by_call = split_rows(returned, self.rows)
+            return by_call if by_call is not None else wrong_length(method.name, sum(self.rows), count_of(returned))
         values = _as_list(returned)
         count = self.count
         if values is not None and len(values) == count:
@@ -153,7 +160,7 @@ def _split(parts: Sequence[Part], method: HandlerMethod) -> Iterator[Columns | F
 
 def _column_of_one(method: HandlerMethod, run: ReplicaRun, index: int) -> Columns | Flaw:
     try:
-        return method.columns.of_one(*arguments(method, run, index))
+        return method.columns.of_one(*arguments(method, run, index), run.options.content_type)
     except DecodeError as error:
         return Flaw(error.failure)
 

@@ -7,9 +7,11 @@ Owner: made when the handler has been constructed; executors read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
+from slotmesh.codec.tensor_types import method_tensors
 from slotmesh.errors import Failure
 from slotmesh.handlers import (
     CALL,
@@ -19,6 +21,7 @@ from slotmesh.handlers import (
     batch_control,
     whole_batches,
 )
+from slotmesh.oip.signatures import MethodTensors
 from slotmesh.wire.outlines import MethodOutline
 
 StartFunction = Callable[[bytes], Any]
@@ -43,6 +46,7 @@ class HandlerMethod:
             TypeError: an annotation that no payload can become.
         """
         self.name = name
+        self._annotated = function
         self.function = function if batch is None else whole_batches(function)
         self.kind = kind
         self.batch = batch
@@ -64,6 +68,13 @@ class HandlerMethod:
     def _make_decoder(self, function: Callable[..., Any], batch: BatchSettings | None) -> ArgumentsDecoder:
         """Raises TypeError."""
         return ArgumentsDecoder.for_handler(function, batched=batch is not None)
+
+    @cached_property
+    def tensors(self) -> MethodTensors:
+        """What it takes and gives as tensors, as far as its annotations say."""
+        yields = self.kind in {MethodKind.ASYNC_GENERATOR, MethodKind.GENERATOR}
+        calls = 0 if self.batch is None else self.batch.most_calls
+        return method_tensors(self._annotated, self.signature, yields=yields, batch_size=calls)
 
     def takes_payloads(self, content_type: str) -> bool:
         """Whether the payload itself is the one argument."""

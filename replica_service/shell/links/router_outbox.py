@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
@@ -47,21 +46,19 @@ class Outbox:
         features: Collection[str] = (),
         *,
         times: ServiceTimes | None = None,
-        methods: Sequence[str] = (),
-        outlines: Sequence[replica_service_pb2.MethodOutline] = (),
+        opening: Response | None = None,
         about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
         """`capacity` is asked when a frame is built. `issuer` names this replica in slot tokens.
 
-        `features`: the router's. `times`: service times for the router, if it reads them.
-        `methods` and `outlines`: of the handler, for it.
+        `features`: the router's. `times`: service times, if it reads them. `opening`: what the first frame says, too.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
         self._about_to_end, self._are_quick = about_to_end, are_quick
         self._times = times if SERVICE_TIMES in features else None
-        self._first: dict[str, Any] = {"features": OF_REPLICAS, "methods": methods, "outlines": outlines}
+        self._opening = opening or Response()
         self._times_told = 0
         """The version of them that the router has."""
         self._issuer = issuer
@@ -258,9 +255,12 @@ class Outbox:
         if self._slot_answers and self._is_open:
             return self._slots_frame()
         if self._capacity_due and not (self._batches and self._is_open):
-            first = {} if self._is_open else self._first
-            self._is_open = True
-            return Response(capacity=self._capacity_to_wire(), **first)
+            response = Response(capacity=self._capacity_to_wire())
+            if not self._is_open:
+                self._is_open = True
+                response.features.extend(OF_REPLICAS)
+                response.MergeFrom(self._opening)
+            return response
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             return Response(heartbeat=beat())

@@ -6,7 +6,7 @@ Owner: the link to the replica makes them, the scheduler reads them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router_service.core.calls import Failures, Results
 from router_service.core.events import RouterEvent
@@ -14,6 +14,7 @@ from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.slicing import MethodTime
 from slotmesh.errors import Failure
+from slotmesh.oip.signatures import NO_TENSORS, MethodTensors
 from slotmesh.wire.outlines import MethodOutline
 
 
@@ -29,6 +30,8 @@ class LinkOpened(RouterEvent):
     """Names of the handler's methods, as far as the replica says them."""
     outlines: Sequence[MethodOutline] = ()
     """What these take and give, as far as it says that."""
+    tensors: Mapping[str, MethodTensors] = field(default_factory=lambda: NO_TENSORS)
+    """What they take and give as tensors, by name, as far as the replica says it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -55,6 +55,7 @@ class LinkChanges:
             replica.linked = True
             replica.stream_id, replica.methods = event.stream_id, frozenset(event.methods)
             replica.outlines = _shared(tuple(event.outlines), replica)
+            replica.tensors = event.tensors
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)

@@ -21,6 +21,7 @@ from router_service.core.routing import routing_hooks
 from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.table import ReplicaRoute
 from router_service.core.runs import Bound, RouterRun, Sent
+from slotmesh.oip.signatures import NO_TENSORS, MethodTensors
 from slotmesh.wire.ledger import Ledger
 from slotmesh.wire.outlines import MethodOutline
 
@@ -44,7 +45,19 @@ class RoutedReplica:
     __slots__ = (
         *("_next_withdrawn", "address", "backend", "bound", "capacity", "draining", "inflight"),
         *("is_awaited", "is_joining", "is_passed_over", "key", "keyed", "limit", "linked", "links", "listed", "ops"),
-        *("outbox", "outlines", "methods", "own", "ready", "retired", "stream_id", "taking", "times", "work_ns"),
+        *(
+            "outbox",
+            "outlines",
+            "methods",
+            "own",
+            "ready",
+            "retired",
+            "stream_id",
+            "taking",
+            "tensors",
+            "times",
+            "work_ns",
+        ),
     )
 
     def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
@@ -63,6 +76,8 @@ class RoutedReplica:
         """Names of the handler's methods, as far as the replica has told them."""
         self.outlines: tuple[MethodOutline, ...] = ()
         """What these take and give, as far as it has told that."""
+        self.tensors: Mapping[str, MethodTensors] = NO_TENSORS
+        """What they take and give as tensors, as far as the replica has told it."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True

@@ -24,6 +24,7 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.sender import Sender
 from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.named_backends import named_mistake
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load, why_unavailable
@@ -77,8 +78,12 @@ class RoutingIntake:
             self.hold(run, now, admitted=admitted)
         elif run.slot is not None:
             self._reserve(run, endpoint, now, admitted=admitted)
+        elif run.options.backend and (wrong := named_mistake(run, endpoint, self._topology.backends)) is not None:
+            self._outcomes.fail_waiting(run, wrong)
         elif run.options.partition >= 0:
             self._to_partition(run, endpoint, now, admitted=admitted)
+        elif run.options.backend:
+            self._to_backend(run, run.options.backend, endpoint, now, admitted=admitted)
         elif endpoint.traffic.only is not None:
             self._to_backend(run, endpoint.traffic.only, endpoint, now, admitted=admitted)
         else:

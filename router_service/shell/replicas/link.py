@@ -223,8 +223,9 @@ class ReplicaLink:
                     self._up = True
                     self._frames.link_up(response.features)
                     _log.info("replica linked", **self._who())
+                    methods, tensors = response.methods[:MAX_METHODS], convert.tensors_of(response.tensors)
                     outlines = fitting(MethodOutline(it.method, it.yields, it.schema) for it in response.outlines)
-                    post(LinkOpened(replica, capacity, self._stream_id, response.methods[:MAX_METHODS], outlines))
+                    post(LinkOpened(replica, capacity, self._stream_id, methods, outlines, tensors))
                     self._report.on_change()
             case "refused":
                 refused = response.refused

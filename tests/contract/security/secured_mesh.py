@@ -16,6 +16,7 @@ from controller_service.shell.launchers.external import ExternalLauncher
 from router_service.app import serve
 from router_service.config import RouterSettings
 from router_service.core.caller_quotas import CallerQuotas
+from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.server import GrpcServer
@@ -57,6 +58,7 @@ class Stubs:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.calls: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+        self.inference: Any = GRPCInferenceServiceStub(channel)
         self.slots: Any = slot_service_pb2_grpc.SlotServiceStub(channel)
         self.direct: Any = direct_service_pb2_grpc.DirectServiceStub(channel)
         self.taps: Any = tap_service_pb2_grpc.TapServiceStub(channel)

@@ -13,6 +13,7 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
+from slotmesh.inference import grpc_inference_service_pb2 as inference_pb2
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.v1 import (
@@ -68,9 +69,18 @@ async def ways_to_call(mesh: SecuredMesh, endpoint: str, token: str) -> dict[str
             router_service_pb2.CallStreamingRequest(endpoint=endpoint, options=values, payload=b"[1]"), **who
         ),
         "StreamCalls": stream,
+        "ModelInfer": stubs.inference.ModelInfer(_greeting(endpoint), **who),
         "ReserveSlot": stubs.slots.ReserveSlot(reserve, **who),
         "ReserveSlot at the replica": slots.ReserveSlot(reserve, **who),
     }
+
+
+def _greeting(endpoint: str) -> inference_pb2.ModelInferRequest:
+    request = inference_pb2.ModelInferRequest(model_name=endpoint)
+    request.parameters["method"].string_param = "greet"
+    name = request.inputs.add(name="name", datatype="BYTES", shape=[1])
+    name.contents.bytes_contents.append(b"x")
+    return request
 
 
 async def test_an_invoker_calls_its_endpoints_only(mesh: SecuredMesh) -> None:
@@ -120,6 +130,23 @@ async def test_an_invoker_with_limits_hears_of_its_endpoints_only(mesh: SecuredM
     code, _, message = await refused(calls.Call(absent, metadata=by_token("alice")))
     assert (code, "theirs" in message) == ("NOT_FOUND", False)
     assert "theirs" in (await refused(calls.Call(absent, metadata=by_token("eve"))))[2]
+
+
+async def test_models_that_an_invoker_may_not_call_are_not_there_for_it(mesh: SecuredMesh) -> None:
+    models = (await mesh.at_router()).inference
+    index = inference_pb2.RepositoryIndexRequest()
+    for token, known in (("alice", ["mine"]), ("eve", ["mine", "theirs"]), ("vera", ["mine", "theirs"])):
+        told = await models.RepositoryIndex(index, metadata=by_token(token))
+        assert [each.name for each in told.models] == known
+        figures = await models.ModelStatistics(inference_pb2.ModelStatisticsRequest(), metadata=by_token(token))
+        assert [each.name for each in figures.model_stats] == known
+    theirs = inference_pb2.ModelMetadataRequest(name="theirs")
+    code, _, message = await refused(models.ModelMetadata(theirs, metadata=by_token("alice")))
+    assert (code, message) == ("NOT_FOUND", "no endpoint is named 'theirs'; there is: mine")
+    stream = models.ModelStreamInfer(iter([_greeting("theirs")]), metadata=by_token("alice"))
+    assert "may not call the endpoint 'theirs'" in (await stream.read()).error_message
+    code, *_ = await refused(models.ModelInfer(_greeting("mine"), metadata=by_token("vera")))
+    assert code == "PERMISSION_DENIED"
 
 
 async def reserved(stubs: Any, token: str, **fields: Any) -> Slot:

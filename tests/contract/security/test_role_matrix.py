@@ -30,7 +30,11 @@ KINDS = (
     ("replica", "digits"),
     ("controller", ""),
 )
-OPEN = {("grpc.health.v1.Health", "Check")}
+OPEN = {
+    ("grpc.health.v1.Health", "Check"),
+    ("inference.GRPCInferenceService", "ServerLive"),
+    ("inference.GRPCInferenceService", "ServerReady"),
+}
 
 
 def expected(roles: frozenset[Role]) -> dict[tuple[str, str], bool]:

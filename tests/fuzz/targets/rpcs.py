@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor
 
+from slotmesh.inference import grpc_inference_service_pb2
 from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.v1 import (
     controller_service_pb2,
@@ -46,7 +47,14 @@ async def router() -> AsyncIterator[Words]:
     async with router_bench() as bench:
         await bench.linked(bench.replicas[0])
         names = ("echo", "b", "", *bench.links)
-        yield {"": names, "endpoint": ("echo", "echo", "none"), "method": METHODS, "content_type": CONTENT}
+        yield {
+            "": names,
+            "endpoint": ("echo", "echo", "none"),
+            "model_name": ("echo", "echo", "none"),
+            "datatype": ("FP32", "INT8", "BYTES", "BF16", "BOOL"),
+            "method": METHODS,
+            "content_type": CONTENT,
+        }
 
 
 @asynccontextmanager
@@ -79,6 +87,7 @@ BENCHES: Final[Mapping[Any, Bench]] = {
     router_service_pb2: router,
     slot_service_pb2: router,
     tap_service_pb2: router,
+    grpc_inference_service_pb2: router,
     info_service_pb2: router,
     replica_service_pb2: replica,
     direct_service_pb2: replica,

@@ -1,0 +1,154 @@
+"""The Open Inference Protocol at the router: an endpoint is a model, a backend of its policy a version.
+
+Owner: the app registers one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from router_service.convert.inference.answers import answer_to_wire
+from router_service.convert.inference.models import (
+    config_to_wire,
+    index_to_wire,
+    metadata_to_wire,
+    statistics_to_wire,
+)
+from router_service.core.routing import models
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.shell.clients.handed_metadata import HandedMetadata
+from router_service.shell.clients.inference_calls import InferenceCalls
+from router_service.shell.clients.inference_stream import InferenceStream
+from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.errors import Failure, bad_field
+from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
+from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceServicer
+from slotmesh.oip.service import EXTENSIONS, SERVER_NAME
+from slotmesh.oip.signatures import MethodTensors
+from slotmesh.runtime.duplex import read_request
+from slotmesh.runtime.open_streams import STREAM
+from slotmesh.security.limits import known_endpoints
+from slotmesh.status import abort
+from slotmesh.version import VERSION
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InferenceServicer(GRPCInferenceServiceServicer):
+    """Inference, and what is told of models."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata, is_serving: Callable[[], bool]
+    ) -> None:
+        """`handed`: which metadata of rpcs handlers get. `is_serving`: the router has a table, and does not leave."""
+        self._dispatcher = dispatcher
+        self._calls = InferenceCalls(dispatcher, unary, handed)
+        self._is_serving = is_serving
+
+    async def ServerLive(self, request: Any, context: Context) -> wire_pb2.ServerLiveResponse:
+        """It answers."""
+        return wire_pb2.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Context) -> wire_pb2.ServerReadyResponse:
+        """Whether calls are taken."""
+        return wire_pb2.ServerReadyResponse(ready=self._is_serving())
+
+    async def ServerMetadata(self, request: Any, context: Context) -> wire_pb2.ServerMetadataResponse:
+        """Who answers."""
+        return wire_pb2.ServerMetadataResponse(name=SERVER_NAME, version=VERSION, extensions=EXTENSIONS)
+
+    async def ModelReady(self, request: wire_pb2.ModelReadyRequest, context: Context) -> wire_pb2.ModelReadyResponse:
+        """Whether a replica of the endpoint takes calls."""
+        endpoint = await self._model(request.name, request.version, context)
+        topology = self._dispatcher.scheduler.topology
+        versions = [request.version] if request.version else models.versions_of(endpoint)
+        ready = any(models.state_of(topology, endpoint, each).is_ready for each in versions)
+        return wire_pb2.ModelReadyResponse(ready=ready)
+
+    async def ModelMetadata(
+        self, request: wire_pb2.ModelMetadataRequest, context: Context
+    ) -> wire_pb2.ModelMetadataResponse:
+        """What an inference takes and gives."""
+        endpoint = await self._model(request.name, request.version, context)
+        method, tensors = self._described(endpoint, request.version)
+        return metadata_to_wire(request.name, models.versions_of(endpoint), method, tensors)
+
+    async def ModelConfig(self, request: wire_pb2.ModelConfigRequest, context: Context) -> wire_pb2.ModelConfigResponse:
+        """The same, in Triton's words."""
+        endpoint = await self._model(request.name, request.version, context)
+        return config_to_wire(request.name, *self._described(endpoint, request.version))
+
+    async def ModelStatistics(
+        self, request: wire_pb2.ModelStatisticsRequest, context: Context
+    ) -> wire_pb2.ModelStatisticsResponse:
+        """What this router has counted."""
+        if request.version and not request.name:
+            await abort(context, bad_field("version", "needs a name"))
+        if request.name:
+            await self._model(request.name, request.version, context)
+        topology = self._dispatcher.scheduler.topology
+        states = models.states_of(topology, known_endpoints(), request.name)
+        figures = [models.figures_of(topology, each) for each in states if request.version in ("", each.backend)]
+        return statistics_to_wire(each for each in figures if each is not None)
+
+    async def RepositoryIndex(
+        self, request: wire_pb2.RepositoryIndexRequest, context: Context
+    ) -> wire_pb2.RepositoryIndexResponse:
+        """All endpoints, with their backends."""
+        if request.repository_name:
+            await abort(context, bad_field("repository_name", "must be empty: the mesh is the one repository"))
+        await self._dispatcher.first_table.wait_a_while()
+        states = models.states_of(self._dispatcher.scheduler.topology, known_endpoints())
+        return index_to_wire(each for each in states if each.is_ready or not request.ready)
+
+    async def ModelInfer(self, request: wire_pb2.ModelInferRequest, context: Context) -> wire_pb2.ModelInferResponse:
+        """One inference."""
+        await self._dispatcher.first_table.wait_a_while()
+        outcome = await self._inferred(request, context)
+        if isinstance(outcome, Failure):
+            await abort(context, self._calls.noted(outcome, request.model_name))
+        return outcome
+
+    async def ModelStreamInfer(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """Inferences by the stream."""
+        await self._dispatcher.first_table.wait_a_while()
+        stream = InferenceStream(self._calls, context)
+        if (opened := STREAM.get()) is not None:
+            opened.is_busy = lambda: stream.is_busy
+        await stream.run(lambda: read_request(context))
+
+    async def _inferred(
+        self, request: wire_pb2.ModelInferRequest, context: Context
+    ) -> wire_pb2.ModelInferResponse | Failure:
+        prepared = self._calls.prepared(request, context)
+        if isinstance(prepared, Failure):
+            return prepared
+        outcome = await self._calls.answer(prepared, context)
+        if isinstance(outcome, Failure):
+            return outcome
+        return answer_to_wire(outcome, typed=prepared.request.is_typed)
+
+    async def _model(self, name: str, version: str, context: Context) -> RoutedEndpoint:
+        """The endpoint of that name, with that backend; or the rpc ends."""
+        await self._dispatcher.first_table.wait_a_while()
+        if not name:
+            await abort(context, bad_field("name", "is required"))
+        found = models.model_of(self._dispatcher.scheduler.topology, name, version, known_endpoints())
+        if isinstance(found, Failure):
+            await abort(context, found)
+        return found
+
+    def _described(self, endpoint: RoutedEndpoint, version: str) -> tuple[str, MethodTensors | None]:
+        """The method of inferences, and its tensors; empty and None where that is not known."""
+        topology = self._dispatcher.scheduler.topology
+        method = models.inference_method(topology, endpoint, version)
+        if isinstance(method, Failure):
+            return "", None
+        tensors = models.tensors_of_method(topology, endpoint, method, version)
+        return (method, tensors) if tensors is not None else ("", None)

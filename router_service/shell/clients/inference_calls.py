@@ -1,0 +1,194 @@
+"""Inferences as calls: a request of the Open Inference Protocol becomes one unary call, and its result an answer.
+
+Purpose: shared by single requests and those of a stream, which submit calls in the order in which they were read: so
+nothing is awaited between `prepared` and the submission.
+Invariants: what is wrong with a request is found before a call is made of it. Elements are copied, never looked at.
+Owner: the servicer of inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import grpc
+
+from router_service import convert
+from router_service.convert.inference.requests import request_of
+from router_service.core.calls import RouterCallOptions
+from router_service.core.commands import DeliverDone, DeliverResults
+from router_service.core.routing.models import inference_method, tensors_of_method
+from router_service.shell.clients.handed_metadata import HandedMetadata
+from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.codec import TENSORS
+from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
+from slotmesh.oip.checks import RequestMistake
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, Tensor
+from slotmesh.oip.parameters import ParameterMeaning, meaning_of
+from slotmesh.oip.payloads import BrokenPayload, payload_of, tensors_of
+from slotmesh.security.limits import endpoint_refusal
+from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.wire.trace_context import TraceContext
+
+Context = grpc.aio.ServicerContext[Any, Any]
+WriteAnswer = Callable[[InferenceAnswer], Awaitable[object]]
+_NO_PAYLOAD: Final = b"\x80"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInference:
+    """A call to be made."""
+
+    request: InferenceRequest
+    """Without its elements."""
+    meaning: ParameterMeaning
+    options: RouterCallOptions
+    payload: bytes
+    trace: TraceContext | None
+    yields: bool
+    """Its method has any number of results."""
+
+
+class InferenceCalls:
+    """Makes calls of requests."""
+
+    def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata) -> None:
+        """`handed`: which metadata of rpcs handlers get."""
+        self._dispatcher = dispatcher
+        self._unary = unary
+        self._handed = handed
+
+    def prepared(self, wire: wire_pb2.ModelInferRequest, context: Context) -> PreparedInference | Failure:
+        """The call of a request, or what is wrong with that. The first routing table should be there."""
+        if not wire.model_name:
+            return bad_field("model_name", "is required")
+        if failure := endpoint_refusal(wire.model_name):
+            return failure
+        try:
+            request = request_of(wire)
+            meaning = meaning_of(request.parameters)
+        except RequestMistake as mistake:
+            return mistake.failure
+        payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
+        if len(payload) > MAX_INLINE_BYTES:
+            return convert.too_large(len(payload))
+        method, yields = self._method(request, meaning)
+        if isinstance(method, Failure):
+            return method
+        options_wire = _options_of(meaning, method, streaming=yields)
+        trace = self._handed.take(context, options_wire)
+        options = convert.options_from_wire(options_wire)
+        if isinstance(options, Failure):
+            return options
+        if request.version:
+            options = replace(options, backend=request.version)
+        return PreparedInference(replace(request, inputs=()), meaning, options, payload, trace, yields)
+
+    async def answer(self, prepared: PreparedInference, context: Context) -> InferenceAnswer | Failure:
+        """The result of a call whose method has one."""
+        if prepared.yields:
+            return Failure(
+                reason=Reason.NOT_IMPLEMENTED,
+                message=f"{prepared.options.method} yields, and has any number of results: use ModelStreamInfer",
+            )
+        outcome = await self._unary.call(
+            context.peer(),
+            prepared.request.model,
+            prepared.options,
+            prepared.payload,
+            prepared.trace,
+            context.time_remaining,
+        )
+        if isinstance(outcome, Failure):
+            return outcome
+        if isinstance(outcome, DeliverDone):
+            return InferenceAnswer(model=prepared.request.model, version="", request_id=prepared.request.request_id)
+        return self._answer_of(prepared, outcome)
+
+    async def answers(self, prepared: PreparedInference, context: Context, write: WriteAnswer) -> Failure | None:
+        """Writes each value that a method yields as an answer; returns why the call failed, if it did."""
+        version = ""
+        wrong: Failure | None = None
+
+        async def write_value(payload: bytes, _content_type: str, backend: str, _replica_id: str) -> None:
+            nonlocal version, wrong
+            version = version or backend
+            answer = _answer(prepared.request, payload, version)
+            if isinstance(answer, InferenceAnswer):
+                await write(answer)
+            else:
+                wrong = wrong or answer
+
+        failure = await self._unary.stream(
+            context.peer(),
+            prepared.request.model,
+            prepared.options,
+            prepared.payload,
+            write_value,
+            prepared.trace,
+            context.time_remaining,
+        )
+        return failure or wrong
+
+    def noted(self, failure: Failure, endpoint: str) -> Failure:
+        """The failure as its caller gets it, which the log knows of."""
+        return self._dispatcher.noted(failure, endpoint)
+
+    def _answer_of(self, prepared: PreparedInference, outcome: DeliverResults) -> InferenceAnswer | Failure:
+        payload = joined(outcome.payloads[0])
+        if len(payload) > MAX_INLINE_BYTES:
+            return convert.result_too_large(len(payload))
+        return _answer(prepared.request, payload, outcome.replica.backend.name)
+
+    def _method(self, request: InferenceRequest, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:
+        """The method that is called, and whether it yields."""
+        topology = self._dispatcher.scheduler.topology
+        endpoint = topology.endpoints.get(request.model)
+        if endpoint is None:
+            return meaning.method or "infer", False  # the call fails with what is known of endpoints
+        method = meaning.method or inference_method(topology, endpoint, request.version)
+        if isinstance(method, Failure):
+            return method, False
+        tensors = tensors_of_method(topology, endpoint, method, request.version)
+        return method, tensors is not None and tensors.yields
+
+
+def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> call_pb2.CallOptions:
+    wire = call_pb2.CallOptions(
+        method=method, content_type=TENSORS, ordering_key=meaning.ordering_key, streaming=streaming
+    )
+    if meaning.timeout_s is not None:
+        wire.timeout.FromNanoseconds(round(meaning.timeout_s * 1e9))
+    if meaning.slo_s is not None:
+        wire.relative_slo.FromNanoseconds(round(meaning.slo_s * 1e9))
+    if meaning.metadata:
+        wire.metadata.update(meaning.metadata)
+    return wire
+
+
+def _answer(request: InferenceRequest, payload: bytes, version: str) -> InferenceAnswer | Failure:
+    """What a result says, as far as it was asked for."""
+    try:
+        outputs = tensors_of(payload)
+    except BrokenPayload as error:
+        return Failure(reason=Reason.INTERNAL, message=f"the result cannot be read: {error}", executed=Executed.YES)
+    if request.outputs:
+        by_name = {each.name: each for each in outputs}
+        wanted: list[Tensor] = []
+        for index, name in enumerate(request.outputs):
+            if name not in by_name:
+                told = ", ".join(list(by_name)[:8]) or "none"
+                return Failure(
+                    reason=Reason.BAD_REQUEST,
+                    message=f"outputs[{index}].name: there is no output {name[:64]!r}; the method gave {told}",
+                    executed=Executed.YES,
+                    metadata={"field": f"outputs[{index}].name"},
+                )
+            wanted.append(by_name[name])
+        outputs = wanted
+    return InferenceAnswer(model=request.model, version=version, request_id=request.request_id, outputs=outputs)

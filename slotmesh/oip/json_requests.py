@@ -1,0 +1,196 @@
+"""Requests of the Open Inference Protocol over HTTP: JSON, with Triton's extension for tensors in binary. Pure.
+
+A body is JSON. With the header `Inference-Header-Content-Length` that has so many bytes, and behind it come the
+elements of the inputs whose `parameters` have `binary_data_size`, in the order of the inputs.
+
+Invariants: elements are counted in the text before they are decoded. What is wrong names its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from slotmesh.codec.byte_strings import joined_strings
+from slotmesh.oip.checks import RequestMistake, check_count, check_count_of, check_form, check_names, size_problem
+from slotmesh.oip.datatypes import BYTES, FIXED
+from slotmesh.oip.elements import packed
+from slotmesh.oip.model import (
+    MAX_DIMENSIONS,
+    MAX_PARAMETERS,
+    MAX_TYPED_ELEMENTS,
+    NO_PARAMETERS,
+    InferenceRequest,
+    ParameterValue,
+    Tensor,
+)
+
+LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+BINARY_SIZE: Final = "binary_data_size"
+BINARY_OUTPUTS: Final = "binary_data_output"
+BINARY_OUTPUT: Final = "binary_data"
+_NOTHING: Final = msgspec.Raw(b"{}")
+_NULL: Final = b"null"
+_ABSENT: Final = msgspec.Raw(_NULL)
+
+
+class JsonInput(msgspec.Struct):
+    """One input."""
+
+    name: str
+    datatype: str
+    shape: msgspec.Raw
+    parameters: msgspec.Raw = _NOTHING
+    data: msgspec.Raw = _ABSENT
+
+
+class JsonWanted(msgspec.Struct):
+    """An output that is wanted."""
+
+    name: str
+    parameters: msgspec.Raw = _NOTHING
+
+
+class JsonRequest(msgspec.Struct):
+    """The JSON of a request."""
+
+    inputs: list[JsonInput] = []
+    outputs: list[JsonWanted] = []
+    id: str = ""
+    parameters: msgspec.Raw = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class HttpInference:
+    """A request, and which outputs it wants in binary."""
+
+    request: InferenceRequest
+    binary: Mapping[str, bool]
+    """By name, where that was said."""
+    binary_by_default: bool = False
+
+    def is_binary(self, output: str) -> bool:
+        """Whether this output goes behind the JSON."""
+        return self.binary.get(output, self.binary_by_default)
+
+
+def inference_from_http(model: str, version: str, body: bytes, json_size: int | None = None) -> HttpInference:
+    """The request in a body. `json_size`: what the header says; None without one.
+
+    Raises:
+        RequestMistake: what is wrong with it.
+    """
+    size = len(body) if json_size is None else json_size
+    if not 0 <= size <= len(body):
+        raise RequestMistake(LENGTH_HEADER, f"must be from 0 to {len(body)}, the bytes of the body, got {size}")
+    view = memoryview(body)
+    said = _decoded(view[:size], JsonRequest, "body")
+    check_count_of("inputs", len(said.inputs))
+    check_names([each.name for each in said.inputs])
+    check_count_of("outputs", len(said.outputs))
+    names = [each.name for each in said.outputs]
+    check_names(names, "outputs")
+    parameters = _parameters(said.parameters, "parameters")
+    binary: dict[str, bool] = {}
+    for index, each in enumerate(said.outputs):
+        told = _parameters(each.parameters, f"outputs[{index}].parameters")
+        if "classification" in told:
+            raise RequestMistake(f"outputs[{index}].parameters.classification", "is not supported")
+        if BINARY_OUTPUT in told:
+            binary[each.name] = bool(told[BINARY_OUTPUT])
+    request = InferenceRequest(
+        model=model,
+        version=version,
+        request_id=said.id,
+        parameters=parameters or NO_PARAMETERS,
+        inputs=_tensors(said.inputs, view[size:]),
+        outputs=names,
+        is_typed=True,
+    )
+    return HttpInference(request, binary, bool(parameters.get(BINARY_OUTPUTS)))
+
+
+def _tensors(inputs: Sequence[JsonInput], behind: memoryview) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    left, at = MAX_TYPED_ELEMENTS, 0
+    for index, each in enumerate(inputs):
+        field = f"inputs[{index}]"
+        try:
+            shape = check_form(each.datatype, _shape(each.shape, "shape"))
+        except RequestMistake as mistake:
+            raise mistake.within(field) from None
+        size = _parameters(each.parameters, f"{field}.parameters").get(BINARY_SIZE)
+        if size is not None:
+            place = f"{field}.parameters.{BINARY_SIZE}"
+            if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(behind) - at:
+                raise RequestMistake(place, f"must be from 0 to {len(behind) - at}, the bytes behind the JSON")
+            if bytes(each.data) != _NULL:
+                raise RequestMistake(f"{field}.data", f"goes not with {BINARY_SIZE}")
+            if wrong := size_problem(each.datatype, shape, size):
+                raise RequestMistake(place, wrong)
+            tensors.append(Tensor(each.name, each.datatype, shape, behind[at : at + size]))
+            at += size
+            continue
+        if bytes(each.data) == _NULL:
+            raise RequestMistake(f"{field}.data", f"is required, or {BINARY_SIZE} among the parameters")
+        left -= _commas(each.data) + 1
+        if left < 0:
+            raise RequestMistake(f"{field}.data", f"at most {MAX_TYPED_ELEMENTS} elements in all: send more in binary")
+        tensors.append(Tensor(each.name, each.datatype, shape, _elements(each, shape, f"{field}.data")))
+    if at != len(behind):
+        raise RequestMistake("body", f"{len(behind) - at} bytes are left behind the tensors")
+    return tensors
+
+
+def _elements(each: JsonInput, shape: tuple[int, ...], field: str) -> bytes:
+    if each.datatype != BYTES and not FIXED[each.datatype].typed:
+        raise RequestMistake(field, f"{each.datatype} is sent in binary only")
+    flat = _flat(_decoded(each.data, list[Any], field), field)
+    check_count(field, shape, len(flat))
+    if each.datatype != BYTES:
+        return packed(field, each.datatype, flat)
+    if not set(map(type, flat)) <= {str}:
+        raise RequestMistake(field, "elements of BYTES are texts; what is none is sent in binary")
+    return joined_strings(map(str.encode, flat))
+
+
+def _flat(values: list[Any], field: str) -> list[Any]:
+    """Elements that may be nested by the shape, or not."""
+    for _ in range(MAX_DIMENSIONS):
+        nested = list in set(map(type, values))
+        if not nested:
+            return values
+        if set(map(type, values)) != {list}:
+            break
+        values = list(chain.from_iterable(values))
+    raise RequestMistake(field, "must be lists of one depth")
+
+
+def _shape(raw: msgspec.Raw, field: str) -> tuple[int, ...]:
+    if _commas(raw) >= MAX_DIMENSIONS:
+        raise RequestMistake(field, f"at most {MAX_DIMENSIONS} dimensions")
+    return tuple(_decoded(raw, list[int], field))
+
+
+def _parameters(raw: msgspec.Raw, field: str) -> dict[str, ParameterValue]:
+    if raw is _NOTHING:
+        return {}
+    if len(raw) > 1024 * MAX_PARAMETERS:
+        raise RequestMistake(field, f"at most {1024 * MAX_PARAMETERS} bytes, got {len(raw)}")
+    parameters: dict[str, ParameterValue] = _decoded(raw, dict[str, bool | int | float | str], field)
+    return parameters
+
+
+def _commas(raw: msgspec.Raw) -> int:
+    return bytes(raw).count(b",")
+
+
+def _decoded(raw: Any, wanted: Any, field: str) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestMistake(field, f"{error}".replace("`", "")) from None

@@ -1,0 +1,143 @@
+"""The Open Inference Protocol as JSON and binary: what an ingress will read and write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.oip.checks import RequestMistake
+from slotmesh.oip.datatypes import FIXED
+from slotmesh.oip.json_answers import answer_to_http, failure_to_http, metadata_to_json, server_to_json
+from slotmesh.oip.json_requests import inference_from_http
+from slotmesh.oip.model import InferenceAnswer, Tensor
+from slotmesh.oip.signatures import MethodTensors, TensorType
+
+
+def body(*inputs: Mapping[str, Any], **more: Any) -> bytes:
+    return json.dumps({"inputs": inputs, **more}).encode()
+
+
+def tensor(**fields: Any) -> dict[str, Any]:
+    return {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2.5]} | fields
+
+
+def read(text: bytes, json_size: int | None = None) -> Any:
+    return inference_from_http("m", "v", text, json_size)
+
+
+def test_a_request() -> None:
+    inference = read(body(tensor(), id="7", parameters={"priority": 1}, outputs=[{"name": "o"}]))
+    request = inference.request
+    assert (request.model, request.version, request.request_id, request.outputs) == ("m", "v", "7", ["o"])
+    assert request.parameters == {"priority": 1}
+    assert request.inputs == [Tensor("x", "FP32", (2,), np.asarray([1, 2.5], "<f4").tobytes())]
+    assert not inference.is_binary("o")
+
+
+@pytest.mark.parametrize("datatype", [name for name, each in FIXED.items() if each.typed])
+def test_elements_of_each_datatype_nested_and_flat(datatype: str) -> None:
+    data: list[Any] = [[False, True], [True, False]] if datatype == "BOOL" else [[0, 1], [2, 3]]
+    expected = np.asarray(data, FIXED[datatype].dtype).tobytes()
+    (found,) = read(body(tensor(datatype=datatype, shape=[2, 2], data=data))).request.inputs
+    (flat,) = read(body(tensor(datatype=datatype, shape=[2, 2], data=data[0] + data[1]))).request.inputs
+    assert found.data == flat.data == expected
+    answer = InferenceAnswer(model="m", version="v", outputs=[found])
+    said = json.loads(answer_to_http(answer, read(b"{}")).body)
+    assert said["outputs"] == [{"name": "x", "datatype": datatype, "shape": [2, 2], "data": data[0] + data[1]}]
+
+
+def test_texts() -> None:
+    (found,) = read(body(tensor(datatype="BYTES", data=["a", "ü,"]))).request.inputs
+    assert found.data == b"\x01\0\0\0a\x03\0\0\0" + "ü,".encode()
+    said = json.loads(answer_to_http(InferenceAnswer(model="m", version="v", outputs=[found]), read(b"{}")).body)
+    assert said["outputs"][0]["data"] == ["a", "ü,"]
+
+
+def test_binary_tensors_both_ways() -> None:
+    halves = np.asarray([0.5, 1.5], "<f2").tobytes()
+    inputs = [
+        tensor(datatype="FP16", parameters={"binary_data_size": 4}, data=None),
+        tensor(name="y", shape=[1], data=[3]),
+        tensor(name="z", datatype="INT8", shape=[3], parameters={"binary_data_size": 3}, data=None),
+    ]
+    text = body(*inputs, outputs=[{"name": "x", "parameters": {"binary_data": True}}, {"name": "y"}])
+    inference = read(text + halves + b"\x01\x02\x03", len(text))
+    assert [bytes(each.data) for each in inference.request.inputs] == [halves, np.float32(3).tobytes(), b"\x01\x02\x03"]
+    outputs = [inference.request.inputs[0], inference.request.inputs[1]]
+    answer = answer_to_http(InferenceAnswer(model="m", version="v", request_id="i", outputs=outputs), inference)
+    assert (answer.content_type, answer.body[answer.json_size :]) == ("application/octet-stream", halves)
+    said = json.loads(answer.body[: answer.json_size])
+    assert said["id"] == "i"
+    assert [each.get("data") for each in said["outputs"]] == [None, [3.0]]
+    assert said["outputs"][0]["parameters"] == {"binary_data_size": 4}
+
+
+def test_all_outputs_in_binary() -> None:
+    inference = read(
+        body(
+            tensor(),
+            parameters={"binary_data_output": True},
+            outputs=[
+                {"name": "x"},
+                {"name": "y", "parameters": {"binary_data": False}},
+            ],
+        )
+    )
+    assert (inference.is_binary("x"), inference.is_binary("y"), inference.is_binary("z")) == (True, False, True)
+
+
+MISTAKES: dict[str, Any] = {
+    "body: ": lambda: read(b"{"),
+    "Inference-Header-Content-Length: must be": lambda: read(b"{}", 3),
+    "body: 1 bytes are left": lambda: read(b"{}x", 2),
+    "inputs[0].data: is required": lambda: read(body({"name": "x", "datatype": "FP32", "shape": [1]})),
+    "inputs[0].data: a tensor of shape [3] has 3": lambda: read(body(tensor(shape=[3]))),
+    "inputs[0].data: must be lists of one depth": lambda: read(body(tensor(data=[1, [2]]))),
+    "inputs[0].data: elements of FP32 are numbers": lambda: read(body(tensor(data=[1, "a"]))),
+    "inputs[0].data: elements of INT8 are from -128": lambda: read(body(tensor(datatype="INT8", data=[1, 200]))),
+    "inputs[0].data: elements of BOOL are true": lambda: read(body(tensor(datatype="BOOL", data=[1, 2]))),
+    "inputs[0].data: elements of BYTES are texts": lambda: read(body(tensor(datatype="BYTES", data=["a", 1]))),
+    "inputs[0].data: FP16 is sent in binary": lambda: read(body(tensor(datatype="FP16"))),
+    "inputs[0].data: at most 262144": lambda: read(body(tensor(data=[0] * 262145))),
+    "inputs[0].data: goes not with": lambda: read(body(tensor(parameters={"binary_data_size": 0}))),
+    "inputs[0].parameters.binary_data_size: must be": lambda: read(body(tensor(parameters={"binary_data_size": 9}))),
+    "inputs[0].shape: at most 32": lambda: read(body(tensor(shape=[1] * 33))),
+    "inputs[0].shape: Expected int": lambda: read(body(tensor(shape=["a"]))),
+    "inputs[0].datatype: must be one of": lambda: read(body(tensor(datatype="X"))),
+    "inputs[1].name: 'x' is there twice": lambda: read(body(tensor(), tensor())),
+    "outputs[0].parameters.classification": lambda: read(
+        body(outputs=[{"name": "o", "parameters": {"classification": 1}}])
+    ),
+    "parameters: ": lambda: read(body(parameters={"a": []})),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_names_its_field(words: str) -> None:
+    with pytest.raises(RequestMistake) as caught:
+        MISTAKES[words]()
+    assert words in str(caught.value)
+    assert (caught.value.failure.reason, caught.value.failure.executed) == (Reason.BAD_REQUEST, Executed.NO)
+
+
+def test_an_output_that_is_no_text_must_be_asked_for_in_binary() -> None:
+    output = Tensor("o", "BYTES", (1,), b"\x01\0\0\0\xff")
+    with pytest.raises(RequestMistake, match="o has bytes that are no text"):
+        answer_to_http(InferenceAnswer(model="m", version="v", outputs=[output]), read(b"{}"))
+
+
+def test_failures_and_what_is_told() -> None:
+    status, said = failure_to_http(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message="no"), 5)
+    assert (status, json.loads(said)) == (404, {"error": "no", "reason": "ENDPOINT_NOT_FOUND", "executed": "no"})
+    assert failure_to_http(Failure(reason=Reason.INTERNAL, message="no"), 13)[0] == 500
+    assert json.loads(server_to_json("1"))["name"] == "slotmesh"
+    tensors = MethodTensors(inputs=(TensorType(name="x", datatype="FP32", shape=(-1,)),))
+    told = json.loads(metadata_to_json("m", ["v"], "infer", tensors))
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    assert told["properties"] == {"method": "infer"}
+    assert json.loads(metadata_to_json("m", [], "", None))["outputs"] == []
