@@ -42,7 +42,6 @@ from slotmesh.wire.rpc_frames import INITIAL, MESSAGE, BadFrames, frames_in, mes
 from slotmesh.wire.trace_context import TraceContext
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_NOT_OURS: Final = ("slotmesh.", "grpc.")
 _UNARY: Final = OwnRpc(takes_several=False, gives_several=False)
 _GIVES_SEVERAL: Final = OwnRpc(takes_several=False, gives_several=True)
 
@@ -84,9 +83,7 @@ class OwnRpcServicer:
         return kinds.pop() if len(kinds) == 1 else None
 
     def handler_of(self, path: str) -> Any:
-        """What serves `package.Service/Method`; None where it is none of a user's own."""
-        if path.startswith(_NOT_OURS):
-            return None
+        """What serves `package.Service/Method`, known or not."""
         match self.kind_of(path):
             case OwnRpc(takes_several=False, gives_several=False):
                 return grpc.unary_unary_rpc_method_handler(partial(self._answer, path), None, bytes)

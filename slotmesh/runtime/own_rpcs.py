@@ -24,6 +24,8 @@ from slotmesh.security.rules import Rule
 CALLERS: Final = (Role.INVOKER, Role.REPLICA)
 """Who may call them, as far as the endpoint is theirs."""
 MAX_KNOWN: Final = 4096
+OF_THE_MESH: Final = ("slotmesh.", "grpc.")
+"""How names of services begin that are no user's own."""
 _UNKNOWN: Final = "unknown"
 """How rpcs are counted that nobody has: their names are the clients'."""
 
@@ -43,11 +45,11 @@ class OwnRpcs(Protocol):
         """Of which kind the rpc `package.Service/Method` is; None where it is not known."""
 
     def handler_of(self, path: str) -> Any:
-        """What serves it; None where gRPC itself should answer."""
+        """What serves it, known or not."""
 
 
 class OwnRpcHandlers(grpc.GenericRpcHandler):
-    """Asked for each rpc that no other handler serves."""
+    """Asked for each rpc: for those of users' own protos at once, as they are many, and for none of the mesh's own."""
 
     def __init__(self, own: OwnRpcs, name: str, turns: StepQueue, times: RpcTimes, edge: Edge) -> None:
         """`name`, `turns`, `times` and `edge` as for other rpcs of the server."""
@@ -61,14 +63,14 @@ class OwnRpcHandlers(grpc.GenericRpcHandler):
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of one rpc."""
-        path = details.method.removeprefix("/")
+        path = details.method[1:]
+        if path.startswith(OF_THE_MESH):
+            return None
         kind = self._own.kind_of(path)
         if (known := self._known.get(path)) is not None and known[0] == kind:
             return known[1]
-        handler = self._own.handler_of(path)
-        if handler is None:
-            return None
-        made = admitted(self._guard(handler, path if kind is not None else _UNKNOWN), Rule(path, CALLERS), self._edge)
+        guarded = self._guard(self._own.handler_of(path), path if kind is not None else _UNKNOWN)
+        made = admitted(guarded, Rule(path, CALLERS), self._edge)
         if kind is not None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()

@@ -129,6 +129,9 @@ class GrpcServer:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
         server = grpc.aio.server(options=server_options(self._limits))
+        if self._own is not None:
+            own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
+            server.add_generic_rpc_handlers((own,))
         registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times, self.edge)
         for register, servicer in self._servicers:
             register(servicer, registration)
@@ -138,9 +141,6 @@ class GrpcServer:
         state.register(registration)
         state.add(registration.services)
         reflection.register(registration.services, registration, self._own)
-        if self._own is not None:
-            own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
-            server.add_generic_rpc_handlers((own,))
         self._bind(server)
         await server.start()
         self._server, self._health = server, state
