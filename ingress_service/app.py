@@ -20,7 +20,7 @@ from ingress_service.shell.callers import HttpCallers
 from ingress_service.shell.described import Descriptions
 from ingress_service.shell.front import HttpFront
 from ingress_service.shell.http_protocol import ConnectionLimits
-from ingress_service.shell.http_server import HttpServer
+from ingress_service.shell.http_server import IngressServer
 from ingress_service.shell.metrics import observe
 from ingress_service.shell.pages import IngressPages
 from ingress_service.shell.route_watch import RouteWatch
@@ -57,7 +57,7 @@ class Ingress:
     counters: Counters
     callers: HttpCallers
     bodies: HeldBodies
-    server: HttpServer
+    server: IngressServer
 
 
 async def main(settings: IngressSettings) -> None:
@@ -139,7 +139,7 @@ def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
     )
 
 
-def _server(settings: IngressSettings, front: HttpFront, counters: Counters) -> HttpServer:
+def _server(settings: IngressSettings, front: HttpFront, counters: Counters) -> IngressServer:
     limits = ConnectionLimits(
         connections=settings.max_connections,
         header_bytes=settings.max_header_size,
@@ -150,7 +150,7 @@ def _server(settings: IngressSettings, front: HttpFront, counters: Counters) -> 
     certificate = None
     if settings.https_cert is not None and settings.https_key is not None:
         certificate = (settings.https_cert, settings.https_key)
-    return HttpServer(
+    return IngressServer(
         front,
         limits=limits,
         counters=counters,

@@ -117,14 +117,10 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         servicer = RouterServicer(
             dispatcher, unary, settings.router_id, window, largest, turns=turns, handed=handed, quotas=quotas
         )
-        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
-        server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
-        inference = InferenceServicer(dispatcher, unary, handed, lambda: server.serving)
-        server.add(add_GRPCInferenceServiceServicer_to_server, inference)
+        _add_other_ways(server, dispatcher, unary, handed)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
         server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
-        server.add_own(OwnRpcServicer(dispatcher, unary, handed))
         info = _info(settings, server)
         metrics = _metrics(settings, tls, tokens)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
@@ -152,6 +148,15 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             dispatcher.close()
             await metrics.aclose()
             await traces.aclose()
+
+
+def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata) -> None:
+    """Slots, inferences, and rpcs of users' own protos."""
+    slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
+    server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
+    inference = InferenceServicer(dispatcher, unary, handed, lambda: server.serving)
+    server.add(add_GRPCInferenceServiceServicer_to_server, inference)
+    server.add_own(OwnRpcServicer(dispatcher, unary, handed))
 
 
 def _quotas(settings: RouterSettings) -> CallerQuotas:

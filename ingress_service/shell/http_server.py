@@ -32,7 +32,7 @@ WS_PING_S: Final = 20.0
 _log = get_logger(__name__)
 
 
-class HttpServer:
+class IngressServer:
     """Serves one ASGI app."""
 
     def __init__(

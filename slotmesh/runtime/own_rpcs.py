@@ -20,12 +20,11 @@ from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.security.identity import Role
 from slotmesh.security.rules import Rule
+from slotmesh.wire.rpc_frames import MESH_SERVICES
 
 CALLERS: Final = (Role.INVOKER, Role.REPLICA)
 """Who may call them, as far as the endpoint is theirs."""
 MAX_KNOWN: Final = 4096
-OF_THE_MESH: Final = ("slotmesh.", "grpc.")
-"""How names of services begin that are no user's own."""
 _UNKNOWN: Final = "unknown"
 """How rpcs are counted that nobody has: their names are the clients'."""
 
@@ -64,7 +63,7 @@ class OwnRpcHandlers(grpc.GenericRpcHandler):
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of one rpc."""
         path = details.method[1:]
-        if path.startswith(OF_THE_MESH):
+        if path.startswith(MESH_SERVICES):
             return None
         kind = self._own.kind_of(path)
         if (known := self._known.get(path)) is not None and known[0] == kind:

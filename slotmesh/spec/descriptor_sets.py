@@ -18,10 +18,9 @@ from google.protobuf.message import DecodeError, Message
 
 from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, Mistake
 from slotmesh.spec.rules import show
+from slotmesh.wire.rpc_frames import MESH_SERVICES
 
 _FULL_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_RESERVED: Final = ("slotmesh.", "grpc.")
-"""How names of services begin that servers of the mesh have themselves."""
 MAX_NAME_CHARS: Final = 255
 
 Files = descriptor_pb2.FileDescriptorSet
@@ -102,7 +101,7 @@ def name_problems(services: GrpcServices) -> Iterator[str]:
     for name in names:
         if len(name) > MAX_NAME_CHARS or not _FULL_NAME.fullmatch(name):
             yield f"{show(name)!r} is no full name of a service, as shop.v1.Orders"
-        elif name.startswith(_RESERVED):
+        elif name.startswith(MESH_SERVICES):
             yield f"{show(name)}: services of `slotmesh` and `grpc` are the mesh's own"
 
 

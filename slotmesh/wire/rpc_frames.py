@@ -18,6 +18,9 @@ RPC_REQUESTS: Final = "application/grpc+proto;requests"
 """The payload is empty: requests come one by one, by RequestItems. The result, or each value, is frames."""
 RPC_TYPES: Final = frozenset({RPC, RPC_REQUESTS})
 
+MESH_SERVICES: Final = ("slotmesh.", "grpc.", "inference.GRPCInferenceService")
+"""How full names of services begin that are the mesh's, and no user's own."""
+
 MESSAGE: Final = 0x00
 INITIAL: Final = 0x40
 """Initial metadata. gRPC-Web has none in its body."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-_OF_THE_MESH: Final = ("slotmesh.", "grpc.")
+from slotmesh.wire.rpc_frames import MESH_SERVICES
 
 
 class FoundRpc(NamedTuple):
@@ -43,7 +43,7 @@ def found_rpcs(methods: Collection[str]) -> Iterator[FoundRpc]:
             files[declared.name] = declared
     for name in sorted(files):
         for service in files[name].services_by_name.values():
-            if not service.full_name.startswith(_OF_THE_MESH):
+            if not service.full_name.startswith(MESH_SERVICES):
                 is_whole = all(method.name in methods for method in service.methods)
                 for method in service.methods:
                     if method.name in methods:

@@ -214,7 +214,6 @@ class ReplicaLink:
         match response.WhichOneof("frame"):
             case "results":
                 self._complete(response.results)
-                self._frames.answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
                 if self._up:
@@ -233,9 +232,9 @@ class ReplicaLink:
                 post(RunsRefused(replica, ids, from_wire(refused.failure), load))
                 self._frames.answered()
             case "slots":
-                slots = response.slots
-                told = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
-                post(SlotOperationsAnswered(replica, convert.slot_answers_of(slots), told))
+                told = response.slots
+                room = convert.capacity_from_wire(told.capacity) if told.HasField("capacity") else None
+                post(SlotOperationsAnswered(replica, convert.slot_answers_of(told), room))
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     post(SessionReconciled(replica, session_id, epoch, found))
@@ -248,8 +247,7 @@ class ReplicaLink:
             case "chunk":
                 self._arrivals.add(response.chunk)
             case "go_away":
-                leave = response.go_away
-                _log.info("replica drains", reason=leave.message, **self._who())
+                _log.info("replica drains", reason=(leave := response.go_away).message, **self._who())
                 post(DrainAnnounced(replica))
                 if leave.HasField("time_left") and not leave.time_left.ToNanoseconds():
                     self._half_close()
@@ -270,6 +268,7 @@ class ReplicaLink:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
+        self._frames.answered()
 
     def _failures_of(self, frame: call_pb2.ResultFrame) -> Sequence[Failures]:
         self._count((each for errors in frame.errors for each in errors.calls), "have failed")

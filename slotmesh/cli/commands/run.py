@@ -122,12 +122,11 @@ def run(
 
     Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes
     everything down in order, with exit status 0; calls that run get up to 10 s, of a FILE what it says. When a router
-    or the controller dies, or a handler cannot start, everything is taken down with exit status 1. A handler that is
-    not there or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is left behind,
-    not even when this command is killed.
+    or the controller dies, or a handler cannot start, all is taken down with exit status 1; a handler that is not there
+    or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is ever left behind.
 
-    With `--reload`, for development, module files of handlers and FILE are watched: when a module has changed and can
-    still be imported, replicas of its backends are replaced. Modules that it imports are not watched.
+    With `--reload`, for development, FILE and the module files of handlers, not what these import, are watched: when
+    one has changed and can still be imported, replicas of its backends are replaced.
 
     Like this:
 
@@ -136,9 +135,8 @@ def run(
         slotmesh run greeter:Greeter --proto greeter.proto
         slotmesh run mesh.yaml --reload --tls-dir certs
     """
-    file = Path(what) if what.endswith(_FILE_ENDS) else None
     order = Order(
-        mesh=_mesh_of(what, file, config, replicas, proto),
+        mesh=_mesh_of(what, file := _file_of(what), config, replicas, proto),
         file=file,
         reloads=reload,
         routers=routers,
@@ -155,6 +153,10 @@ def run(
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     tell = _keep_quiet if quiet else _tell
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
+
+
+def _file_of(what: str) -> Path | None:
+    return Path(what) if what.endswith(_FILE_ENDS) else None
 
 
 def _mesh_of(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -127,3 +128,10 @@ def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
         if detail.Unpack(info):
             return info
     raise AssertionError("no ErrorInfo")
+
+
+async def refused(call: Any) -> tuple[str, str, str]:
+    """How an rpc ends that is refused: its status, its reason, its message."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await (call.read() if hasattr(call, "read") else call)
+    return caught.value.code().name, error_info(caught.value).reason, caught.value.details() or ""

@@ -16,6 +16,7 @@ from controller_service.shell.launchers.external import ExternalLauncher
 from router_service.app import serve
 from router_service.config import RouterSettings
 from router_service.core.caller_quotas import CallerQuotas
+from slotmesh.inference import grpc_inference_service_pb2 as inference_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.edge import Edge
@@ -102,6 +103,14 @@ class SecuredMesh:
 def by_token(name: str) -> tuple[tuple[str, str], ...]:
     """The metadata of who has this token."""
     return (("authorization", f"Bearer {name}"),)
+
+
+def greeting(endpoint: str) -> inference_pb2.ModelInferRequest:
+    request = inference_pb2.ModelInferRequest(model_name=endpoint)
+    request.parameters["method"].string_param = "greet"
+    name = request.inputs.add(name="name", datatype="BYTES", shape=[1])
+    name.contents.bytes_contents.append(b"x")
+    return request
 
 
 def accept_tokens(server: Any) -> None:

@@ -13,7 +13,6 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
-from slotmesh.inference import grpc_inference_service_pb2 as inference_pb2
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.v1 import (
@@ -26,8 +25,8 @@ from slotmesh.v1 import (
     slot_service_pb2,
     tap_service_pb2,
 )
-from tests.contract.security.role_servers import KnownTokens, error_info
-from tests.contract.security.secured_mesh import EVE, SecuredMesh, accept_tokens, by_token, secured_mesh
+from tests.contract.security.role_servers import KnownTokens, error_info, refused
+from tests.contract.security.secured_mesh import EVE, SecuredMesh, accept_tokens, by_token, greeting, secured_mesh
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,13 +40,6 @@ Slot = slot_service_pb2.Slot
 async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredMesh]:
     async with secured_mesh(Path(tmp_path_factory.mktemp("tls"))) as running:
         yield running
-
-
-async def refused(call: Any) -> tuple[str, str, str]:
-    """How an rpc ends that is refused: its status, its reason, its message."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await (call.read() if hasattr(call, "read") else call)
-    return caught.value.code().name, error_info(caught.value).reason, caught.value.details() or ""
 
 
 async def ways_to_call(mesh: SecuredMesh, endpoint: str, token: str) -> dict[str, Any]:
@@ -69,18 +61,10 @@ async def ways_to_call(mesh: SecuredMesh, endpoint: str, token: str) -> dict[str
             router_service_pb2.CallStreamingRequest(endpoint=endpoint, options=values, payload=b"[1]"), **who
         ),
         "StreamCalls": stream,
-        "ModelInfer": stubs.inference.ModelInfer(_greeting(endpoint), **who),
+        "ModelInfer": stubs.inference.ModelInfer(greeting(endpoint), **who),
         "ReserveSlot": stubs.slots.ReserveSlot(reserve, **who),
         "ReserveSlot at the replica": slots.ReserveSlot(reserve, **who),
     }
-
-
-def _greeting(endpoint: str) -> inference_pb2.ModelInferRequest:
-    request = inference_pb2.ModelInferRequest(model_name=endpoint)
-    request.parameters["method"].string_param = "greet"
-    name = request.inputs.add(name="name", datatype="BYTES", shape=[1])
-    name.contents.bytes_contents.append(b"x")
-    return request
 
 
 async def test_an_invoker_calls_its_endpoints_only(mesh: SecuredMesh) -> None:
@@ -130,23 +114,6 @@ async def test_an_invoker_with_limits_hears_of_its_endpoints_only(mesh: SecuredM
     code, _, message = await refused(calls.Call(absent, metadata=by_token("alice")))
     assert (code, "theirs" in message) == ("NOT_FOUND", False)
     assert "theirs" in (await refused(calls.Call(absent, metadata=by_token("eve"))))[2]
-
-
-async def test_models_that_an_invoker_may_not_call_are_not_there_for_it(mesh: SecuredMesh) -> None:
-    models = (await mesh.at_router()).inference
-    index = inference_pb2.RepositoryIndexRequest()
-    for token, known in (("alice", ["mine"]), ("eve", ["mine", "theirs"]), ("vera", ["mine", "theirs"])):
-        told = await models.RepositoryIndex(index, metadata=by_token(token))
-        assert [each.name for each in told.models] == known
-        figures = await models.ModelStatistics(inference_pb2.ModelStatisticsRequest(), metadata=by_token(token))
-        assert [each.name for each in figures.model_stats] == known
-    theirs = inference_pb2.ModelMetadataRequest(name="theirs")
-    code, _, message = await refused(models.ModelMetadata(theirs, metadata=by_token("alice")))
-    assert (code, message) == ("NOT_FOUND", "no endpoint is named 'theirs'; there is: mine")
-    stream = models.ModelStreamInfer(iter([_greeting("theirs")]), metadata=by_token("alice"))
-    assert "may not call the endpoint 'theirs'" in (await stream.read()).error_message
-    code, *_ = await refused(models.ModelInfer(_greeting("mine"), metadata=by_token("vera")))
-    assert code == "PERMISSION_DENIED"
 
 
 async def reserved(stubs: Any, token: str, **fields: Any) -> Slot:
