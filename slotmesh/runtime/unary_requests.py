@@ -16,9 +16,11 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.frame_shapes import request_shape
 from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES
 from slotmesh.status import to_exception
 from slotmesh.wire.frame_bounds import SMALL_BYTES
 from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.wire.rpc_frames import MESH_SERVICES
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -49,20 +51,29 @@ _PAYLOAD: Final = RequestBounds(PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE)
 _JSON: Final = _PAYLOAD._replace(way_out="; Call takes JSON as bytes, with any number of values")
 _MESH: Final = RequestBounds(None)
 """For operators alone. One backend may have 100,000 values in its `user_config`, and a mesh any number of backends."""
+_ENDPOINT: Final = RequestBounds(PLAIN_BYTES + MAX_DESCRIPTOR_BYTES)
+"""It may have the descriptors of users' own protos."""
 _BOUNDS: Final = {
     "slotmesh.v1.RouterService/Call": _PAYLOAD,
     "slotmesh.v1.RouterService/CallJson": _JSON,
     "slotmesh.v1.RouterService/CallStreaming": _PAYLOAD,
     "slotmesh.v1.SlotService/Dispatch": _PAYLOAD,
     "slotmesh.v1.SlotService/DispatchStreaming": _PAYLOAD,
+    "inference.GRPCInferenceService/ModelInfer": _PAYLOAD,
     "slotmesh.v1.ControllerService/ApplyMesh": _MESH,
+    "slotmesh.v1.ControllerService/ApplyEndpoint": _ENDPOINT,
     "slotmesh.v1.ControllerService/ApplyBackend": _MESH,
 }
 
 
 def bounds_of(method: str, *, is_open: bool = False) -> RequestBounds:
-    """Of the rpc of this full name. `is_open`: nobody is asked who they are."""
-    return _OPEN if is_open else _BOUNDS.get(method, _PLAIN)
+    """Of the rpc of this full name. `is_open`: nobody is asked who they are.
+
+    Requests of users' own protos are payloads.
+    """
+    if is_open:
+        return _OPEN
+    return _BOUNDS.get(method, _PLAIN if method.startswith(MESH_SERVICES) else _PAYLOAD)
 
 
 class RequestReader:

@@ -23,7 +23,8 @@ from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import TENSORS
-from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.endpoint_names import endpoint_mistake
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, Tensor
@@ -65,9 +66,7 @@ class InferenceCalls:
 
     def prepared(self, wire: wire_pb2.ModelInferRequest, context: Context) -> PreparedInference | Failure:
         """The call of a request, or what is wrong with that. The first routing table should be there."""
-        if not wire.model_name:
-            return bad_field("model_name", "is required")
-        if failure := endpoint_refusal(wire.model_name):
+        if failure := endpoint_mistake(wire.model_name, "model_name") or endpoint_refusal(wire.model_name):
             return failure
         try:
             request = request_of(wire)
