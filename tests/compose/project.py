@@ -19,7 +19,7 @@ FILE: Final = ROOT / "docker-compose.yml"
 OVERRIDE: Final = ROOT / "tests" / "compose" / "override.yml"
 APP: Final = ROOT / "examples" / "compose-app" / "docker-compose.yml"
 TLS: Final = ROOT / "deploy" / "compose" / "tls.yaml"
-SERVICES: Final = ("controller", "router", "replica", "edge")
+SERVICES: Final = ("controller", "router", "replica", "edge", "ingress")
 
 
 def compose_commands() -> dict[str, Sequence[str]]:

@@ -7,6 +7,7 @@ once, but for calls that may not be executed again and ran on the replica that w
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -33,6 +35,7 @@ from tests.support.prometheus import JOBS, Prometheus
 
 CONTROLLER: Final = "127.0.0.1:7070"
 ROUTERS: Final = "127.0.0.1:7071"
+HTTP: Final = "127.0.0.1:8080"
 ENDPOINT: Final = "Ledger"
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_ADDRESS: Final = "127.0.0.1:9090"
@@ -81,6 +84,7 @@ async def _faults(project: ComposeProject, workload: Workload, log: HistoryLog) 
     await step("routers 3 to 1", project.up(router=1))
     await step("the front restarts", project.restart("edge"))
     await step("the only router restarts", project.restart("router"))
+    await _known_by_http()
     await _scraped(project, routers=1, replicas=2)
 
 
@@ -123,6 +127,22 @@ async def _scraped(project: ComposeProject, *, routers: int, replicas: int) -> N
     await prometheus.wait_for(all_are, what=f"Prometheus has {wanted}, all of them up", timeout=SETTLED_S)
     assert await prometheus.rules_evaluated() > 0
     _say(f"Prometheus scrapes {wanted}")
+
+
+async def _known_by_http() -> None:
+    """Waits until the ingress tells of the endpoint, which it has from a router."""
+
+    def paths() -> set[str]:
+        with urlopen(f"http://{HTTP}/-/openapi.json", timeout=10) as response:
+            return {*json.load(response)["paths"]}
+
+    async def is_known() -> bool:
+        with suppress(OSError):
+            return any(it.startswith(f"/{ENDPOINT}/") for it in await asyncio.to_thread(paths))
+        return False
+
+    await eventually(is_known, what=f"{ENDPOINT} by HTTP", timeout=SETTLED_S)
+    _say(f"the ingress tells of {ENDPOINT}")
 
 
 async def _ready_replicas() -> Sequence[mesh_pb2.Replica]:
