@@ -29,7 +29,7 @@ from slotmesh.codec import JSON
 from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.runtime.duplex import read_request, run_stream
-from slotmesh.runtime.open_streams import STREAM
+from slotmesh.runtime.open_streams import stream_of
 from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.security.current import of_caller, quota_name
@@ -214,7 +214,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         del open_stream  # it may have thousands of ranges
         if session is not None and (failure := self._sessions.take_over(session, stream)):
             await abort(context, failure)
-        if (opened := STREAM.get()) is not None:
+        if (opened := stream_of(context)) is not None:
             opened.is_busy = lambda: stream.is_busy
         by_token = self.alternates.came_by_token_port(context)
         stream.say(self._opened(in_session=session is not None, by_token=by_token))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.open_streams import stream_of
 from slotmesh.runtime.pump import StreamPump
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ async def read_frame(call: grpc.aio.StreamStreamCall[Any, ReadFrameT]) -> ReadFr
 async def read_request(context: grpc.aio.ServicerContext[ReadFrameT, Any]) -> ReadFrameT | None:
     """The client's next frame; None after half-close. The only way to read where frames are guarded."""
     frame: Any = await context.read()
+    if (stream := stream_of(context)) is not None:
+        stream.has_spoken = True
     if type(frame) is LargeFrame:
         frame = await frame.message()
     return None if frame is grpc.aio.EOF else frame

@@ -134,7 +134,7 @@ def _held(behavior: Callable[..., Any], gate: _Gate, *, reads: bool) -> Any:
         who = quota_name()
         quota.take(who)
         try:
-            with edge.streams.held(partial(edge.lapsed, admission), reads=reads) as stream:
+            with edge.streams.held(partial(edge.lapsed, admission), reads=reads, context=context) as stream:
                 try:
                     await drive(behavior, request, context)
                 except asyncio.CancelledError:

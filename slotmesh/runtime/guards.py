@@ -27,7 +27,6 @@ from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.runtime.edge import Edge, admitted
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
-from slotmesh.runtime.open_streams import STREAM
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
@@ -215,8 +214,6 @@ def _frame_parser(deserializer: Parse | None, turns: StepQueue) -> Parse | None:
     parse = _checked(deserializer)
 
     def parse_frame(raw: bytes) -> Any:
-        if (stream := STREAM.get()) is not None:
-            stream.has_spoken = True
         if shape is not None and len(raw) > SMALL_BYTES:
             return LargeFrame(raw, shape, parse, turns)
         try:

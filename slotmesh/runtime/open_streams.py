@@ -15,9 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from enum import StrEnum
-from time import monotonic, perf_counter
 from typing import Any, Final
 
 from slotmesh.errors import Executed, Failure, Reason
@@ -25,10 +23,8 @@ from slotmesh.telemetry.log import get_logger
 
 LOOK_S: Final = 1.0
 """How often streams are looked at, seconds."""
-STEP_STREAMS: Final = 256
-"""So many streams are looked at in one step of the loop, at most."""
-_STEP_S: Final = 0.005
-"""And for so long, at most, seconds: some looks verify a signature."""
+STEP_STREAMS: Final = 64
+"""So many streams are looked at in one step of the loop, at most: some looks verify a signature."""
 CANCEL_AGAIN_S: Final = 2.0
 """What a task has for its clean-up before it is cancelled again, seconds."""
 UNKNOWN_S: Final = 3.0
@@ -92,8 +88,17 @@ class OpenStream:
         """Whether it has something to do, so that its client need say nothing."""
 
 
-STREAM: Final[ContextVar[OpenStream | None]] = ContextVar("slotmesh_stream", default=None)
-"""The stream that the running task serves; None where it serves none that is looked at."""
+_BY_CONTEXT: Final[dict[int, OpenStream]] = {}
+"""Streams that are open, by the identity of gRPC's context of their rpc."""
+
+
+def stream_of(context: object) -> OpenStream | None:
+    """The stream that has this context of gRPC; None where it is not looked at."""
+    return _BY_CONTEXT.get(id(context))
+
+
+def _time_of_loop() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class OpenStreams:
@@ -105,7 +110,7 @@ class OpenStreams:
         opening_timeout_s: float,
         idle_timeout_s: float,
         look_s: float = LOOK_S,
-        now: Callable[[], float] = monotonic,
+        now: Callable[[], float] = _time_of_loop,
     ) -> None:
         """`opening_timeout_s`: for the first frame. `idle_timeout_s`: for which a stream may be silent; 0: for ever."""
         self._opening_timeout_s = opening_timeout_s
@@ -122,8 +127,10 @@ class OpenStreams:
         """Kinds of errors that were logged."""
 
     @contextmanager
-    def held(self, lapsed: Callable[[], Failure | None], *, reads: bool) -> Iterator[OpenStream]:
-        """The running task serves a stream, as long as the block lasts.
+    def held(
+        self, lapsed: Callable[[], Failure | None], *, reads: bool, context: object = None
+    ) -> Iterator[OpenStream]:
+        """The running task serves a stream, as long as the block lasts. `context`: gRPC's, of its rpc.
 
         `lapsed`: why its caller may not go on. `reads`: its client sends frames. Where it may not go on, the task is
         cancelled and the stream has the `failure`.
@@ -133,12 +140,13 @@ class OpenStreams:
             raise RuntimeError("streams are served by tasks")
         stream = OpenStream(lapsed, task, self._now(), reads=reads)
         self.open.add(stream)
-        STREAM.set(stream)  # for good: the task serves nothing else
+        _BY_CONTEXT[id(context)] = stream
         if self._next is None:
             self._next = asyncio.get_running_loop().call_later(self.look_s, self._look)
         try:
             yield stream
         finally:
+            _BY_CONTEXT.pop(id(context), None)
             self.open.discard(stream)
             if not self.open and self._next is not None:
                 self._next.cancel()
@@ -149,14 +157,11 @@ class OpenStreams:
 
     def _go_through(self, streams: Sequence[OpenStream], start: int) -> None:
         """Looks at those from `start` on: some now, the others in steps of their own."""
-        loop, now, began = asyncio.get_running_loop(), self._now(), perf_counter()
+        loop, now = asyncio.get_running_loop(), self._now()
         end = min(start + STEP_STREAMS, len(streams))
-        for index in range(start, end):
-            if (stream := streams[index]) in self.open:
+        for stream in streams[start:end]:
+            if stream in self.open:
                 self._look_at(stream, now)
-            if perf_counter() - began >= _STEP_S:
-                end = index + 1
-                break
         if end < len(streams):
             self._next = loop.call_soon(self._go_through, streams, end)
         else:

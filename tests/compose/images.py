@@ -60,7 +60,7 @@ def fetch_parts(folder: Path) -> None:
         partial = folder / "wheels.partial"
         shutil.rmtree(partial, ignore_errors=True)
         constraints = str(ROOT / "constraints.txt")
-        wanted = (".", _BUILD_BACKEND, "-r", f"{APP}/requirements.txt")
+        wanted = (".[http]", _BUILD_BACKEND, "-r", f"{APP}/requirements.txt")
         _run(sys.executable, "-m", "pip", "download", "-q", "-d", str(partial), "-c", constraints, *wanted)
         for own in partial.glob("slotmesh-*"):
             own.unlink()
@@ -87,7 +87,18 @@ def build_images(folder: Path) -> Mapping[str, str]:
     shutil.copytree(_wheels(folder), context / "wheels")
     _run("docker", "build", "-q", "-t", _BASE, "-f", f"{folder}/Dockerfile", str(context), env=_BUILDER)
     _run(
-        *("docker", "build", "-q", "-t", IMAGE, "--build-arg", f"BASE_IMAGE={_BASE}", "--build-arg", "EXTRAS=", "."),
+        *(
+            "docker",
+            "build",
+            "-q",
+            "-t",
+            IMAGE,
+            "--build-arg",
+            f"BASE_IMAGE={_BASE}",
+            "--build-arg",
+            "EXTRAS=http",
+            ".",
+        ),
         env=_BUILDER,
     )
     return {"SLOTMESH_IMAGE": IMAGE, "HAPROXY_IMAGE": _BASE, **_app_image(), **_prometheus_image(folder)}
@@ -106,7 +117,7 @@ def can_pull() -> bool:
 
 def pull_images() -> Mapping[str, str]:
     """Builds the project's image on the base that its Dockerfile names. Returns as `build_images`."""
-    _run("docker", "build", "-q", "-t", IMAGE, "--build-arg", "EXTRAS=", ".", env=_BUILDER)
+    _run("docker", "build", "-q", "-t", IMAGE, "--build-arg", "EXTRAS=http", ".", env=_BUILDER)
     return {"SLOTMESH_IMAGE": IMAGE, **_app_image()}
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
 from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.v1 import (
@@ -263,7 +264,7 @@ async def test_a_replica_attaches_for_its_own_backend_only(mesh: SecuredMesh) ->
             stub: Any = membership_service_pb2_grpc.MembershipServiceStub(channel)
             stream = stub.AttachReplica()
             try:
-                await stream.write(membership_service_pb2.AttachReplicaRequest(hello=hello))
+                await writer_of(stream)(membership_service_pb2.AttachReplicaRequest(hello=hello))
                 said[kind, name] = (await stream.read()).WhichOneof("frame")
             except grpc.aio.AioRpcError as error:
                 said[kind, name] = error.details()

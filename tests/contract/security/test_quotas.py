@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ async def opened(mesh: SecuredMesh, token: str, session: str = "") -> Any:
     """A stream of calls."""
     stream = (await mesh.at_router()).calls.StreamCalls(metadata=by_token(token))
     opening = router_service_pb2.OpenStream(endpoint="mine", session_id=session, epoch=1 if session else 0)
-    await stream.write(router_service_pb2.StreamCallsRequest(open=opening))
+    with suppress(grpc.aio.AioRpcError):  # it may be refused by now, which reading tells
+        await stream.write(router_service_pb2.StreamCallsRequest(open=opening))
     return stream
 
 

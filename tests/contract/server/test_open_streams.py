@@ -11,7 +11,7 @@ import pytest
 from slotmesh.config.edge import EdgeLimits
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import STREAM, StreamCut
+from slotmesh.runtime.open_streams import StreamCut, stream_of
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.security.role_servers import error_info
@@ -29,7 +29,7 @@ class Routing(router_service_pb2_grpc.RouterServiceServicer):
         self.cancelled = 0
 
     async def StreamCalls(self, requests: Any, context: Any) -> None:  # type: ignore[override]
-        stream = STREAM.get()
+        stream = stream_of(context)
         assert stream is not None
         stream.is_busy = lambda: self.is_busy
         try:

@@ -175,4 +175,4 @@ def test_names_are_used_once_and_follow_the_conventions() -> None:
         assert each.name == each.name.lower()
         assert each.unit
         assert each.description.endswith(".")
-        assert all(attribute.startswith(("slotmesh.", "rpc.")) for attribute in each.attributes)
+        assert all(attribute.startswith(("slotmesh.", "rpc.", "http.")) for attribute in each.attributes)
