@@ -30,7 +30,7 @@ from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServ
 from slotmesh.oip.service import EXTENSIONS, SERVER_NAME
 from slotmesh.oip.signatures import MethodTensors
 from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import STREAM
+from slotmesh.runtime.open_streams import stream_of
 from slotmesh.security.limits import known_endpoints
 from slotmesh.status import abort
 from slotmesh.version import VERSION
@@ -119,7 +119,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         """Inferences by the stream."""
         await self._dispatcher.first_table.wait_a_while()
         stream = InferenceStream(self._calls, context)
-        if (opened := STREAM.get()) is not None:
+        if (opened := stream_of(context)) is not None:
             opened.is_busy = lambda: stream.is_busy
         await stream.run(lambda: read_request(context))
 

@@ -30,7 +30,7 @@ from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.runtime.descriptors import Descriptors
 from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import STREAM
+from slotmesh.runtime.open_streams import stream_of
 from slotmesh.security.limits import endpoint_refusal, known_endpoints, service_refusal
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.rules import show
@@ -128,7 +128,7 @@ class OwnRpcServicer:
 
     async def _pass(self, path: str, _requests: Any, context: Context) -> None:
         """Any rpc: several requests, or one that is read here."""
-        if (stream := STREAM.get()) is not None:
+        if (stream := stream_of(context)) is not None:
             stream.has_spoken, stream.is_busy = True, lambda: True  # its deadline is its own
         call = await self._call_of(path, context)
         if call.rpc.takes_several:
