@@ -305,10 +305,16 @@ SERVER_STREAM_CUTS = _counter(
     (STREAM_CUT,),
 )
 QUOTA_REFUSALS = _counter(
-    "slotmesh.quota.refusals", "{refusal}", "What callers were refused who had as much as one may have.", (QUOTA,)
+    "slotmesh.server.quota.refusals",
+    "{refusal}",
+    "What callers were refused who had as much as one may have.",
+    (QUOTA,),
 )
 QUOTA_LARGEST = _gauge(
-    "slotmesh.quota.largest.ratio", "1", "What the caller who has most of it has, as a share of the quota.", (QUOTA,)
+    "slotmesh.server.quota.largest.ratio",
+    "1",
+    "What the caller who has most of it has, as a share of the quota.",
+    (QUOTA,),
 )
 
 DIRECTION_IN: Final = "in"

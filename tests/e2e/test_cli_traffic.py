@@ -72,6 +72,7 @@ async def test_weights_are_set_at_once_and_shadows_stay(mesh: Controlled) -> Non
             "revision": revision,
             "traffic": {"v1": 0.9, "v2": 0.1},
             "shadows": {"v3": 0.1},
+            "grpc_services": [],
             "shadow_copies": {"v3": 0},
             "shadow_drops": {"v3": 0},
             "routers": [
