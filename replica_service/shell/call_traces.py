@@ -22,7 +22,8 @@ from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part
 from slotmesh.errors import Failure
 from slotmesh.telemetry import names
-from slotmesh.telemetry.tracing import MAX_ALIKE, MAX_LINKS, Tracing, WallClock, call_name, failed
+from slotmesh.telemetry.mesh_span import MAX_LINKS
+from slotmesh.telemetry.tracing import MAX_ALIKE, Tracing, WallClock, call_name, failed
 from slotmesh.wire.trace_context import TraceContext
 
 

@@ -1,8 +1,8 @@
-"""The OpenTelemetry SDK for traces: spans leave in batches, by OTLP over gRPC, from a thread of their own.
+"""Traces of a process: the mesh's own spans, and those that users' code makes by the OpenTelemetry SDK.
 
-Purpose: all other code makes spans by OpenTelemetry's API, through the `Tracing` it is given.
-Invariants: off without an endpoint, at no cost; what waits to leave is bounded, and what does not fit is dropped and
-counted: nothing waits for a collector; the end of the process waits for the last spans for a bounded time.
+Purpose: all other code makes spans through the `Tracing` it is given, or by OpenTelemetry's API.
+Invariants: off without an endpoint, at no cost; both kinds of spans leave by one bounded queue; the end of the process
+waits for the last ones for a bounded time.
 Owner: the service's app.
 """
 
@@ -12,29 +12,23 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import otlp_target, tracing_ratio
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS
 from slotmesh.telemetry.names import SERVICE_NAME
+from slotmesh.telemetry.setup_span_queue import BoundedSpans
 from slotmesh.telemetry.tracing import Tracing
-from slotmesh.version import VERSION
 
-MAX_WAITING_SPANS: Final = 8192
-MAX_BATCH_SPANS: Final = 512
-MAX_ATTRIBUTE_CHARS: Final = 1024
-EVERY_S: Final = 5.0
-"""How long a span waits for others to leave with it."""
 EXPORT_TIMEOUT_S: Final = 10.0
 LAST_SPANS_S: Final = 2.0
 """How long the end of the process may wait for the collector."""
@@ -57,8 +51,8 @@ class TracingSetup:
         self._spans = spans
         self.tracing: Tracing | None = None
         """None where traces are off."""
-        if provider is not None:
-            self.tracing = Tracing(provider.get_tracer("slotmesh", VERSION), ratio, rate, random.random)
+        if spans is not None:
+            self.tracing = Tracing(spans.take, ratio, rate, random.random)
 
     @property
     def dropped(self) -> int:
@@ -93,8 +87,8 @@ def setup_tracing(
 ) -> TracingSetup:
     """Starts to send traces where the settings, or OpenTelemetry's variables, name an OTLP endpoint.
 
-    `attributes` are those of the process. `samples_roots`: whether spans without a parent are drawn here, one by one;
-    else whoever makes one has drawn it.
+    `attributes` are those of the process. `samples_roots`: whether spans without a parent that users' code makes are
+    drawn; who makes one of the mesh's has drawn it.
 
     Raises:
         CannotStart: the exporter is not installed, or a variable of OpenTelemetry is not sound.
@@ -107,89 +101,19 @@ def setup_tracing(
     if target is None or ratio is None:
         return TracingSetup()
     try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
+        from slotmesh.telemetry.setup_span_exporter import MeshSpanExporter  # noqa: PLC0415 - it needs an extra
     except ImportError:
         raise CannotStart(f"{service_name} cannot send traces to {target.url}: {MISSING}") from None
-    exporter = OTLPSpanExporter(endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S)
-    spans = BoundedSpans(exporter)
+    resource = Resource.create({SERVICE_NAME: service_name, **attributes})
+    spans = BoundedSpans(
+        MeshSpanExporter(resource, endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S)
+    )
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio) if samples_roots else ALWAYS_ON),
-        resource=Resource.create({SERVICE_NAME: service_name, **attributes}),
+        resource=resource,
         shutdown_on_exit=False,
         span_limits=SpanLimits(max_attribute_length=MAX_ATTRIBUTE_CHARS),
     )
     provider.add_span_processor(spans)
     _log.info("sending traces", endpoint=target.url, ratio=ratio)
     return TracingSetup(provider, spans, ratio, settings.tracing_rate)
-
-
-class BoundedSpans(SpanProcessor):
-    """Batches of spans for an exporter, of which at most `MAX_WAITING_SPANS` wait."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._lock = threading.Lock()
-        self._warned = False
-        self.waiting = 0
-        """Spans that have ended and are not sent."""
-        self.dropped = 0
-        self._batches = BatchSpanProcessor(
-            _CountingExporter(exporter, self),
-            max_queue_size=MAX_WAITING_SPANS,
-            schedule_delay_millis=EVERY_S * 1000,
-            max_export_batch_size=MAX_BATCH_SPANS,
-        )
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """A span has begun."""
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended, in any thread."""
-        if span.context is None or not span.context.trace_flags.sampled:
-            return
-        with self._lock:
-            if self.waiting >= MAX_WAITING_SPANS:
-                self.dropped += 1
-                return
-            self.waiting += 1
-        self._batches.on_end(span)
-
-    def left(self, count: int, *, are_taken: bool) -> None:
-        """The collector has taken so many spans, or not."""
-        with self._lock:
-            self.waiting -= count
-            if are_taken:
-                self._warned = False
-                return
-            self.dropped += count
-            if self._warned:
-                return
-            self._warned = True
-        _log.warning("the collector does not take traces; spans are dropped until it does", spans=count)
-
-    def shutdown(self) -> None:
-        """Sends what waits, for as long as that takes."""
-        self._batches.shutdown()  # type: ignore[no-untyped-call]  # the SDK says nothing of it
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Sends what waits."""
-        return self._batches.force_flush(timeout_millis)
-
-
-class _CountingExporter(SpanExporter):
-    def __init__(self, exporter: SpanExporter, spans: BoundedSpans) -> None:
-        self._exporter = exporter
-        self._spans = spans
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = SpanExportResult.FAILURE
-        try:
-            result = self._exporter.export(spans)
-        finally:
-            self._spans.left(len(spans), are_taken=result is SpanExportResult.SUCCESS)
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)

@@ -1,4 +1,4 @@
-"""Spans of calls, by OpenTelemetry's API: between its types and W3C Trace Context as it travels.
+"""Spans of calls: between OpenTelemetry's types and W3C Trace Context as it travels.
 
 Purpose: what the shells of routers and replicas, and the client, share. Whoever has no `Tracing` makes no spans.
 Invariants: whether a call is sampled is decided by its parent, or drawn once for many calls (`GapSampler`); a span says
@@ -16,7 +16,6 @@ from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
-    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -24,19 +23,18 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    Tracer,
     TraceState,
+    get_current_span,
     set_span_in_context,
 )
 
 from slotmesh.errors import Executed, Failure
 from slotmesh.telemetry import names
-from slotmesh.wire.trace_context import TraceContext
+from slotmesh.telemetry.mesh_span import MeshSpan, SpanLink, link_to
+from slotmesh.wire.trace_context import TraceContext, is_sampled
 
 MAX_ALIKE: Final = 16
 """Calls of one frame with the same parent that get spans of their own: a `map` of a thousand calls is one trace."""
-MAX_LINKS: Final = 128
-"""Links of a batch to its calls."""
 
 MAX_NAME_CHARS: Final = 128
 """Of what is called: callers may have sent any text."""
@@ -49,12 +47,15 @@ Attributes = Mapping[str, str | int | bool]
 class Tracing:
     """Makes the spans of one service."""
 
-    def __init__(self, tracer: Tracer, ratio: float, rate: float, chance: Callable[[], float]) -> None:
-        """`ratio`: which share of the calls without a parent is sampled, at most `rate` a second.
+    def __init__(
+        self, take: Callable[[MeshSpan], None], ratio: float, rate: float, chance: Callable[[], float]
+    ) -> None:
+        """`take` gets each span that has ended.
 
-        `chance` draws from [0, 1).
+        `ratio`: which share of the calls without a parent is sampled, at most `rate` a second. `chance` draws from
+        [0, 1).
         """
-        self._tracer = tracer
+        self._take = take
         self.roots = GapSampler(ratio, rate, chance)
         """Which calls without a parent are sampled."""
 
@@ -67,9 +68,15 @@ class Tracing:
         kind: SpanKind = SpanKind.INTERNAL,
         links: Collection[Span] = (),
     ) -> Span:
-        """A span that began then, nanoseconds since 1970; without a parent a trace begins."""
-        linked = [Link(each.get_span_context()) for each in links]
-        return self._tracer.start_span(name, context_of(parent), kind, dict(attributes), linked, started_ns)
+        """A span that began then, nanoseconds since 1970; without a parent a trace begins.
+
+        Where the parent is not sampled it is none that is kept.
+        """
+        of = parent if type(parent) is MeshSpan else _sound(parent)
+        if type(of) is TraceContext and not is_sampled(of):
+            return NonRecordingSpan(get_current_span(context_of(of)).get_span_context())
+        linked = [_link(each) for each in links] if links else []
+        return MeshSpan(name, kind, of, started_ns, dict(attributes), linked, self._take)
 
     def note(
         self,
@@ -89,8 +96,8 @@ class Tracing:
 class GapSampler:
     """Draws which of many calls are sampled by drawing how many are left out before the next one.
 
-    So a frame in which none is sampled costs one comparison. The spans of a call cost some 0.5 ms in all, as much as a
-    hundred calls: so there is a rate, too, above which none is sampled.
+    So a frame in which none is sampled costs one comparison. The spans of a call cost as much as many calls: so there
+    is a rate, too, above which none is sampled.
     """
 
     def __init__(self, ratio: float, rate: float, chance: Callable[[], float]) -> None:
@@ -149,6 +156,8 @@ class WallClock:
 
 def trace_context_of(span: Span) -> TraceContext:
     """What is said of the span to whom the call goes next."""
+    if type(span) is MeshSpan:
+        return span.told
     context = span.get_span_context()
     flags = context.trace_flags & 0xFF
     return TraceContext(
@@ -185,13 +194,35 @@ def context_of(parent: Span | TraceContext | None) -> Context:
     if isinstance(parent, Span):
         return set_span_in_context(parent, Context())
     text = parent.traceparent
-    flags = TraceFlags(int(text[53:55], 16))
-    # One that is not sound would be told in the log, with what it says, by OpenTelemetry: for each call.
-    state = TraceState.from_header([parent.tracestate]) if _TRACESTATE.fullmatch(parent.tracestate) else None
     context = SpanContext(
-        int(text[3:35], 16), int(text[36:52], 16), is_remote=True, trace_flags=flags, trace_state=state
+        int(text[3:35], 16),
+        int(text[36:52], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(text[53:55], 16)),
+        trace_state=_state_of(parent),
     )
     return set_span_in_context(NonRecordingSpan(context), Context())
+
+
+def _state_of(parent: TraceContext) -> TraceState | None:
+    # One that is not sound would be told in the log, with what it says, by OpenTelemetry: for each call.
+    return TraceState.from_header([parent.tracestate]) if _TRACESTATE.fullmatch(parent.tracestate) else None
+
+
+def _sound(parent: Span | TraceContext | None) -> TraceContext | None:
+    """As mesh's spans take a parent."""
+    if isinstance(parent, Span):
+        return trace_context_of(parent)
+    if parent is None or not parent.tracestate:
+        return parent
+    state = _state_of(parent)
+    return TraceContext(parent.traceparent, "" if state is None else state.to_header())
+
+
+def _link(span: Span) -> SpanLink:
+    if type(span) is MeshSpan:
+        return SpanLink(span.trace_id, span.span_id, span.told.tracestate)
+    return link_to(span.get_span_context())
 
 
 _NEVER: Final = 1 << 62

@@ -17,7 +17,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
 from slotmesh.telemetry.names import Metric
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
-from slotmesh.telemetry.setup_tracing import BoundedSpans
+from slotmesh.telemetry.setup_span_queue import BoundedSpans
 
 
 @pytest.fixture

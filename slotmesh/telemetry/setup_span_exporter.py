@@ -1,0 +1,49 @@
+"""Sends spans by OTLP over gRPC: users' spans as the SDK encodes them, the mesh's own as bytes that are ready.
+
+Purpose: the SDK's exporter knows OpenTelemetry's variables, retries and reconnects; what it does not need to do is to
+make a message object for each field of a span. This is the module that needs the extra `otlp`.
+Owner: `setup_tracing`; the thread of the batches calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext
+
+from slotmesh.telemetry.otlp_spans import scope_spans
+from slotmesh.telemetry.setup_span_queue import Queued
+from slotmesh.version import VERSION
+
+SCOPE: Final = InstrumentationScope("slotmesh", VERSION)
+
+
+class MeshSpanExporter(OTLPSpanExporter):
+    """The SDK's exporter, which takes the mesh's spans, too."""
+
+    def __init__(self, resource: Resource, *, endpoint: str, insecure: bool, timeout: float) -> None:
+        """`resource`: of this process."""
+        super().__init__(endpoint=endpoint, insecure=insecure, timeout=timeout)
+        nothing = ReadableSpan("", SpanContext(1, 1, is_remote=False), resource=resource, instrumentation_scope=SCOPE)
+        (of_resource,) = super()._translate_data([nothing]).resource_spans
+        (of_scope,) = of_resource.scope_spans
+        of_scope.ClearField("spans")
+        self._scope = of_scope.SerializeToString()
+        of_resource.ClearField("scope_spans")
+        self._resource = of_resource.SerializeToString()
+
+    def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
+        mine = [each.span for each in data if isinstance(each, Queued)]
+        request = super()._translate_data([each for each in data if not isinstance(each, Queued)])
+        if mine:
+            spans = request.resource_spans.add()
+            spans.MergeFromString(self._resource)
+            scope = spans.scope_spans.add()
+            scope.MergeFromString(self._scope + scope_spans(mine))
+        return request
