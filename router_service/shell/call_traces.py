@@ -96,8 +96,8 @@ class RouterTraces:
         for batch in batches:
             if not batch.traces or batch.is_shadow:
                 continue
-            for trace in batch.traces:
-                if trace is not None and (call := self._by_context.get(trace.traceparent)) is not None:
+            for trace in filter(None, batch.traces):  # few of many have one
+                if (call := self._by_context.get(trace.traceparent)) is not None:
                     self._leave(call, replica, now)
 
     def carried_out(self, commands: Sequence[RouterCommand], now: float) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Final, NamedTuple
+from itertools import compress
+from typing import Final, NamedTuple, cast
 
 MAX_TRACEPARENT_CHARS: Final = 128
 MAX_TRACESTATE_CHARS: Final = 512
@@ -74,15 +74,23 @@ class TraceColumns(NamedTuple):
 
 
 def columns_of(traces: Sequence[TraceContext | None]) -> TraceColumns:
-    """The columns of a batch whose calls have these."""
+    """The columns of a batch whose calls have these, most of which may be None."""
     starts: list[int] = []
     contexts: list[TraceContext] = []
-    at = 0
-    for trace, neighbours in groupby(traces):
-        if trace is not None or starts:
+    end = 0
+    """Of the last stretch."""
+    for at in compress(range(len(traces)), traces):
+        trace = cast("TraceContext", traces[at])
+        if at > end and starts:
+            starts.append(end)
+            contexts.append(_NONE)
+        if at > end or not starts or trace != contexts[-1]:
             starts.append(at)
-            contexts.append(trace or TraceContext(""))
-        at += sum(1 for _ in neighbours)
+            contexts.append(trace)
+        end = at + 1
+    if starts and end < len(traces):
+        starts.append(end)
+        contexts.append(_NONE)
     states = [each.tracestate for each in contexts]
     return TraceColumns(starts, [each.traceparent for each in contexts], states if any(states) else ())
 
@@ -110,4 +118,14 @@ def is_tracestate(text: str) -> bool:
 
 def traces_of_calls(traces: Traces, ids: Sequence[int]) -> Traces | None:
     """Those of these calls alone: a run whose calls take long must not keep those of a whole frame in memory."""
-    return {each: traces[each] for each in ids if each in traces} or None
+    return {each: traces[each] for each in ids_with(traces, ids)} or None
+
+
+def ids_with(traces: Traces, ids: Sequence[int]) -> Sequence[int]:
+    """Those of these calls that have one: as few steps as there are calls, or traces."""
+    if isinstance(ids, range) and len(traces) < len(ids):
+        return [each for each in traces if each in ids]
+    return [each for each in ids if each in traces]
+
+
+_NONE: Final = TraceContext("")

@@ -25,7 +25,7 @@ from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.pacing import COUNTED_FRAMES
 from slotmesh.wire.payload_block import concatenated, nbytes_of
 from slotmesh.wire.ranges import joined
-from slotmesh.wire.trace_context import TraceContext
+from slotmesh.wire.trace_context import TraceContext, ids_with
 
 MAX_FRAME_SLICES = 256
 """Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router
@@ -319,7 +319,7 @@ def _nbytes(sent: Sent) -> int:
     if run.column is not None:
         size += nbytes_of(run.column.keys, lo, hi)
     if run.traces is not None:
-        traces = filter(None, map(run.traces.get, run.ids[lo:hi]))
+        traces = [run.traces[each] for each in ids_with(run.traces, run.ids[lo:hi])]
         size += sum([len(each.traceparent) + len(each.tracestate) for each in traces])
     return size
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of, is_traceparent
+from slotmesh.wire.trace_context import (
+    TraceColumns,
+    TraceContext,
+    columns_of,
+    ids_with,
+    is_traceparent,
+    traces_of_calls,
+)
 from tests.support.examples import examples
 
 A = TraceContext("00-" + "a" * 32 + "-" + "1" * 16 + "-01")
@@ -66,3 +75,13 @@ def test_what_is_wrong_names_its_column(columns: TraceColumns, field: str) -> No
 )
 def test_what_may_be_a_traceparent(text: str, is_right: bool) -> None:
     assert is_traceparent(text) is is_right
+
+
+@given(
+    st.dictionaries(st.integers(0, 60), st.sampled_from([A, B]), max_size=20),
+    st.builds(range, st.integers(0, 30), st.integers(30, 60)) | st.lists(st.integers(0, 60), unique=True).map(sorted),
+)
+def test_those_of_some_calls(traces: dict[int, TraceContext], ids: Sequence[int]) -> None:
+    mine = {each: traces[each] for each in ids if each in traces}
+    assert (traces_of_calls(traces, ids) or {}) == mine
+    assert sorted(ids_with(traces, ids)) == sorted(mine)
