@@ -186,7 +186,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "memory": memory.measure,
         "tables": lambda: tables.measure(rounds=3 if quick else 7),
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
-        "tracing": lambda: tracing_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
+        "tracing": lambda: tracing_cost.measure(processes=1 if quick else 2, rounds=20 if quick else 50),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
         "oip": lambda: inference.measure(rounds=4 if quick else 12, seconds=0.4),
         "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),

@@ -18,7 +18,7 @@ from typing import Final
 import slotmesh
 from benchmarks import findings, workloads
 from benchmarks.findings import Finding
-from benchmarks.processes import MeshProcess, ProcessMesh, process_mesh, scrape
+from benchmarks.processes import MeshProcess, ProcessMesh, ServerProcess, process_mesh, scrape
 from benchmarks.progress import show
 from benchmarks.statistics import Sample
 from benchmarks.workloads import ENDPOINT, METHOD, STREAM_IN_FLIGHT, UNARY_IN_FLIGHT
@@ -70,20 +70,19 @@ async def measure(*, processes: int, rounds: int) -> list[Finding]:
     ]
 
 
-async def take_turns(
-    load: str, scraped: RouterUnderLoad, plain: RouterUnderLoad, *, scrapes: bool = True
-) -> tuple[float, float]:
+async def take_turns(load: str, scraped: RouterUnderLoad, plain: RouterUnderLoad) -> tuple[float, float]:
     """Processor time a call, of the first and of the second; one scrape, for they come once in a second of load."""
     turns = [
         await plain.turn(load),
-        await scraped.turn(load, scrapes=scrapes),
+        await scraped.turn(load, scrapes=True),
         await scraped.turn(load),
         await plain.turn(load),
     ]
-    return _a_call(turns[1:3]), _a_call(turns[::3])
+    return a_call(turns[1:3]), a_call(turns[::3])
 
 
-def _a_call(turns: Sequence[tuple[float, int]]) -> float:
+def a_call(turns: Sequence[tuple[float, int]]) -> float:
+    """Processor time a call in these turns."""
     return sum(cpu_s for cpu_s, _ in turns) / sum(calls for _, calls in turns)
 
 
@@ -101,11 +100,11 @@ class RouterUnderLoad:
             "unary": partial(workloads.unary, unary, UNARY_IN_FLIGHT),
         }
 
-    async def turn(self, load: str, *, scrapes: bool = False) -> tuple[float, int]:
+    async def turn(self, load: str, *, seconds: float = TURN_S, scrapes: bool = False) -> tuple[float, int]:
         """Processor time of the router under a load, and the calls of that time; it is scraped in the middle."""
         before = self._cpu_s()
         scraping = asyncio.ensure_future(self._scrape() if scrapes else asyncio.sleep(0))
-        sample = await self._loads[load](TURN_S)
+        sample = await self._loads[load](seconds)
         await scraping
         return self._cpu_s() - before, sample.calls
 
@@ -119,25 +118,28 @@ class RouterUnderLoad:
 
 @asynccontextmanager
 async def pair(
-    mesh: ProcessMesh, first: Sequence[str], second: Sequence[str], others: Sequence[MeshProcess] = ()
+    mesh: ProcessMesh, first: Sequence[str], second: Sequence[str]
 ) -> AsyncIterator[tuple[RouterUnderLoad, RouterUnderLoad]]:
-    """A router with the first flags, and one with the second; both are warm. The time of `others` counts as theirs."""
+    """A router with the first flags, and one with the second; both are warm."""
     servers = [await mesh.add_router(*first), await mesh.add_router(*second)]
-    members = await mesh.wait_ready()
-    metrics_address = {status.router_id: status.metrics_address for status in members.routers}
     try:
         async with AsyncExitStack() as stack:
-            routers = []
-            for server in servers:
-                channel = await stack.enter_async_context(open_channel(server.address))
-                client = await stack.enter_async_context(slotmesh.connect(server.address))
-                router = RouterUnderLoad(
-                    [server, *others], metrics_address[server.name], RouterServiceStub(channel), client
-                )
-                for load in LOADS:
-                    await router.turn(load)
-                routers.append(router)
+            routers = [await stack.enter_async_context(under_load(mesh, server)) for server in servers]
             yield routers[0], routers[1]
     finally:
         for server in servers:
             await mesh.remove_router(server)
+
+
+@asynccontextmanager
+async def under_load(
+    mesh: ProcessMesh, server: ServerProcess, others: Sequence[MeshProcess] = ()
+) -> AsyncIterator[RouterUnderLoad]:
+    """A router that is warm. The time of `others` counts as its own."""
+    members = await mesh.wait_ready()
+    (address,) = [status.metrics_address for status in members.routers if status.router_id == server.name]
+    async with open_channel(server.address) as channel, slotmesh.connect(server.address) as client:
+        router = RouterUnderLoad([server, *others], address, RouterServiceStub(channel), client)
+        for load in LOADS:
+            await router.turn(load)
+        yield router

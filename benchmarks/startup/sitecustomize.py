@@ -1,6 +1,7 @@
 """Python runs this before anything else where its folder is on PYTHONPATH: it looks into the processes that are wanted.
 
 `BENCHMARK_PROFILE_MODULE` is the module of `python -m` to sample, `BENCHMARK_PROFILE_OUTPUT` the file for the report.
+`BENCHMARK_SAMPLING_SWITCH`: routers switch what they sample when they are told.
 `BENCHMARK_HOPS_FOLDER` is where routers and replicas leave the stamps of their hops; `BENCHMARK_HOPS_COUNT`: they count
 calls of functions, too.
 """
@@ -39,6 +40,11 @@ def _stamp(role: str, folder: Path) -> None:
 
 if (_module := os.environ.get("BENCHMARK_PROFILE_MODULE")) and sys.orig_argv[1:3] == ["-m", _module]:
     _sample(_module, Path(os.environ["BENCHMARK_PROFILE_OUTPUT"]))
+
+if "BENCHMARK_SAMPLING_SWITCH" in os.environ and sys.orig_argv[1:3] == ["-m", "router_service"]:
+    from benchmarks.sampling_switch import install
+
+    install()
 
 _ROLES = {"router_service": "router", "replica_service": "replica"}
 if (_folder := os.environ.get("BENCHMARK_HOPS_FOLDER")) and (
