@@ -189,7 +189,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 2, rounds=20 if quick else 50),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
         "oip": lambda: inference.measure(rounds=4 if quick else 12, seconds=0.4),
-        "security": lambda: security_cost.measure(rounds=4 if quick else 24, seconds=0.3),
+        "security": lambda: security_cost.measure(pairs=1 if quick else 6, rounds=8, seconds=0.1),
         "protos": lambda: protos.measure(rounds=3 if quick else 8, seconds=0.3 if quick else 1.0),
         "http": lambda: http.measure(rounds=2 if quick else 6, seconds=0.5 if quick else 2.0),
         "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from benchmarks import findings
+from benchmarks import findings, tap_cost
 from benchmarks.findings import Finding
 from benchmarks.progress import show
 from benchmarks.workloads import PAYLOAD
@@ -106,7 +106,9 @@ def measure(*, rounds: int, decisions: int) -> list[Finding]:
     gc.collect()
     gc.freeze()
     try:
-        return _findings(_rates((FEW, MANY), (FRAME_RUNS, 1), rounds, decisions))
+        rates = _rates((FEW, MANY), (FRAME_RUNS, 1), rounds, decisions)
+        off = tap_cost.measure(rounds=rounds, decisions_per_s=max(rates[FEW, FRAME_RUNS]))
+        return [*_findings(rates), off]
     finally:
         gc.unfreeze()
 
