@@ -66,7 +66,7 @@ sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas
 	@$(BIN)/python -m simulation $(SIM_ARGS)
 
 .PHONY: compose-test
-compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (three minutes)
+compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (four minutes)
 	@$(BIN)/python -m tests.compose $(COMPOSE_ARGS)
 
 .PHONY: simulate
