@@ -97,6 +97,24 @@ async def test_bodies_of_all_requests_are_bounded(served: ServedMesh) -> None:
     await is_served(served)
 
 
+@pytest.mark.parametrize("says", [True, False], ids=["with its length", "in chunks"])
+async def test_a_body_that_is_too_large_is_not_read(says: bool) -> None:
+    part, most = b"x" * 1_024, 16 * 1_024
+    async with served_mesh({"kinds": Kinds}, max_body_size=f"{most}B") as served:
+        async with http_connection(served.address) as connection:
+            length = f"content-length: {most + 1}" if says else "transfer-encoding: chunked"
+            kind = "content-type: application/octet-stream"
+            await connection.send(f"POST /kinds/echo HTTP/1.1\r\nhost: x\r\n{kind}\r\n{length}\r\n\r\n".encode())
+            if not says:
+                for _ in range(most // len(part) + 1):
+                    await connection.send(b"%x\r\n%b\r\n" % (len(part), part))
+            answer = await connection.answer()
+            assert (answer.status, answer.json["reason"]) == (413, "PAYLOAD_TOO_LARGE")
+            assert await connection.ended()
+        await is_served(served)
+        assert served.ingress.bodies.held == 0
+
+
 async def test_a_client_that_reads_nothing_is_cut(served: ServedMesh) -> None:
     before = served.ingress.counters.cuts[ConnectionCut.READ_TIME]
     [kinds] = served.mesh.instances("kinds")
