@@ -91,7 +91,7 @@ def is_below(raw_path: bytes) -> bool:
 def inference_path(raw_path: bytes) -> InferencePath | None:
     """`raw_path` is percent-encoded. None: no such operation."""
     segments = segments_of_request(raw_path)
-    if segments is None or segments[0] != "v2":
+    if not segments or segments[0] != "v2":
         return None
     rest = tuple(segments[1:])
     if (operation := _OF_SERVER.get(rest)) is not None:

@@ -15,7 +15,7 @@ from tests.support.ingresses import ServedMesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ALL_BINARY = {"parameters": {"binary_data_output": True}}
+ALL_BINARY: dict[str, Any] = {"parameters": {"binary_data_output": True}}
 TEXTS = np.asarray([b"one", "zw\u00f6lf".encode(), b"", b"a,b"], object)
 
 

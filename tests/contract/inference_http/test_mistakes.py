@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in the words of gRPC, as clients of the protocol read it; nothing is executed."""
+"""What is wrong with a request is said in the words of gRPC, as clients of the protocol read it, and not executed."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_what_the_method_does_not_take(served: ServedMesh) -> None:
 async def test_what_there_is_not(
     served: ServedMesh, status: int, reason: str, executed: str, model: str, version: str, parameters: Any
 ) -> None:
-    inputs = {} if parameters.get("method") in ("fails",) else {"x": np.ones(2)}
+    inputs = {} if parameters.get("method") == "fails" else {"x": np.ones(2)}
     answer = await infer(served, model, inputs, version=version, parameters=parameters)
     assert (answer.status, answer.json["reason"], answer.json["executed"]) == (status, reason, executed), answer.body
     assert answer.json["error"]
