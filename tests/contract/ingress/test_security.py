@@ -21,6 +21,7 @@ from tests.support.token_files import created
 from tests.support.wait import wait_until
 
 OCTETS = {"content-type": "application/octet-stream"}
+TEXT = {"name": "payload", "datatype": "BYTES", "shape": [1], "data": ["x"]}
 
 
 @asynccontextmanager
@@ -78,6 +79,49 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         told = await http(ingress.address, "GET", "/-/openapi.json", b"", bearer(others))
         assert told.json["paths"] == {}
         assert (await http(ingress.address, "GET", "/-/healthz")).status == 200
+
+
+@pytest.mark.asyncio
+async def test_models_are_asked_for_and_called_as_the_holder_of_a_token(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    async with secured(tmp_path) as (_, ingress):
+        mine = created(tokens, "client/alice", endpoints={"words"})
+        others = created(tokens, "client/bob", endpoints={"other"})
+        viewer = created(tokens, "viewer/eve")
+
+        async def inferred(token: str, version: str = "", **parameters: str) -> HttpAnswer:
+            path = f"/v2/models/words{version}/infer"
+            body = {"inputs": [TEXT], "parameters": parameters}
+            return await http(ingress.address, "POST", path, body, bearer(token) if token else {})
+
+        async with asyncio.timeout(20):
+            while (await inferred(mine, method="echo")).status == 401:
+                pass
+        for version in ("", "/versions/words"):
+            answer = await inferred(mine, version, method="echo")
+            assert (answer.status, answer.json["outputs"][0]["data"]) == (200, ["x"])
+            unclear = await inferred(mine, version)
+            assert (unclear.status, "several others" in unclear.json["error"]) == (404, True)
+            assert (await inferred(viewer, version, method="echo")).status == 403
+            refused = await inferred(others, version)
+            assert (refused.status, refused.json["reason"]) == (403, "PERMISSION_DENIED")
+            assert "echo" not in refused.json["error"], "methods are for those who may call"
+            for token in ("", "smt_nonsense"):
+                refused = await inferred(token, version)
+                assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert (refused.headers["content-type"], bool(refused.json["error"])) == ("application/json", True)
+
+        async def told(path: str, token: str, method: str = "GET") -> HttpAnswer:
+            return await http(ingress.address, method, path, b"", bearer(token) if token else {})
+
+        for path in ("/v2", "/v2/models/words", "/v2/models/words/config", "/v2/models/stats"):
+            assert (await told(path, "")).status == 401
+        assert (await told("/v2/models/words", mine)).json["versions"] == ["words"]
+        assert (await told("/v2/models/words", others)).status in (403, 404)
+        assert [it["name"] for it in (await told("/v2/repository/index", mine, "POST")).json] == ["words"]
+        assert (await told("/v2/repository/index", others, "POST")).json == []
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert (await told(path, "")).status == 200
 
 
 @pytest.mark.asyncio
