@@ -34,7 +34,7 @@ from slotmesh.telemetry.log import get_logger
 
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-Found = Matched | WrongMethod | InferencePath
+FoundPath = Matched | WrongMethod | InferencePath
 PAGES: Final = b"/-/"
 _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 
@@ -132,7 +132,7 @@ class HttpFront:
         else:
             await self._call(found, caller, scope, headers, receive, answer)
 
-    def _found(self, scope: HttpScope, answer: RequestAnswer) -> Found | None:
+    def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
         """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
         raw_path, http_method = scope["raw_path"], scope["method"]
         found = self.table.match(raw_path, http_method)
@@ -147,7 +147,7 @@ class HttpFront:
         answer.is_inference = path is not None or found is None
         return found if path is None else WrongMethod(path.label, path.operation.methods)
 
-    async def _options(self, headers: RequestHeaders, found: Found | None, answer: RequestAnswer) -> None:
+    async def _options(self, headers: RequestHeaders, found: FoundPath | None, answer: RequestAnswer) -> None:
         """Not a call: what there is, and for pages of other origins whether they may."""
         if found is None:
             raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -59,7 +59,6 @@ def answered(http: HttpAnswer | Failure) -> Any:
 
 
 @given(inputs=INPUTS, binary=st.sets(st.integers(0, 3)), out=st.booleans(), data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_tensors_come_back_whichever_way_they_travel(
     inputs: dict[str, Any], binary: set[int], out: bool, data: st.DataObject
 ) -> None:
@@ -83,7 +82,6 @@ def test_tensors_come_back_whichever_way_they_travel(
 
 
 @given(inputs=INPUTS, data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_body_that_was_changed_is_read_or_refused_with_a_field(inputs: dict[str, Any], data: st.DataObject) -> None:
     body, headers = body_of(inputs, binary=True)
     size = int(headers[LENGTH])
@@ -115,7 +113,6 @@ def test_a_body_that_was_changed_is_read_or_refused_with_a_field(inputs: dict[st
         max_leaves=12,
     )
 )
-@settings(max_examples=100, deadline=None)
 def test_any_json_is_read_or_refused(text: Any) -> None:
     for said in (text, {"inputs": [text]}, {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": text}]}):
         read_or_refused(json.dumps(said).encode(), None)
