@@ -122,6 +122,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)
+            described.close()
             await callers.aclose(LAST_CALLS_S)
             await metrics.aclose()
 

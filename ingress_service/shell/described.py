@@ -56,6 +56,11 @@ class Descriptions:
             asked.add_done_callback(lambda _: self._asked.pop(key, None))
         return await asyncio.shield(asked)
 
+    def close(self) -> None:
+        """Asks no more."""
+        for asked in self._asked.values():
+            asked.cancel()
+
     def forget(self, caller: HttpCaller, name: str) -> None:
         """A router has said that it is otherwise by now."""
         self._kept.pop((caller.number, name), None)
