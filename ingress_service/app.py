@@ -21,6 +21,7 @@ from ingress_service.shell.described import Descriptions
 from ingress_service.shell.front import HttpFront
 from ingress_service.shell.http_protocol import ConnectionLimits
 from ingress_service.shell.http_server import IngressServer
+from ingress_service.shell.inference.front import InferenceFront
 from ingress_service.shell.metrics import observe
 from ingress_service.shell.pages import IngressPages
 from ingress_service.shell.route_watch import RouteWatch
@@ -92,15 +93,17 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
         pages = IngressPages(cors, why_not_ready, lambda: watch.revision)
         sockets = Sockets(cors, counters, max_requests=settings.max_requests)
+        described = Descriptions()
         front = HttpFront(
             callers,
-            Descriptions(),
+            described,
             counters,
             bodies,
             cors,
             max_requests=settings.max_requests,
             pages=pages.app(),
             sockets=sockets,
+            inference=InferenceFront(described, bodies, why_not_ready),
         )
         follow(())
         pages.front = sockets.front = front
@@ -119,6 +122,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)
+            described.close()
             await callers.aclose(LAST_CALLS_S)
             await metrics.aclose()
 

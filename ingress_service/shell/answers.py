@@ -7,6 +7,7 @@ from typing import Any
 
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.problems import Problem
+from slotmesh.oip.json_answers import JSON_TYPE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
@@ -15,13 +16,15 @@ Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
 class RequestAnswer:
     """Of one request."""
 
-    __slots__ = ("_respond", "_send", "label", "lines", "status")
+    __slots__ = ("_respond", "_send", "is_inference", "label", "lines", "status")
 
     def __init__(self, send: Send, respond: Respond | None = None) -> None:
         """`respond`: of the server, writes a whole answer at once, where it can."""
         self._send = send
         self._respond = respond
         self.label = NO_ROUTE
+        self.is_inference = False
+        """Problems are told in the form of the Open Inference Protocol."""
         self.status = 0
         """0: nothing was sent."""
         self.lines: list[tuple[bytes, bytes]] = []
@@ -40,7 +43,11 @@ class RequestAnswer:
 
     async def problem(self, problem: Problem) -> None:
         """Nothing, where an answer has begun."""
-        if not self.status:
+        if self.status:
+            return
+        if self.is_inference:
+            await self.whole(problem.status, problem.header_lines(JSON_TYPE.encode()), problem.error())
+        else:
             await self.whole(problem.status, problem.header_lines(), problem.body())
 
     async def begin(self, content_type: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,7 +18,7 @@ from tests.support.ingresses import ServedMesh, served_mesh
 from tests.support.wait import wait_until
 
 LINES = {"accept": "application/x-ndjson"}
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "max_header_size": "2KiB",
     "header_timeout": "400ms",
     "body_timeout": "400ms",
