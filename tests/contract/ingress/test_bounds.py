@@ -44,6 +44,12 @@ async def is_served(served: ServedMesh) -> None:
     assert (await served.post("/kinds/add", [1])).json == 2
 
 
+async def send_for_ever(connection: HttpConnection) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await connection.send(b"x")
+
+
 async def cut(served: ServedMesh, connection: HttpConnection, why: ConnectionCut, status: int) -> None:
     """The connection gets an answer and ends, and is counted."""
     answer = await connection.answer()
@@ -114,6 +120,30 @@ async def test_a_body_that_is_too_large_is_not_read(says: bool) -> None:
             assert await connection.ended()
         await is_served(served)
         assert served.ingress.bodies.held == 0
+
+
+async def test_who_sends_on_gets_the_answer_and_an_end(served: ServedMesh) -> None:
+    """The kernel would reset a connection that is closed before all that came was read."""
+    async with http_connection(served.address) as connection:
+        size = 65 * 2**20
+        head = f"POST /kinds/echo HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+        await connection.send(head + b"x" * (4 * 2**20))
+        await asyncio.sleep(0)
+        await connection.send(b"x" * (4 * 2**20))
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+        assert await connection.ended()
+        await is_served(served)
+    await wait_until(lambda: not served.ingress.server.connections, what="connections to end")
+
+
+async def test_who_sends_on_for_ever_is_not_waited_for(served: ServedMesh) -> None:
+    async with http_connection(served.address) as connection:
+        await connection.send(b"\x16\x03\x01 is no HTTP\r\n\r\n")
+        assert (await connection.answer()).status == 400
+        with pytest.raises(ConnectionError):
+            await send_for_ever(connection)
+    await is_served(served)
 
 
 async def test_a_client_that_reads_nothing_is_cut(served: ServedMesh) -> None:
