@@ -24,6 +24,8 @@ from ingress_service.shell.bodies import BUSY_RETRY_S, ClientLeft, HeldBodies, R
 from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
 from ingress_service.shell.calls import make_call, make_streaming_call
 from ingress_service.shell.described import Descriptions
+from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.value_answers import CutShort, send_values
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
@@ -47,6 +49,8 @@ class HttpFront:
         counters: Counters,
         bodies: HeldBodies,
         cors: Cors,
+        failures: FailedRequests,
+        spans: RequestSpans,
         *,
         max_requests: int,
         pages: App,
@@ -60,6 +64,8 @@ class HttpFront:
         self._counters = counters
         self._bodies = bodies
         self._cors = cors
+        self._failures = failures
+        self._spans = spans
         self._max_requests = max_requests
         self._pages = pages
         self._sockets = sockets
@@ -76,7 +82,7 @@ class HttpFront:
     async def _answer(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         counters = self._counters
         began = asyncio.get_running_loop().time()
-        answer = RequestAnswer(send, scope.get("respond"))
+        answer = RequestAnswer(send, self._failures, scope.get("respond"))
         counters.in_flight += 1
         try:
             await self._serve(scope, receive, answer)
@@ -88,13 +94,18 @@ class HttpFront:
             pass  # the connection is closed without the end of the answer
         except (asyncio.CancelledError, ClientLeft):
             counters.left[answer.label] += 1
+            answer.has_left = True
             answer.status = answer.status or CLIENT_CLOSED
         except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
-            _log.exception("a request failed", route=answer.label)
-            await answer.problem(INTERNAL)
+            problem = answer.failed(INTERNAL)
+            _log.exception("a request failed by a defect", route=answer.label, log_ref=problem.log_ref)
+            await answer.tell(problem)
         finally:
             counters.in_flight -= 1
-            counters.answered(answer.label, answer.status, asyncio.get_running_loop().time() - began)
+            now = asyncio.get_running_loop().time()
+            counters.answered(answer.label, answer.status, now - began)
+            if answer.trace is not None:
+                answer.trace.end(answer.status, answer.failure, now, has_left=answer.has_left)
 
     async def _serve(self, scope: HttpScope, receive: Receive, answer: RequestAnswer) -> None:
         headers = RequestHeaders(scope["headers"])
@@ -105,6 +116,7 @@ class HttpFront:
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
         http_method = scope["method"]
         found = self.table.match(scope["raw_path"], http_method)
+        answer.trace = self._spans.begin(scope, headers.trace, found, asyncio.get_running_loop().time())
         if http_method == "OPTIONS":
             await self._options(headers, found, answer)
             return
@@ -178,6 +190,8 @@ class HttpFront:
             if query or found.arguments:
                 schemas = await self.schemas_of(caller, found)
             payload = payload_of(forms, body, found.arguments, query, schemas)
+            if answer.trace is not None:
+                payload = answer.trace.carried_by(payload)
             await self._called(found, caller, forms, terms, payload, answer)
         finally:
             caller.in_use -= 1

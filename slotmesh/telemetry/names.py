@@ -42,6 +42,11 @@ REPLICA_ID: Final = "slotmesh.replica.id"
 EXECUTED: Final = "slotmesh.executed"
 BATCH_SIZE: Final = "slotmesh.batch.size"
 LOG_REF_ATTRIBUTE: Final = "slotmesh.log_ref"
+HTTP_METHOD: Final = "http.request.method"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
+PROTOCOL_VERSION: Final = "network.protocol.version"
+ERROR_TYPE: Final = "error.type"
 LOG_REF: Final = "log_ref"
 """Fact of a failure: what is to be looked for in the log."""
 NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -264,7 +269,7 @@ RPC_SERVER_CALL_DURATION = _histogram(
 PROCESS_SPANS_DROPPED = _counter(
     "slotmesh.process.spans.dropped",
     "{span}",
-    "Spans of a router or a replica that did not leave: too many waited, or the collector did not take them.",
+    "Spans of a router, replica or ingress that did not leave: too many waited, or the collector did not take them.",
 )
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",

@@ -14,6 +14,7 @@ from ingress_service.app import Ingress, serve
 from ingress_service.config import IngressSettings
 from slotmesh.config import SettingsError
 from tests.support.certificates import Authority
+from tests.support.controllers import eventually
 from tests.support.http_client import HttpAnswer, http, http_connection
 from tests.support.tls_mesh import TlsMesh, tls_mesh
 from tests.support.token_files import created
@@ -61,9 +62,7 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         async def known() -> bool:
             return (await echoed(ingress, bearer(mine))).status == 200
 
-        for _ in range(200):  # routers look at the file once a second
-            if await known():
-                break
+        await eventually(known, what="the router has read the file, which it looks at once a second")
         assert (await echoed(ingress, bearer(mine))).body == b"x"
         refused = await echoed(ingress, bearer(others))
         assert (refused.status, refused.json["reason"]) == (403, "PERMISSION_DENIED")
