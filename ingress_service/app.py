@@ -96,7 +96,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
-        pages = IngressPages(cors, failures, why_not_ready, lambda: watch.revision)
+        pages = IngressPages(cors, failures, why_not_ready, watch)
         sockets = Sockets(cors, counters, failures, max_requests=settings.max_requests)
         front = HttpFront(
             callers,

@@ -20,6 +20,7 @@ from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.version import VERSION
 
@@ -33,13 +34,13 @@ class IngressPages:
     """Makes the Starlette app."""
 
     def __init__(
-        self, cors: Cors, failures: FailedRequests, why_not_ready: Callable[[], str], revision: Callable[[], int]
+        self, cors: Cors, failures: FailedRequests, why_not_ready: Callable[[], str], watch: RouteWatch
     ) -> None:
-        """`why_not_ready`: empty while the ingress is ready. `revision`: of the routes."""
+        """`why_not_ready`: empty while the ingress is ready. `watch`: of the routes."""
         self._cors = cors
         self._failures = failures
         self._why_not_ready = why_not_ready
-        self._revision = revision
+        self._watch = watch
         self.front: Any = None
         """Who knows routes, callers and descriptions: the app sets it."""
 
@@ -71,7 +72,14 @@ class IngressPages:
             for it in table.routes
             if it.endpoint in known
         ]
-        return self._json(request, {"revision": self._revision(), "default_routes": table.has_defaults, "routes": told})
+        document = {
+            "version": VERSION,
+            "revision": self._watch.revision,
+            "follows_controller": not self._watch.problem,
+            "default_routes": table.has_defaults,
+            "routes": told,
+        }
+        return self._json(request, document)
 
     async def _openapi(self, request: Request) -> Response:
         endpoints = await self._described(request)
