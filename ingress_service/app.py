@@ -122,7 +122,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             tasks.start(server.watch(), name="connections")
             tasks.start(watch.run(), name="routes")
             scheme = "http" if settings.https_cert is None else "https"
-            _log.info("serving HTTP", url=f"{scheme}://{server.address}")
+            _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
             yield Ingress(server.address, front, watch, counters, callers, bodies, server)
             is_stopping = True
             await server.stop(settings.graceful_timeout.total_seconds())
