@@ -125,9 +125,8 @@ def run(
     or the controller dies, or a handler cannot start, all is taken down with exit status 1; a handler that is not there
     or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is ever left behind.
 
-    With `--reload`, for development, FILE, the module files of handlers, and protos with the modules generated beside
-    them, but not what these import, are watched: when one has changed and can still be used, replicas of its backends
-    are replaced.
+    With `--reload`, for development, FILE, modules of handlers, and protos with what is generated beside them, but not
+    what these import, are watched: when one has changed and can still be used, replicas of its backends are replaced.
 
     Like this:
 
