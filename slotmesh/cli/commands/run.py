@@ -149,8 +149,7 @@ def run(
         log_level=log_level,
     )
     _check(order)
-    if reload:
-        # Compiled modules are told apart by size and second: a quick change would be missed.
+    if reload:  # compiled modules are told apart by size and second: a quick change would be missed
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     tell = _keep_quiet if quiet else _tell
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
