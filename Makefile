@@ -66,7 +66,7 @@ sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas
 	@$(BIN)/python -m simulation $(SIM_ARGS)
 
 .PHONY: compose-test
-compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (three minutes)
+compose-test: $(VENV)/.dev-ready ## Run docker-compose.yml on a real engine under load: scale, restart, kill (four minutes)
 	@$(BIN)/python -m tests.compose $(COMPOSE_ARGS)
 
 .PHONY: simulate
@@ -192,18 +192,18 @@ define go_install
 @touch $@
 endef
 
-# --- Triton's client ------------------------------------------------------------------------------------------------
+# --- Triton's clients -----------------------------------------------------------------------------------------------
 # In an environment of its own: it pins numpy and protobuf, and has messages of the names that slotmesh.inference has.
 TRITON_VENV := .venv-triton
 TRITON_PINS := tests/e2e/triton-constraints.txt
 
 .PHONY: triton-client
-triton-client: $(TRITON_VENV)/.ready ## Install Triton's client for the tests of the Open Inference Protocol, into .venv-triton
+triton-client: $(TRITON_VENV)/.ready ## Install Triton's clients for the tests of the Open Inference Protocol, into .venv-triton
 
 $(TRITON_VENV)/.ready: $(TRITON_PINS)
 	@echo "Installing Triton's client into $(TRITON_VENV) (once)"
 	@$(PYTHON) -m venv --clear $(TRITON_VENV)
-	@$(TRITON_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c $(TRITON_PINS) 'tritonclient[grpc]'
+	@$(TRITON_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c $(TRITON_PINS) 'tritonclient[grpc,http]'
 	@touch $@
 
 # --- environment ----------------------------------------------------------------------------------------------------

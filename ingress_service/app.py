@@ -22,8 +22,10 @@ from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.front import HttpFront
 from ingress_service.shell.http_protocol import ConnectionLimits
 from ingress_service.shell.http_server import IngressServer
+from ingress_service.shell.inference.front import InferenceFront
 from ingress_service.shell.metrics import observe
 from ingress_service.shell.pages import IngressPages
+from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.route_watch import RouteWatch
 from ingress_service.shell.sockets import Sockets
@@ -98,17 +100,17 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
         pages = IngressPages(cors, failures, why_not_ready, watch)
         sockets = Sockets(cors, counters, failures, max_requests=settings.max_requests)
+        described = Descriptions()
         front = HttpFront(
             callers,
-            Descriptions(),
-            counters,
+            described,
+            RequestRecords(counters, failures, RequestSpans(traces.tracing)),
             bodies,
             cors,
-            failures,
-            RequestSpans(traces.tracing),
             max_requests=settings.max_requests,
             pages=pages.app(),
             sockets=sockets,
+            inference=InferenceFront(described, bodies, why_not_ready),
         )
         follow(())
         pages.front = sockets.front = front
@@ -128,6 +130,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)
+            described.close()
             await callers.aclose(LAST_CALLS_S)
             failures.close()
             await traces.aclose()

@@ -9,6 +9,7 @@ from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.problems import Problem
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.request_spans import RequestTrace
+from slotmesh.oip.json_answers import JSON_TYPE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
@@ -17,7 +18,18 @@ Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
 class RequestAnswer:
     """Of one request."""
 
-    __slots__ = ("_failures", "_respond", "_send", "failure", "has_left", "label", "lines", "status", "trace")
+    __slots__ = (
+        "_failures",
+        "_respond",
+        "_send",
+        "failure",
+        "has_left",
+        "is_inference",
+        "label",
+        "lines",
+        "status",
+        "trace",
+    )
 
     def __init__(self, send: Send, failures: FailedRequests, respond: Respond | None = None) -> None:
         """`respond`: of the server, writes a whole answer at once, where it can."""
@@ -25,6 +37,8 @@ class RequestAnswer:
         self._failures = failures
         self._respond = respond
         self.label = NO_ROUTE
+        self.is_inference = False
+        """Problems are told in the form of the Open Inference Protocol."""
         self.status = 0
         """0: nothing was sent."""
         self.lines: list[tuple[bytes, bytes]] = []
@@ -58,7 +72,11 @@ class RequestAnswer:
 
     async def tell(self, problem: Problem) -> None:
         """Sends it; nothing, where an answer has begun."""
-        if not self.status:
+        if self.status:
+            return
+        if self.is_inference:
+            await self.whole(problem.status, problem.header_lines(JSON_TYPE.encode()), problem.error())
+        else:
             await self.whole(problem.status, problem.header_lines(), problem.body())
 
     async def begin(self, content_type: bytes) -> None:

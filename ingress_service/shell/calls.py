@@ -12,12 +12,13 @@ from typing import Any, Final, cast
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import PLAIN, RequestTerms
 from ingress_service.shell.callers import EndpointCalls
-from slotmesh.client.calls.call_spec import PAYLOADS, CallSpec
+from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.traced_payload import TracedPayload
 from slotmesh.client.values.call_values import CallValues
 from slotmesh.client.values.value_stream import StreamedValues, ValueStream
+from slotmesh.codec import TENSORS
 
 MAX_SPECS: Final = 1_024
 """Of an endpoint: kinds of calls that share something."""
@@ -30,6 +31,13 @@ def make_call(
     return calls.stream.submit(_spec(calls, method, form, terms, payload), payload)
 
 
+def make_inference(
+    calls: EndpointCalls, method: str, terms: RequestTerms, payload: bytes
+) -> asyncio.Future[tuple[bytes, str]]:
+    """The tensors of the result, and the backend. Raises RequestRefusal; from the future SlotmeshError."""
+    return calls.stream.submit(_spec(calls, method, TENSORS, terms, payload, EXECUTED_PAYLOADS), payload)
+
+
 def make_streaming_call(
     calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes
 ) -> ValueStream[bytes]:
@@ -40,15 +48,17 @@ def make_streaming_call(
     return StreamedValues(spec, values)
 
 
-def _spec(calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes) -> CallSpec:
+def _spec(
+    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes, wanted: object = PAYLOADS
+) -> CallSpec:
+    """`wanted` goes with the form: only inferences have tensors."""
     is_traced = type(payload) is TracedPayload
     key = (method, form, is_traced) if terms is PLAIN else (method, form, is_traced, terms)
     found = calls.specs.get(key)
     if found is not None:
         return cast("CallSpec", found)
-    made = CallSpec(
-        calls.stream.endpoint, method, _options(form, terms, is_traced=is_traced), _queue(calls, terms), PAYLOADS
-    )
+    options = _options(form, terms, is_traced=is_traced)
+    made = CallSpec(calls.stream.endpoint, method, options, _queue(calls, terms), wanted)
     if not terms.ordering_key and terms.slo_at is None:
         if len(calls.specs) >= MAX_SPECS:
             calls.specs.clear()

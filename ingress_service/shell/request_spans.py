@@ -15,15 +15,18 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from ingress_service.core.inference_paths import InferencePath
 from ingress_service.core.problems import Problem
 from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
-from slotmesh.client.calls.traced_payload import TracedPayload
+from slotmesh.client.calls.traced_payload import TracedPayload, trace_metadata
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import GapSampler, Tracing, WallClock, trace_context_of
 from slotmesh.wire.trace_context import TraceContext, is_sampled, unsampled
 
 MAX_FOLLOWED: Final = 200.0
 """Requests a second that are sampled because their clients say so; others travel on as not sampled."""
+FoundPath = Matched | WrongMethod | InferencePath
+"""What a path stands for."""
 _METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 _OTHER: Final = "_OTHER"
 _MAX_PATH_CHARS: Final = 256
@@ -40,6 +43,11 @@ class RequestTrace:
         """What the mesh is told as the call's parent."""
         self._span = span
         self._clock = clock
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Of an rpc that the request becomes."""
+        return trace_metadata(self.carried_by(b"")) or ()
 
     @property
     def trace_id(self) -> str:
@@ -80,7 +88,7 @@ class RequestSpans:
         self._followed = GapSampler(1.0, MAX_FOLLOWED, lambda: 0.0)
 
     def begin(
-        self, scope: Mapping[str, Any], said: TraceContext | None, found: Matched | WrongMethod | None, now: float
+        self, scope: Mapping[str, Any], said: TraceContext | None, found: FoundPath | None, now: float
     ) -> RequestTrace | None:
         """`said`: by the client. None: the request has no trace."""
         tracing = self._tracing
@@ -97,9 +105,7 @@ class RequestSpans:
         return RequestTrace(trace_context_of(span), span, clock)
 
 
-def _described(
-    scope: Mapping[str, Any], found: Matched | WrongMethod | None
-) -> tuple[str, dict[str, str | int | bool]]:
+def _described(scope: Mapping[str, Any], found: FoundPath | None) -> tuple[str, dict[str, str | int | bool]]:
     """Name and attributes of a request's span."""
     method = scope["method"] if scope["method"] in _METHODS else _OTHER
     attributes: dict[str, str | int | bool] = {
@@ -111,16 +117,18 @@ def _described(
     if found is not None:
         route = _route(found, scope["raw_path"])
         attributes[names.ROUTE] = route
-        has_arguments = isinstance(found, WrongMethod) or bool(found.arguments)
-        attributes[names.URL_PATH] = route if has_arguments else scope["path"][:_MAX_PATH_CHARS]
+        is_plain = isinstance(found, Matched) and not found.arguments
+        attributes[names.URL_PATH] = scope["path"][:_MAX_PATH_CHARS] if is_plain else route
         name = f"{name} {route}"
     if isinstance(found, Matched):
         attributes[names.ENDPOINT] = found.endpoint
         attributes[names.METHOD] = found.method
+    elif isinstance(found, InferencePath) and found.model:
+        attributes[names.ENDPOINT] = found.model[:_MAX_PATH_CHARS]
     return name, attributes
 
 
-def _route(found: Matched | WrongMethod, raw_path: bytes) -> str:
+def _route(found: FoundPath, raw_path: bytes) -> str:
     """The template of the path."""
     if found.label != DEFAULT_LABEL:
         return found.label

@@ -31,13 +31,20 @@ async def run(project: ComposeProject) -> None:
     """Raises AssertionError where something does not hold."""
     await project.up(replica=REPLICAS)
 
-    async def is_settled() -> bool:
-        with suppress(AssertionError):
-            replicas = json.loads(await _operator(project, "status", "--output=json"))["replicas"]
-            return [it["state"] for it in replicas] == ["READY"] * REPLICAS
-        return False
+    seen: object = None
 
-    await eventually(is_settled, what="the operator sees all replicas ready", timeout=SETTLED_S)
+    async def is_settled() -> bool:
+        nonlocal seen
+        try:
+            seen = [it["state"] for it in json.loads(await _operator(project, "status", "--output=json"))["replicas"]]
+        except AssertionError as error:
+            seen = error
+        return seen == ["READY"] * REPLICAS
+
+    try:
+        await eventually(is_settled, what="the operator sees all replicas ready", timeout=SETTLED_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it saw {seen}") from None
     answer = json.loads(await _operator(project, *CALL))
     for address in PUBLISHED:
         assert not await _lets_in_plain_text(address), f"{address} serves who has no certificate"

@@ -48,7 +48,7 @@ async def run(project: ComposeProject, folder: Path) -> None:
     """Raises AssertionError where something does not hold."""
     _say("starting")
     await project.up()
-    await _settled(routers=1, replicas=2)
+    await settled(routers=1, replicas=2)
     stop = asyncio.Event()
     with HistoryLog(folder) as log:
         async with running_workload(ENDPOINT, [ROUTERS], log, pace_s=EASY_PACE_S) as workload:
@@ -69,7 +69,7 @@ async def _faults(project: ComposeProject, workload: Workload, log: HistoryLog) 
         _say(what)
         at = time.monotonic()
         await work
-        await _settled(routers=routers, replicas=replicas)
+        await settled(routers=routers, replicas=replicas)
         log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen="the controller saw it"))
         await workload.wait_for_progress(timeout=60)
 
@@ -100,7 +100,7 @@ async def _kill_replica(log: HistoryLog) -> None:
     await eventually(is_back, what=f"{victim.replica_id} is back", timeout=SETTLED_S)
 
 
-async def _settled(*, routers: int, replicas: int) -> None:
+async def settled(*, routers: int, replicas: int) -> None:
     """Waits until the controller has so many, and no others, each of which every router is linked to."""
 
     async def is_settled() -> bool:

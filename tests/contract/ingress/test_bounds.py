@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,7 +18,7 @@ from tests.support.ingresses import ServedMesh, served_mesh
 from tests.support.wait import wait_until
 
 LINES = {"accept": "application/x-ndjson"}
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "max_header_size": "2KiB",
     "header_timeout": "400ms",
     "body_timeout": "400ms",
@@ -95,6 +96,24 @@ async def test_bodies_of_all_requests_are_bounded(served: ServedMesh) -> None:
     assert (answer.status, answer.json["reason"], answer.headers["retry-after"]) == (503, "QUOTA_EXCEEDED", "1")
     await wait_until(lambda: served.ingress.bodies.held == 0, what="the body to be let go of")
     await is_served(served)
+
+
+@pytest.mark.parametrize("says", [True, False], ids=["with its length", "in chunks"])
+async def test_a_body_that_is_too_large_is_not_read(says: bool) -> None:
+    part, most = b"x" * 1_024, 16 * 1_024
+    async with served_mesh({"kinds": Kinds}, max_body_size=f"{most}B") as served:
+        async with http_connection(served.address) as connection:
+            length = f"content-length: {most + 1}" if says else "transfer-encoding: chunked"
+            kind = "content-type: application/octet-stream"
+            await connection.send(f"POST /kinds/echo HTTP/1.1\r\nhost: x\r\n{kind}\r\n{length}\r\n\r\n".encode())
+            if not says:
+                for _ in range(most // len(part) + 1):
+                    await connection.send(b"%x\r\n%b\r\n" % (len(part), part))
+            answer = await connection.answer()
+            assert (answer.status, answer.json["reason"]) == (413, "PAYLOAD_TOO_LARGE")
+            assert await connection.ended()
+        await is_served(served)
+        assert served.ingress.bodies.held == 0
 
 
 async def test_a_client_that_reads_nothing_is_cut(served: ServedMesh) -> None:

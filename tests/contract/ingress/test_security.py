@@ -62,7 +62,8 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         async def known() -> bool:
             return (await echoed(ingress, bearer(mine))).status == 200
 
-        await eventually(known, what="the router has read the file, which it looks at once a second")
+        # Routers look at the file once a second.
+        await eventually(known, what="the routers know the new tokens")
         assert (await echoed(ingress, bearer(mine))).body == b"x"
         refused = await echoed(ingress, bearer(others))
         assert (refused.status, refused.json["reason"]) == (403, "PERMISSION_DENIED")

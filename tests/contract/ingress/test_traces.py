@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from websockets.asyncio.client import connect
 
 import slotmesh
 from ingress_service.shell.request_spans import MAX_FOLLOWED
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from slotmesh.spec.routes import Route
 from slotmesh.telemetry.setup_tracing import TracingSetup
 from tests.support.http_client import http_connection
@@ -69,28 +71,31 @@ class Traced:
         return span
 
 
-@pytest.fixture(scope="module")
-def exporter() -> Iterator[InMemorySpanExporter]:
-    """Of an ingress that samples no call by itself."""
-    patch = pytest.MonkeyPatch()
+@asynccontextmanager
+async def spans_kept(*, ratio: float) -> AsyncIterator[InMemorySpanExporter]:
+    """Of ingresses that begin in the block, and sample this share of calls by themselves."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({}), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    patch.setattr("ingress_service.app.setup_tracing", lambda *_: TracingSetup(provider, ratio=0.0, rate=10.0))
-    yield exporter
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        setup = TracingSetup(provider, ratio=ratio, rate=10.0)
+        patch.setattr("ingress_service.app.setup_tracing", lambda *_: setup)
+        # Routers that make spans take the contexts of rpcs; this one makes none, so that handlers see the ingress's.
+        patch.setattr("router_service.app.HandedMetadata", lambda keys, **_: HandedMetadata(keys, with_traces=True))
+        yield exporter
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mesh(exporter: InMemorySpanExporter) -> AsyncIterator[ServedMesh]:
-    async with served_mesh({"told": Told}, *ROUTES) as served:
-        yield served
+async def kept() -> AsyncIterator[tuple[ServedMesh, InMemorySpanExporter]]:
+    async with spans_kept(ratio=0.0) as exporter, served_mesh({"told": Told}, *ROUTES) as served:
+        yield served, exporter
 
 
 @pytest.fixture
-def traced(mesh: ServedMesh, exporter: InMemorySpanExporter) -> Traced:
+def traced(kept: tuple[ServedMesh, InMemorySpanExporter]) -> Traced:
+    served, exporter = kept
     exporter.clear()
-    return Traced(mesh, exporter)
+    return Traced(served, exporter)
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -167,21 +172,31 @@ async def test_values_and_sockets_belong_to_the_trace(traced: Traced) -> None:
         assert json.loads(await socket.recv())["value"] == [SAMPLED, ""], "the handshake's, without a span of ours"
 
 
-async def test_requests_without_a_trace_are_drawn_by_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(resource=Resource({}), shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("ingress_service.app.setup_tracing", lambda *_: TracingSetup(provider, ratio=1.0, rate=10.0))
-    async with served_mesh({"told": Told}) as served:
+@pytest.mark.parametrize("version", ["", "/versions/told"])
+async def test_inferences_belong_to_the_trace(traced: Traced, version: str) -> None:
+    asked = {"inputs": [], "parameters": {"method": "parent"}}
+    answer = await traced.served.ask("POST", f"/v2/models/told{version}/infer", asked, {"traceparent": SAMPLED})
+    assert answer.status == 200, answer
+    span = await traced.span()
+    assert (span.name, said_of(span)["slotmesh.endpoint"]) == ("POST /v2/models/{model}/infer", "told")
+    (output,) = answer.json["outputs"]
+    assert ids_of(output["data"][0]) == (TRACE, f"{span.context.span_id:016x}", "01")
+
+
+async def test_requests_without_a_trace_are_drawn_by_the_ratio() -> None:
+    async with spans_kept(ratio=1.0) as exporter, served_mesh({"told": Told}) as served:
         answer = await served.post("/told/parent")
-        traced = Traced(served, exporter)
-        span = await traced.span()
+        span = await Traced(served, exporter).span()
         assert span.parent is None, "a trace begins"
         assert ids_of(answer.json[0])[:2] == (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
 
 
-async def test_of_many_whose_clients_sampled_them_so_many_a_second_are_followed(traced: Traced) -> None:
-    async with http_connection(traced.served.address) as connection:
+async def test_of_many_whose_clients_sampled_them_so_many_a_second_are_followed() -> None:
+    async with (
+        spans_kept(ratio=0.0),
+        served_mesh({"told": Told}, *ROUTES) as served,
+        http_connection(served.address) as connection,
+    ):
         for _ in range(int(MAX_FOLLOWED)):
             answer = await connection.request("GET", "/words/x", headers={"traceparent": SAMPLED})
             if answer.json[0] == UNSAMPLED:
