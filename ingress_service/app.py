@@ -118,7 +118,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         metrics = _metrics(settings, tls)
         try:
             metrics.observe_spans(lambda: traces.dropped)
-            observe(metrics, counters, bodies, callers, lambda: len(server.connections), lambda: watch.revision)
+            observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
             metrics.look_at(lambda: not why_not_ready(), lambda _in_full: why_not_ready())
             await server.start(settings.host, settings.port)
             tasks.start(server.watch(), name="connections")

@@ -181,6 +181,11 @@ INGRESS_IN_FLIGHT = _gauge("slotmesh.ingress.in_flight", "{request}", "Requests 
 INGRESS_CONNECTIONS = _gauge("slotmesh.ingress.connections", "{connection}", "Connections of HTTP that are open.")
 INGRESS_CALLERS = _gauge("slotmesh.ingress.callers", "{caller}", "Bearer tokens with connections to routers.")
 INGRESS_HELD = _gauge("slotmesh.ingress.held", "By", "Bodies of requests that are being read or called.")
+INGRESS_CERTIFICATE_END = _gauge(
+    "slotmesh.ingress.https.certificate.end",
+    "s",
+    "When the certificate that HTTP clients are shown expires, in seconds since 1970; not there in plain text.",
+)
 INGRESS_REVISION = _gauge("slotmesh.ingress.routes.revision", "1", "Revision of the routes in force; -1 before any.")
 
 REPLICA_CALLS = _counter("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))

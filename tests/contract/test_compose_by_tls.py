@@ -140,6 +140,10 @@ async def scraped(address: str, volumes: Volumes) -> str:
         return (await connection.reader.read(-1)).decode()
 
 
+def names_in(page: str) -> set[str]:
+    return {line.split("{")[0].split(" ")[0] for line in page.splitlines()}
+
+
 def assert_each_has_its_own_alone(volumes: Volumes) -> None:
     found: Mapping[str, set[str]] = {
         service: {it.name for it in volumes.of(service).glob("*.key")}
@@ -171,7 +175,8 @@ async def test_the_ingress_serves_https_to_who_has_a_token_and_metrics_to_promet
             return (await asked(address, context, "/words/echo", token)).body == b"x"
 
         await eventually(is_known, what="the routers have read the file of tokens", timeout=30)
-        assert "slotmesh_ingress_requests_total" in await scraped(metrics, volumes)
+        page = await scraped(metrics, volumes)
+        assert {"slotmesh_ingress_requests_total", "slotmesh_ingress_https_certificate_end_seconds"} <= names_in(page)
 
         before = await shown(address, context)
         await volumes.certs("rotate")

@@ -25,7 +25,9 @@ from tests.support.promql import alert_expressions, selections
 pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-PROMTOOL_TRIES: Final = frozenset({"SlotmeshCertificateEndsSoon", "SlotmeshIngressHasNoRoutes"})
+PROMTOOL_TRIES: Final = frozenset(
+    {"SlotmeshCertificateEndsSoon", "SlotmeshHttpsCertificateEndsSoon", "SlotmeshIngressHasNoRoutes"}
+)
 """This mesh talks plain text, and its ingress finds the controller."""
 ALERTS: Final = frozenset(alert_expressions(RULES)) - PROMTOOL_TRIES
 FIRE_S: Final = 120.0
