@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ingress_service.core.arguments import Schemas, payload_of, read_query
 from ingress_service.core.cors import Cors
-from ingress_service.core.counters import Counters
 from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, RequestRefusal, problem_of, refusal
@@ -27,6 +26,8 @@ from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
 from ingress_service.shell.calls import make_call, make_streaming_call
 from ingress_service.shell.described import Descriptions
 from ingress_service.shell.inference.front import PROBES, InferenceFront
+from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
@@ -34,7 +35,6 @@ from slotmesh.telemetry.log import get_logger
 
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-FoundPath = Matched | WrongMethod | InferencePath
 PAGES: Final = b"/-/"
 _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 
@@ -48,7 +48,7 @@ class HttpFront:
         self,
         callers: HttpCallers,
         described: Descriptions,
-        counters: Counters,
+        records: RequestRecords,
         bodies: HeldBodies,
         cors: Cors,
         *,
@@ -62,9 +62,11 @@ class HttpFront:
         """The routes of now."""
         self._callers = callers
         self.described = described
-        self._counters = counters
+        self._counters = records.counters
         self._bodies = bodies
         self._cors = cors
+        self._failures = records.failures
+        self._spans = records.spans
         self._max_requests = max_requests
         self._pages = pages
         self._sockets = sockets
@@ -83,7 +85,7 @@ class HttpFront:
     async def _answer(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         counters = self._counters
         began = asyncio.get_running_loop().time()
-        answer = RequestAnswer(send, scope.get("respond"))
+        answer = RequestAnswer(send, self._failures, scope.get("respond"))
         counters.in_flight += 1
         try:
             await self._serve(scope, receive, answer)
@@ -95,13 +97,18 @@ class HttpFront:
             pass  # the connection is closed without the end of the answer
         except (asyncio.CancelledError, ClientLeft):
             counters.left[answer.label] += 1
+            answer.has_left = True
             answer.status = answer.status or CLIENT_CLOSED
         except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
-            _log.exception("a request failed", route=answer.label)
-            await answer.problem(INTERNAL)
+            problem = answer.failed(INTERNAL)
+            _log.exception("a request failed by a defect", route=answer.label, log_ref=problem.log_ref)
+            await answer.tell(problem)
         finally:
             counters.in_flight -= 1
-            counters.answered(answer.label, answer.status, asyncio.get_running_loop().time() - began)
+            now = asyncio.get_running_loop().time()
+            counters.answered(answer.label, answer.status, now - began)
+            if answer.trace is not None:
+                answer.trace.end(answer.status, answer.failure, now, has_left=answer.has_left)
 
     async def _serve(self, scope: HttpScope, receive: Receive, answer: RequestAnswer) -> None:
         headers = RequestHeaders(scope["headers"])
@@ -116,6 +123,7 @@ class HttpFront:
         if self._counters.in_flight > self._max_requests:
             text = "too many requests are in flight"
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        answer.trace = self._spans.begin(scope, headers.trace, found, asyncio.get_running_loop().time())
         if http_method == "OPTIONS":
             await self._options(headers, found, answer)
             return
@@ -205,6 +213,8 @@ class HttpFront:
             if query or found.arguments:
                 schemas = await self.schemas_of(caller, found)
             payload = payload_of(forms, body, found.arguments, query, schemas)
+            if answer.trace is not None:
+                payload = answer.trace.carried_by(payload)
             await self._called(found, caller, forms, terms, payload, answer)
         finally:
             caller.in_use -= 1

@@ -117,7 +117,7 @@ async def _scraped(project: ComposeProject, *, routers: int, replicas: int) -> N
     """Waits until Prometheus has all members, up, and no others; and rules without a mistake."""
     if PROMETHEUS not in project.services:
         return
-    prometheus, wanted = Prometheus(PROMETHEUS_ADDRESS), dict(zip(JOBS, (1, routers, replicas), strict=True))
+    prometheus, wanted = Prometheus(PROMETHEUS_ADDRESS), dict(zip(JOBS, (1, routers, replicas, 1), strict=True))
 
     async def all_are() -> bool:
         with suppress(OSError, AssertionError):

@@ -22,6 +22,7 @@ from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_inference
 from ingress_service.shell.described import Descriptions
 from ingress_service.shell.inference.versions import infer_version
+from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.endpoint_names import endpoint_mistake
 from slotmesh.errors import Failure, MethodNotFound
 from slotmesh.oip.checks import RequestMistake
@@ -71,7 +72,7 @@ class Inferences:
             if said.coding is not None:
                 body = await self._bodies.inflated(body, said.coding)
                 held = len(body)
-            outcome = await self._outcome(path, caller, said, terms, body)
+            outcome = await self._outcome(path, caller, said, terms, body, answer.trace)
         finally:
             self._bodies.release(held)
         if isinstance(outcome, Failure):
@@ -79,7 +80,13 @@ class Inferences:
         await _send(outcome, said.wanted, answer)
 
     async def _outcome(
-        self, path: InferencePath, caller: HttpCaller, said: InferenceHeaders, terms: RequestTerms, body: bytes
+        self,
+        path: InferencePath,
+        caller: HttpCaller,
+        said: InferenceHeaders,
+        terms: RequestTerms,
+        body: bytes,
+        trace: RequestTrace | None,
     ) -> HttpAnswer | Failure:
         try:
             inference = inference_from_http(path.model, path.version, body, said.json_size)
@@ -89,21 +96,28 @@ class Inferences:
         caller.in_use += 1
         try:
             if path.version:
-                outcome = await infer_version(caller, of_version(inference.request, meaning, terms))
+                outcome = await infer_version(caller, of_version(inference.request, meaning, terms), trace)
             else:
-                outcome = await self._called(caller, inference, meaning, terms_with(terms, meaning))
+                outcome = await self._called(caller, inference, meaning, terms_with(terms, meaning), trace)
         finally:
             caller.in_use -= 1
         return outcome if isinstance(outcome, Failure) else answer_to_http(outcome, inference)
 
     async def _called(
-        self, caller: HttpCaller, inference: HttpInference, meaning: ParameterMeaning, terms: RequestTerms
+        self,
+        caller: HttpCaller,
+        inference: HttpInference,
+        meaning: ParameterMeaning,
+        terms: RequestTerms,
+        trace: RequestTrace | None,
     ) -> InferenceAnswer | Failure:
         request = inference.request
         method = await self._method(caller, request.model, meaning)
         if isinstance(method, Failure):
             return method
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
+        if trace is not None:
+            payload = trace.carried_by(payload)
         try:
             with self.front.calling(caller, request.model) as calls:
                 result, backend = await make_inference(calls, method, terms, payload)

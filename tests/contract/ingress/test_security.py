@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,20 @@ async def test_the_ingress_itself_calls_only_where_it_is_told_so(tmp_path: Path)
 @pytest.mark.asyncio
 async def test_https_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
     web = Authority(tmp_path / "web")
-    files = web.issue("client", "web", dns=["localhost"])
+    ends_at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=7)
+    files = web.issue("client", "web", dns=["localhost"], not_after=ends_at)
     settings = {"https_cert": files.cert, "https_key": files.key, "anonymous": True}
     async with secured(tmp_path, **settings) as (_, ingress):
         context = ssl.create_default_context(cafile=str(web.ca))
         async with http_connection(ingress.address, ssl=context, server_hostname="localhost") as connection:
             answer = await connection.request("POST", "/words/echo", b"x", headers=OCTETS)
             assert answer.body == b"x"
+        assert ingress.server.certificate_ends_at == ends_at.timestamp()
+        later = ends_at + timedelta(hours=1)
+        web.issue("client", "web", dns=["localhost"], not_after=later)
+        await wait_until(
+            lambda: ingress.server.certificate_ends_at == later.timestamp(), timeout=20.0, what="the new certificate"
+        )
 
 
 @pytest.mark.parametrize(
