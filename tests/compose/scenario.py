@@ -24,7 +24,6 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from tests.compose.plain_client import CLIENT, call_plainly
 from tests.compose.project import ComposeProject
-from tests.e2e.session_scenarios import PATIENCE
 from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, read_history
@@ -40,6 +39,8 @@ ENDPOINT: Final = "Ledger"
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_ADDRESS: Final = "127.0.0.1:9090"
 SETTLED_S: Final = 120.0
+PATIENCE: Final = 12.0
+"""A dozen containers wait for each other: with 20 of them for two processors, for up to 4 s."""
 LOST_WITHIN_S: Final = 10.0
 """What ran on the replica that was killed is known to be lost so soon."""
 
