@@ -18,22 +18,29 @@ from ingress_service.core.route_table import RouteTable
 from ingress_service.shell.bodies import HeldBodies
 from ingress_service.shell.callers import HttpCallers
 from ingress_service.shell.described import Descriptions
+from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.front import HttpFront
 from ingress_service.shell.http_protocol import ConnectionLimits
 from ingress_service.shell.http_server import IngressServer
+from ingress_service.shell.inference.front import InferenceFront
 from ingress_service.shell.metrics import observe
 from ingress_service.shell.pages import IngressPages
+from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.route_watch import RouteWatch
 from ingress_service.shell.sockets import Sockets
+from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.routes import Route
+from slotmesh.telemetry import names
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup_tracing import setup_tracing
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -77,6 +84,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
     tls = settings.tls_source()
     counters, cors = Counters(), Cors(origins_of(settings.cors_origins))
     bodies = HeldBodies(settings.max_held_size, settings.max_body_size)
+    failures, traces = FailedRequests(), setup_tracing("slotmesh-ingress", settings, {names.INSTANCE: new_id()})
     is_stopping = False
     async with Supervisor(on_failure=on_failure) as tasks:
         callers = _callers(settings, tls)
@@ -90,36 +98,42 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
-        pages = IngressPages(cors, why_not_ready, lambda: watch.revision)
-        sockets = Sockets(cors, counters, max_requests=settings.max_requests)
+        pages = IngressPages(cors, failures, why_not_ready, watch)
+        sockets = Sockets(cors, counters, failures, max_requests=settings.max_requests)
+        described = Descriptions()
         front = HttpFront(
             callers,
-            Descriptions(),
-            counters,
+            described,
+            RequestRecords(counters, failures, RequestSpans(traces.tracing)),
             bodies,
             cors,
             max_requests=settings.max_requests,
             pages=pages.app(),
             sockets=sockets,
+            inference=InferenceFront(described, bodies, why_not_ready),
         )
         follow(())
         pages.front = sockets.front = front
         server = _server(settings, front, counters)
         metrics = _metrics(settings, tls)
         try:
-            observe(metrics, counters, bodies, callers, lambda: len(server.connections), lambda: watch.revision)
+            metrics.observe_spans(lambda: traces.dropped)
+            observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
             metrics.look_at(lambda: not why_not_ready(), lambda _in_full: why_not_ready())
             await server.start(settings.host, settings.port)
             tasks.start(server.watch(), name="connections")
             tasks.start(watch.run(), name="routes")
             scheme = "http" if settings.https_cert is None else "https"
-            _log.info("serving HTTP", url=f"{scheme}://{server.address}")
+            _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
             yield Ingress(server.address, front, watch, counters, callers, bodies, server)
             is_stopping = True
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)
+            described.close()
             await callers.aclose(LAST_CALLS_S)
+            failures.close()
+            await traces.aclose()
             await metrics.aclose()
 
 

@@ -78,7 +78,7 @@ class IngressSettings(ServiceSettings, TlsSettings):
 
     @property
     def tls_names(self) -> tuple[str, ...]:
-        return ("client-ingress", "ingress")
+        return ("ingress", "client-ingress")
 
     @field_validator("cors_origins")
     @classmethod

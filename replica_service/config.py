@@ -64,7 +64,9 @@ class ReplicaSettings(MemberSettings):
         "They may quote what the call has sent.",
     )
     describe: Annotated[str | None, FlagOnly()] = Field(
-        None, min_length=1, description="MODULE:NAME: print what this handler's decorators say, as JSON, and exit."
+        None,
+        min_length=1,
+        description="MODULE:NAME: print what this handler's decorators say, and JSON Schemas of its methods, as JSON.",
     )
 
     @model_validator(mode="after")

@@ -1,20 +1,36 @@
 #!/bin/sh
-# For deploy/compose/tls.yaml: issues what the mesh needs into volumes. `init` leaves what is there, `rotate` issues again.
+# For deploy/compose/tls.yaml: issues what the mesh needs into volumes. `init` leaves what is there, `rotate` issues again;
+# `token NAME` prints a bearer token, for callers by HTTP.
 set -eu
 certs="python -m slotmesh.cli certs"
 unset SLOTMESH_TLS_DIR || true
+# Where the volumes are.
+root=${VOLUMES:-}
+tokens=$root/certs/router/tokens.json
 
-hand() { # init|rotate DIRECTORY IDENTITY FILE USER
-    if [ "$1" = rotate ] || [ ! -e "/certs/$2/$4.crt" ]; then
-        $certs issue "$3" --dir /authority --out "/certs/$2"
+hand() { # init|rotate DIRECTORY IDENTITY FILE USER [FLAGS OF certs issue]
+    what=$1 directory=$root/certs/$2 identity=$3 file=$4 user=$5
+    shift 5
+    if [ "$what" = rotate ] || [ ! -e "$directory/$file.crt" ]; then
+        $certs issue "$identity" --dir "$root/authority" --out "$directory" "$@"
     fi
-    chown -R "$5" "/certs/$2"
+    chown -R "$user" "$directory"
 }
 
-$certs init --if-missing --dir /authority
+if [ "$1" = token ]; then
+    shift
+    exec python -m slotmesh.cli token create "$@" --file "$tokens"
+fi
+
+$certs init --if-missing --dir "$root/authority"
+if [ ! -e "$tokens" ]; then
+    (umask 077; mkdir -p "${tokens%/*}"; echo '{"version": 1, "tokens": []}' >"$tokens")
+fi
 for role in controller router replica; do
     hand "$1" "$role" "$role" "$role" slotmesh:slotmesh
 done
+# To the mesh a client, and to HTTP clients and Prometheus a server: of this machine, and in the mesh's network.
+hand "$1" ingress ingress ingress slotmesh:slotmesh --dns localhost --dns ingress
 hand "$1" operator operator/compose operator-compose slotmesh:slotmesh
 # The user that the image of Prometheus has.
 hand "$1" viewer viewer/prometheus viewer-prometheus 65534:65534

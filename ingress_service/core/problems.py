@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import http_status, title_of
+from slotmesh.oip.json_answers import error_to_json
 
 MEDIA_TYPE: Final = b"application/problem+json"
 TYPE_PREFIX: Final = "urn:slotmesh:problem:"
@@ -49,9 +50,14 @@ class Problem:
     def body(self) -> bytes:
         return json.dumps(self.document(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
-    def header_lines(self) -> list[tuple[bytes, bytes]]:
+    def error(self) -> bytes:
+        """The same as clients of the Open Inference Protocol read it."""
+        more = {"log_ref": self.log_ref} if self.log_ref else {}
+        return error_to_json(self.detail, self.reason, self.executed, **more)
+
+    def header_lines(self, media_type: bytes = MEDIA_TYPE) -> list[tuple[bytes, bytes]]:
         """Those of the answer, but for its length."""
-        lines = [(b"content-type", MEDIA_TYPE)]
+        lines = [(b"content-type", media_type)]
         lines += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
         if self.retry_delay_s is not None:
             lines.append((b"retry-after", b"%d" % max(1, math.ceil(self.retry_delay_s))))

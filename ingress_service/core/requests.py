@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import PREFIX
 from slotmesh.errors import Reason
+from slotmesh.wire.trace_context import TraceContext, is_traceparent, is_tracestate
 
 _PLAIN = {
     b"content-type": "content_type",
@@ -17,7 +18,11 @@ _PLAIN = {
     b"content-length": "content_length",
     b"access-control-request-method": "asks_method",
     b"access-control-request-headers": "asks_headers",
+    b"traceparent": "traceparent",
+    b"tracestate": "tracestate",
 }
+_LISTS = frozenset({b"accept", b"tracestate"})
+"""Of these all lines count."""
 
 
 class RequestHeaders:
@@ -33,21 +38,21 @@ class RequestHeaders:
         "host",
         "origin",
         "terms",
+        "traceparent",
+        "tracestate",
     )
 
     def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
         """Names are in lower case."""
         self.content_type = self.accept = self.authorization = self.origin = self.host = b""
-        self.content_length = self.asks_method = self.asks_headers = b""
+        self.content_length = self.asks_method = self.asks_headers = self.traceparent = self.tracestate = b""
         self.terms: list[tuple[bytes, bytes]] = []
         """What is said of the call."""
         for name, value in lines:
             if (attribute := _PLAIN.get(name)) is not None:
                 before = getattr(self, attribute)
                 # Of a list header that is repeated all count; of others the first one.
-                setattr(
-                    self, attribute, b"%b, %b" % (before, value) if before and name == b"accept" else before or value
-                )
+                setattr(self, attribute, b"%b, %b" % (before, value) if before and name in _LISTS else before or value)
             elif name.startswith(PREFIX):
                 self.terms.append((name, value))
             elif name == b"idempotency-key":
@@ -62,6 +67,16 @@ class RequestHeaders:
         if scheme.lower() != b"bearer" or not (token := token.strip()):
             raise unauthenticated("Authorization must be a bearer token")
         return token.decode("latin-1")
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The span that the request was made in, by W3C Trace Context; None where none is said that is sound."""
+        if not self.traceparent:
+            return None
+        traceparent, tracestate = self.traceparent.decode("latin-1"), self.tracestate.decode("latin-1")
+        if not is_traceparent(traceparent):
+            return None
+        return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
 
     @property
     def body_bytes(self) -> int:

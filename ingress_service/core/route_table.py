@@ -73,7 +73,7 @@ class RouteTable:
         return found
 
     def _find(self, raw_path: bytes, http_method: str, *, is_any_method: bool) -> Matched | WrongMethod | None:
-        segments = _decoded(raw_path)
+        segments = segments_of_request(raw_path)
         if segments is None or (segments and segments[0] == RESERVED):
             return None
         values: list[str] = []
@@ -120,8 +120,8 @@ def _find(node: _Node, segments: list[str], at: int, values: list[str]) -> Route
     return found
 
 
-def _decoded(raw_path: bytes) -> list[str] | None:
-    """The segments; None where they are no text."""
+def segments_of_request(raw_path: bytes) -> list[str] | None:
+    """The segments of a percent-encoded path; None where they are no text."""
     if not raw_path.startswith(b"/"):
         return None
     if raw_path == b"/":

@@ -7,6 +7,9 @@ from typing import Any
 
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.problems import Problem
+from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.request_spans import RequestTrace
+from slotmesh.oip.json_answers import JSON_TYPE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
@@ -15,17 +18,37 @@ Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
 class RequestAnswer:
     """Of one request."""
 
-    __slots__ = ("_respond", "_send", "label", "lines", "status")
+    __slots__ = (
+        "_failures",
+        "_respond",
+        "_send",
+        "failure",
+        "has_left",
+        "is_inference",
+        "label",
+        "lines",
+        "status",
+        "trace",
+    )
 
-    def __init__(self, send: Send, respond: Respond | None = None) -> None:
+    def __init__(self, send: Send, failures: FailedRequests, respond: Respond | None = None) -> None:
         """`respond`: of the server, writes a whole answer at once, where it can."""
         self._send = send
+        self._failures = failures
         self._respond = respond
         self.label = NO_ROUTE
+        self.is_inference = False
+        """Problems are told in the form of the Open Inference Protocol."""
         self.status = 0
         """0: nothing was sent."""
         self.lines: list[tuple[bytes, bytes]] = []
         """In each answer."""
+        self.trace: RequestTrace | None = None
+        """None where the request has none."""
+        self.failure: Problem | None = None
+        """How the request has failed, whether that was answered or not."""
+        self.has_left = False
+        """The client did not wait for the end of the answer."""
 
     async def whole(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.status = status
@@ -38,9 +61,22 @@ class RequestAnswer:
         await self._send({"type": "http.response.start", "status": status, "headers": lines})
         await self._send({"type": "http.response.body", "body": body})
 
+    def failed(self, problem: Problem) -> Problem:
+        """The request fails so. Returns what is told of it, with where the log has it."""
+        self.failure = self._failures.noted(problem, self.label, self.trace.trace_id if self.trace is not None else "")
+        return self.failure
+
     async def problem(self, problem: Problem) -> None:
-        """Nothing, where an answer has begun."""
-        if not self.status:
+        """The request fails so, and is answered so."""
+        await self.tell(self.failed(problem))
+
+    async def tell(self, problem: Problem) -> None:
+        """Sends it; nothing, where an answer has begun."""
+        if self.status:
+            return
+        if self.is_inference:
+            await self.whole(problem.status, problem.header_lines(JSON_TYPE.encode()), problem.error())
+        else:
             await self.whole(problem.status, problem.header_lines(), problem.body())
 
     async def begin(self, content_type: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from itertools import count
 from typing import Final
 
 from slotmesh.client.stream.call_stream import CallStream
@@ -21,6 +22,7 @@ from slotmesh.security.token_source import TokenSource
 MAX_ENDPOINTS: Final = 512
 """Of one caller, with streams that are open."""
 CLOSE_S: Final = 1.0
+_NUMBERS: Final = count(1)
 
 
 class EndpointCalls:
@@ -44,6 +46,8 @@ class HttpCaller:
         self._endpoints: OrderedDict[str, EndpointCalls] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self.in_use = 0
+        self.number = next(_NUMBERS)
+        """What tells it from all others, of before too."""
 
     def endpoint(self, name: str) -> EndpointCalls | None:
         """None: too many are in use."""
@@ -51,7 +55,8 @@ class HttpCaller:
         if found is None:
             if len(self._endpoints) >= MAX_ENDPOINTS and not self._make_room():
                 return None
-            found = self._endpoints[name] = EndpointCalls(CallStream(name, self.routers, self._connect_timeout_s))
+            stream = CallStream(name, self.routers, self._connect_timeout_s, names_executors=True)
+            found = self._endpoints[name] = EndpointCalls(stream)
         else:
             self._endpoints.move_to_end(name)
         return found

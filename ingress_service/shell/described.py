@@ -12,41 +12,31 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import grpc
-
 from ingress_service.core.arguments import Schemas
 from ingress_service.core.descriptions import DescribedEndpoint, DescribedMethod
+from ingress_service.shell.asking import ASK_S, ask_routers
 from ingress_service.shell.callers import HttpCaller
-from slotmesh.client.stream.rpc_failures import refusal_of
-from slotmesh.errors import Failure, Reason
-from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2 as pb
 
 KEEP_S: Final = 5.0
 MISSING_KEEP_S: Final = 0.5
-ASK_S: Final = 2.0
 MAX_KEPT: Final = 1_024
+_Key = tuple[int, str]
+"""Who asks, and for which endpoint."""
+_NEVER: Final = (0.0, None)
 
 
 class Descriptions:
     """Asks routers, and remembers for a while."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[float, DescribedEndpoint | None]] = OrderedDict()
+        self._kept: OrderedDict[_Key, tuple[float, DescribedEndpoint | None]] = OrderedDict()
+        self._asked: dict[_Key, asyncio.Task[DescribedEndpoint | None]] = {}
+        """One question for all who have it."""
 
     async def arguments(self, caller: HttpCaller, endpoint: str, method: str) -> Schemas | None:
         """The schemas of a method's arguments, by name, with `$defs`; None where they are not known."""
-        now = asyncio.get_running_loop().time()
-        until, known = self._kept.get(endpoint, (0.0, None))
-        if until <= now:
-            try:
-                found = await self.ask(caller, endpoint)
-            except Exception:  # noqa: BLE001 - the call itself says what is wrong
-                found = []
-            known = found[0] if found else None
-            if len(self._kept) >= MAX_KEPT:
-                self._kept.popitem(last=False)
-            self._kept[endpoint] = (now + (KEEP_S if known is not None and known.methods else MISSING_KEEP_S), known)
+        known = await self.endpoint(caller, endpoint)
         if known is None:
             return None
         schema = next((it.schema for it in known.methods if it.name == method), {})
@@ -55,20 +45,50 @@ class Descriptions:
             return None
         return {**named, "$defs": schema.get("$defs", {})}
 
+    async def endpoint(self, caller: HttpCaller, name: str) -> DescribedEndpoint | None:
+        """One endpoint; None where nothing is known of it."""
+        key = (caller.number, name)
+        until, known = self._kept.get(key, _NEVER)
+        if until > asyncio.get_running_loop().time():
+            return known
+        if (asked := self._asked.get(key)) is None:
+            asked = self._asked[key] = asyncio.create_task(self._learn(caller, key), name="describe-endpoint")
+            asked.add_done_callback(lambda _: self._asked.pop(key, None))
+        return await asyncio.shield(asked)
+
+    def close(self) -> None:
+        """Asks no more."""
+        for asked in self._asked.values():
+            asked.cancel()
+
+    def forget(self, caller: HttpCaller, name: str) -> None:
+        """A router has said that it is otherwise by now."""
+        self._kept.pop((caller.number, name), None)
+
     async def ask(self, caller: HttpCaller, endpoint: str = "") -> Sequence[DescribedEndpoint]:
         """All endpoints that the caller may call, or one. Raises SlotmeshError where no router has answered."""
-        failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
         request = pb.DescribeEndpointsRequest(endpoint=endpoint, with_schemas=True)
-        for address in caller.routers.in_turn(""):
-            try:
-                response = await caller.routers.stub(address).DescribeEndpoints(request, timeout=ASK_S)
-            except grpc.RpcError as error:
-                failure = refusal_of(error, address, caller.routers.dialer)
-                if failure.reason in {Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED}:
-                    break
-            else:
-                return [_endpoint(each) for each in response.endpoints]
-        raise to_exception(failure, endpoint=endpoint)
+
+        async def describe(address: str) -> pb.DescribeEndpointsResponse:
+            return await caller.routers.stub(address).DescribeEndpoints(request, timeout=ASK_S)
+
+        response = await ask_routers(caller, describe, endpoint)
+        return [_endpoint(each) for each in response.endpoints]
+
+    async def _learn(self, caller: HttpCaller, key: _Key) -> DescribedEndpoint | None:
+        caller.in_use += 1
+        try:
+            found = await self.ask(caller, key[1])
+        except Exception:  # noqa: BLE001 - the call itself says what is wrong
+            found = []
+        finally:
+            caller.in_use -= 1
+        known = found[0] if found else None
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.popitem(last=False)
+        keep_s = KEEP_S if known is not None and known.methods else MISSING_KEEP_S
+        self._kept[key] = (asyncio.get_running_loop().time() + keep_s, known)
+        return known
 
 
 def _endpoint(wire: pb.DescribedEndpoint) -> DescribedEndpoint:

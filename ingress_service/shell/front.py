@@ -8,22 +8,26 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from ingress_service.core.arguments import Schemas, payload_of, read_query
 from ingress_service.core.cors import Cors
-from ingress_service.core.counters import Counters
+from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders, unauthenticated
-from ingress_service.core.route_table import Matched, RouteTable, WrongMethod
+from ingress_service.core.route_table import DEFAULT_LABEL, Matched, RouteTable, WrongMethod
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import RequestAnswer, Send
 from ingress_service.shell.bodies import BUSY_RETRY_S, ClientLeft, HeldBodies, Receive
 from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
 from ingress_service.shell.calls import make_call, make_streaming_call
 from ingress_service.shell.described import Descriptions
+from ingress_service.shell.inference.front import PROBES, InferenceFront
+from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
@@ -44,25 +48,30 @@ class HttpFront:
         self,
         callers: HttpCallers,
         described: Descriptions,
-        counters: Counters,
+        records: RequestRecords,
         bodies: HeldBodies,
         cors: Cors,
         *,
         max_requests: int,
         pages: App,
         sockets: App,
+        inference: InferenceFront,
     ) -> None:
-        """`pages` answers what is below `/-/`, `sockets` WebSockets."""
+        """`pages` answers what is below `/-/`, `sockets` WebSockets, `inference` what is below `/v2`."""
         self.table = RouteTable()
         """The routes of now."""
         self._callers = callers
         self.described = described
-        self._counters = counters
+        self._counters = records.counters
         self._bodies = bodies
         self._cors = cors
+        self._failures = records.failures
+        self._spans = records.spans
         self._max_requests = max_requests
         self._pages = pages
         self._sockets = sockets
+        self._inference = inference
+        inference.inferences.front = self
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -76,7 +85,7 @@ class HttpFront:
     async def _answer(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         counters = self._counters
         began = asyncio.get_running_loop().time()
-        answer = RequestAnswer(send, scope.get("respond"))
+        answer = RequestAnswer(send, self._failures, scope.get("respond"))
         counters.in_flight += 1
         try:
             await self._serve(scope, receive, answer)
@@ -88,23 +97,33 @@ class HttpFront:
             pass  # the connection is closed without the end of the answer
         except (asyncio.CancelledError, ClientLeft):
             counters.left[answer.label] += 1
+            answer.has_left = True
             answer.status = answer.status or CLIENT_CLOSED
         except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
-            _log.exception("a request failed", route=answer.label)
-            await answer.problem(INTERNAL)
+            problem = answer.failed(INTERNAL)
+            _log.exception("a request failed by a defect", route=answer.label, log_ref=problem.log_ref)
+            await answer.tell(problem)
         finally:
             counters.in_flight -= 1
-            counters.answered(answer.label, answer.status, asyncio.get_running_loop().time() - began)
+            now = asyncio.get_running_loop().time()
+            counters.answered(answer.label, answer.status, now - began)
+            if answer.trace is not None:
+                answer.trace.end(answer.status, answer.failure, now, has_left=answer.has_left)
 
     async def _serve(self, scope: HttpScope, receive: Receive, answer: RequestAnswer) -> None:
         headers = RequestHeaders(scope["headers"])
         if headers.origin:
             answer.lines = self._cors.lines(headers.origin)
+        http_method = scope["method"]
+        found = self._found(scope, answer)
+        if isinstance(found, InferencePath) and found.operation in PROBES:
+            answer.label = found.label
+            await self._inference.probe(found, self._callers.own, answer)
+            return
         if self._counters.in_flight > self._max_requests:
             text = "too many requests are in flight"
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
-        http_method = scope["method"]
-        found = self.table.match(scope["raw_path"], http_method)
+        answer.trace = self._spans.begin(scope, headers.trace, found, asyncio.get_running_loop().time())
         if http_method == "OPTIONS":
             await self._options(headers, found, answer)
             return
@@ -116,11 +135,27 @@ class HttpFront:
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
         caller = self.caller_of(headers)
-        await self._call(found, caller, scope, headers, receive, answer)
+        if isinstance(found, InferencePath):
+            await self._inference.answer(found, caller, scope, headers, receive, answer)
+        else:
+            await self._call(found, caller, scope, headers, receive, answer)
 
-    async def _options(
-        self, headers: RequestHeaders, found: Matched | WrongMethod | None, answer: RequestAnswer
-    ) -> None:
+    def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
+        """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
+        raw_path, http_method = scope["raw_path"], scope["method"]
+        found = self.table.match(raw_path, http_method)
+        if not is_below(raw_path) or (found is not None and found.label != DEFAULT_LABEL):
+            return found
+        path = inference_path(raw_path)
+        if path is not None and ("GET" if http_method == "HEAD" else http_method) in path.operation.methods:
+            answer.is_inference = True
+            return path
+        if isinstance(found, Matched):
+            return found
+        answer.is_inference = path is not None or found is None
+        return found if path is None else WrongMethod(path.label, path.operation.methods)
+
+    async def _options(self, headers: RequestHeaders, found: FoundPath | None, answer: RequestAnswer) -> None:
         """Not a call: what there is, and for pages of other origins whether they may."""
         if found is None:
             raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
@@ -178,6 +213,8 @@ class HttpFront:
             if query or found.arguments:
                 schemas = await self.schemas_of(caller, found)
             payload = payload_of(forms, body, found.arguments, query, schemas)
+            if answer.trace is not None:
+                payload = answer.trace.carried_by(payload)
             await self._called(found, caller, forms, terms, payload, answer)
         finally:
             caller.in_use -= 1
@@ -192,18 +229,24 @@ class HttpFront:
         payload: bytes,
         answer: RequestAnswer,
     ) -> None:
-        calls = self.endpoint_of(caller, found.endpoint)
-        calls.in_use += 1
-        try:
+        with self.calling(caller, found.endpoint) as calls:
             if forms.framing is Framing.WHOLE:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
                 await answer.whole(200, [(b"content-type", forms.call.encode())], result)
             else:
                 values = make_streaming_call(calls, found.method, forms.call, terms, payload)
                 await send_values(values, forms.framing, answer, self._counters)
+
+    @contextmanager
+    def calling(self, caller: HttpCaller, endpoint: str) -> Iterator[EndpointCalls]:
+        """The stream of an endpoint while a request uses it. Raises RequestRefusal."""
+        calls = self.endpoint_of(caller, endpoint)
+        calls.in_use += 1
+        try:
+            yield calls
         except SlotmeshError as error:
             if error.reason in _FORGETTABLE:
-                caller.forget(found.endpoint)
+                caller.forget(endpoint)
             raise
         finally:
             calls.in_use -= 1

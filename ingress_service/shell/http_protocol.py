@@ -28,6 +28,8 @@ from slotmesh.errors import Reason
 _SILENT: Final = logging.getLogger("ingress_service.silent")
 """What uvicorn would log: requests that are nonsense are counted, and what the app raises is logged by itself."""
 _SILENT.setLevel(logging.CRITICAL + 1)
+LINGER_S: Final = 2.0
+"""A client that still sends when it is answered for good has so long to read the answer."""
 PIPELINED: Final = 64
 """Requests that may wait on a connection behind the one that is answered."""
 
@@ -77,6 +79,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """None: the next request, which need not come."""
         self._header_bytes = 0
         self._is_cut = False
+        """Nothing more is read of the client."""
+        self._lingers_until = inf
+        """When the connection of a client that still sends is closed all the same (loop time)."""
         self._unread = 0
         """What was unsent when it was looked at last, bytes; and since when it has not become less."""
         self._unread_since = inf
@@ -116,6 +121,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.transport.close()
             else:
                 self._cut(self._awaits)
+        if now > self._lingers_until:
+            self.transport.close()
         unread = self.transport.get_write_buffer_size()
         if not unread or unread < self._unread or self._unread == 0:
             self._unread_since = now
@@ -138,7 +145,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """As uvicorn's, without a timer for each request."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_cut:
             return
         self.flow.resume_reading()
         if self.pipeline:
@@ -165,9 +172,24 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(b"".join(content))
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
-            self.transport.close()
+            self._end(still_sends=cycle.more_body)
         self.on_response_complete()
         return True
+
+    def _end(self, *, still_sends: bool) -> None:
+        """Closes the connection, of which the answer was written.
+
+        A socket that is closed with bytes unread resets the connection, and the client may lose the answer: who still
+        sends is told that no more comes, and is read for a while, for nothing. Source: RFC 9112, section 9.6.
+        """
+        if not still_sends or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._is_cut = True
+        self._due = inf
+        self._lingers_until = self.loop.time() + LINGER_S
+        self.flow.resume_reading()
+        self.transport.write_eof()
 
     def _cut(self, why: ConnectionCut) -> None:
         """Closes the connection, with an answer where none has begun."""
@@ -184,7 +206,8 @@ class GuardedProtocol(HttpToolsProtocol):
         head = [*problem.header_lines(), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
         lines = b"".join(b"%b: %b\r\n" % line for line in head)
         self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[problem.status], lines, body))
-        self.transport.close()
+        # Those that are too many would be more for as long as they linger.
+        self._end(still_sends=why is not ConnectionCut.CONNECTIONS)
         if self._running is not None:
             self._running.cancel()
 

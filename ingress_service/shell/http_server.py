@@ -69,6 +69,8 @@ class IngressServer:
         self._context: ssl.SSLContext | None = None
         self._read_at: tuple[float, ...] = ()
         self._server: asyncio.Server | None = None
+        self.certificate_ends_at: float | None = None
+        """Seconds since 1970; None without one, or where it is none that can be read."""
         self.address = ""
         """`HOST:PORT`, once it listens."""
 
@@ -134,6 +136,18 @@ class IngressServer:
             if changed != self._read_at:
                 self._read_at = changed
                 self._context.load_cert_chain(*self._certificate)
+                self.certificate_ends_at = _end_of(self._certificate[0])
         except (OSError, ssl.SSLError) as error:
             return f"--https-cert {self._certificate[0]}, --https-key {self._certificate[1]}: {error}"
         return ""
+
+
+def _end_of(certificate: Path) -> float | None:
+    """When the first one in the file expires; None where it is one that this does not understand, and TLS does."""
+    from slotmesh.security.tls import BadTls  # noqa: PLC0415 - most of a second, for those who have certificates
+    from slotmesh.security.tls.certificates import read_certificates  # noqa: PLC0415 - see above
+
+    try:
+        return read_certificates(certificate.read_bytes())[0].not_after
+    except BadTls:
+        return None

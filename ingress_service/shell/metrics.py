@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ingress_service.core.counters import ConnectionCut, Counters
 from ingress_service.shell.bodies import HeldBodies
 from ingress_service.shell.callers import HttpCallers
+from ingress_service.shell.http_server import IngressServer
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
@@ -17,7 +18,7 @@ def observe(
     counters: Counters,
     bodies: HeldBodies,
     callers: HttpCallers,
-    connections: Callable[[], int],
+    server: IngressServer,
     revision: Callable[[], int],
 ) -> None:
     """Exports them. Call it on the event loop."""
@@ -34,7 +35,12 @@ def observe(
     observe_counter(meter, names.INGRESS_VALUES, lambda: {(label,): count for label, count in counters.values.items()})
     observe_counter(meter, names.INGRESS_CUTS, lambda: {(each.value,): counters.cuts[each] for each in ConnectionCut})
     observe_gauge(meter, names.INGRESS_IN_FLIGHT, lambda: {(): counters.in_flight})
-    observe_gauge(meter, names.INGRESS_CONNECTIONS, lambda: {(): connections()})
+    observe_gauge(meter, names.INGRESS_CONNECTIONS, lambda: {(): len(server.connections)})
     observe_gauge(meter, names.INGRESS_CALLERS, lambda: {(): len(callers)})
     observe_gauge(meter, names.INGRESS_HELD, lambda: {(): bodies.held})
+    observe_gauge(meter, names.INGRESS_CERTIFICATE_END, lambda: _end(server.certificate_ends_at))
     observe_gauge(meter, names.INGRESS_REVISION, lambda: {(): revision()})
+
+
+def _end(at: float | None) -> dict[tuple[()], float]:
+    return {} if at is None else {(): at}

@@ -19,9 +19,13 @@ from ingress_service.core.cors import Cors
 from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
+from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.version import VERSION
 
+LABEL: Final = "/-/"
+"""Of all pages, in the log."""
 PAGE: Final = Path(__file__).with_name("docs_page.html")
 _CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
@@ -29,11 +33,14 @@ _CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-
 class IngressPages:
     """Makes the Starlette app."""
 
-    def __init__(self, cors: Cors, why_not_ready: Callable[[], str], revision: Callable[[], int]) -> None:
-        """`why_not_ready`: empty while the ingress is ready. `revision`: of the routes."""
+    def __init__(
+        self, cors: Cors, failures: FailedRequests, why_not_ready: Callable[[], str], watch: RouteWatch
+    ) -> None:
+        """`why_not_ready`: empty while the ingress is ready. `watch`: of the routes."""
         self._cors = cors
+        self._failures = failures
         self._why_not_ready = why_not_ready
-        self._revision = revision
+        self._watch = watch
         self.front: Any = None
         """Who knows routes, callers and descriptions: the app sets it."""
 
@@ -46,7 +53,8 @@ class IngressPages:
             PageRoute("/-/docs", self._docs),
         ]
         return Starlette(
-            routes=routes, exception_handlers={RequestRefusal: _refused, SlotmeshError: _failed, 404: _nothing}
+            routes=routes,
+            exception_handlers={RequestRefusal: self._refused, SlotmeshError: self._failed, 404: self._nothing},
         )
 
     async def _health(self, _request: Request) -> Response:
@@ -64,7 +72,14 @@ class IngressPages:
             for it in table.routes
             if it.endpoint in known
         ]
-        return self._json(request, {"revision": self._revision(), "default_routes": table.has_defaults, "routes": told})
+        document = {
+            "version": VERSION,
+            "revision": self._watch.revision,
+            "follows_controller": not self._watch.problem,
+            "default_routes": table.has_defaults,
+            "routes": told,
+        }
+        return self._json(request, document)
 
     async def _openapi(self, request: Request) -> Response:
         endpoints = await self._described(request)
@@ -92,23 +107,20 @@ class IngressPages:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
         return JSONResponse(document, headers={"cache-control": "no-store", **headers})
 
+    def _answered(self, problem: Problem) -> Response:
+        problem = self._failures.noted(problem, LABEL)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.header_lines()}
+        return Response(problem.body(), status_code=problem.status, headers=headers)
 
-def _answered(problem: Problem) -> Response:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.header_lines()}
-    return Response(problem.body(), status_code=problem.status, headers=headers)
+    async def _refused(self, _request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestRefusal):
+            raise error
+        return self._answered(error.problem)
 
+    async def _failed(self, _request: Request, error: Exception) -> Response:
+        if not isinstance(error, SlotmeshError):
+            raise error
+        return self._answered(problem_of(error))
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestRefusal):
-        raise error
-    return _answered(error.problem)
-
-
-async def _failed(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, SlotmeshError):
-        raise error
-    return _answered(problem_of(error))
-
-
-async def _nothing(_request: Request, _error: Exception) -> Response:
-    return _answered(refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND).problem)
+    async def _nothing(self, _request: Request, _error: Exception) -> Response:
+        return self._answered(refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND).problem)

@@ -27,6 +27,8 @@ from ingress_service.shell.answers import Send
 from ingress_service.shell.bodies import Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_streaming_call
+from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import SlotmeshError
 from slotmesh.telemetry.log import get_logger
@@ -41,9 +43,10 @@ _log = get_logger(__name__)
 class Sockets:
     """The ASGI app of WebSockets."""
 
-    def __init__(self, cors: Cors, counters: Counters, *, max_requests: int) -> None:
+    def __init__(self, cors: Cors, counters: Counters, failures: FailedRequests, *, max_requests: int) -> None:
         self._cors = cors
         self._counters = counters
+        self._failures = failures
         self._max_requests = max_requests
         self.front: Any = None
         """Who knows routes, callers and schemas: the app sets it."""
@@ -84,7 +87,8 @@ class Sockets:
             schemas = await self.front.schemas_of(caller, found)
         caller.in_use += 1
         try:
-            conversation = _Conversation(self, found, caller, terms, receive, send)
+            trace = None if (context := headers.trace) is None else RequestTrace(context)
+            conversation = _Conversation(self, found, caller, terms, trace, receive, send)
             await conversation.run(query, schemas)
         finally:
             caller.in_use -= 1
@@ -93,17 +97,30 @@ class Sockets:
         """A value was sent."""
         self._counters.values[label] += 1
 
+    def failed(self, problem: Problem, label: str) -> Problem:
+        """A call has failed so. Returns what is told of it."""
+        return self._failures.noted(problem, label)
+
 
 class _Conversation:
     """One socket."""
 
     def __init__(
-        self, sockets: Sockets, found: Matched, caller: HttpCaller, terms: RequestTerms, receive: Receive, send: Send
+        self,
+        sockets: Sockets,
+        found: Matched,
+        caller: HttpCaller,
+        terms: RequestTerms,
+        trace: RequestTrace | None,
+        receive: Receive,
+        send: Send,
     ) -> None:
+        """`trace`: of the handshake, which all calls belong to."""
         self._sockets = sockets
         self._found = found
         self._caller = caller
         self._terms = terms
+        self._trace = trace
         self._receive = receive
         self._send = send
         self._ahead: deque[dict[str, Any]] = deque()
@@ -117,6 +134,8 @@ class _Conversation:
                 forms = Forms(form, form, Framing.WHOLE)
                 try:
                     payload = payload_of(forms, body, self._found.arguments, query, schemas)
+                    if self._trace is not None:
+                        payload = self._trace.carried_by(payload)
                     if not await self._call(form, payload):
                         return
                 except RequestRefusal as error:
@@ -184,7 +203,7 @@ class _Conversation:
             coming.cancel()
 
     async def _tell(self, form: str, problem: Problem) -> None:
-        document = {"problem": problem.document()}
+        document = {"problem": self._sockets.failed(problem, self._found.label).document()}
         await self._write(form, msgspec.json.encode(document) if form == JSON else msgspec.msgpack.encode(document))
 
     async def _write(self, form: str, message: bytes) -> None:

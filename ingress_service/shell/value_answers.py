@@ -54,7 +54,7 @@ async def send_values(values: ValueStream[bytes], framing: Framing, answer: Requ
         except SlotmeshError as error:
             if not answer.status:
                 raise
-            await answer.part(frames.failure(problem_of(error)), is_last=framing is Framing.EVENTS)
+            await answer.part(frames.failure(answer.failed(problem_of(error))), is_last=framing is Framing.EVENTS)
             if framing is not Framing.EVENTS:
                 raise CutShort from error
             return

@@ -6,7 +6,7 @@ counted, not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final
 
@@ -17,6 +17,8 @@ from slotmesh.oip.datatypes import BYTES, DATATYPES, FIXED
 from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS, MAX_NAME_BYTES
 
 _LARGEST: Final = 2**32 - 1
+_SHARED_MEMORY: Final = "shared_memory"
+_CLASSIFICATION: Final = "classification"
 
 
 class RequestMistake(ValueError):
@@ -53,6 +55,21 @@ def check_names(names: Sequence[str], field: str = "inputs") -> None:
         if name in seen:
             raise RequestMistake(f"{field}[{index}].name", f"{name!r} is there twice")
         seen.add(name)
+
+
+def check_parameters_of_input(names: Iterable[str]) -> None:
+    """One of an input that asks for what there is not."""
+    if any(name.startswith(_SHARED_MEMORY) for name in names):
+        raise RequestMistake("parameters", "shared memory is not supported: send the contents")
+
+
+def check_parameters_of_output(names: Iterable[str]) -> None:
+    """One of an output that asks for what there is not."""
+    for name in names:
+        if name == _CLASSIFICATION:
+            raise RequestMistake("parameters.classification", "is not supported")
+        if name.startswith(_SHARED_MEMORY):
+            raise RequestMistake("parameters", "shared memory is not supported")
 
 
 def check_form(datatype: str, shape: Sequence[int]) -> tuple[int, ...]:

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 import msgspec
 
+from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings
 from slotmesh.errors import Failure
-from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.datatypes import BYTES, FIXED
 from slotmesh.oip.elements import unpacked
 from slotmesh.oip.json_requests import BINARY_SIZE, HttpInference
-from slotmesh.oip.model import MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
+from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
+from slotmesh.oip.results import cannot_be_told, unreadable
 from slotmesh.oip.service import EXTENSIONS, PLATFORM, SERVER_NAME
 from slotmesh.oip.signatures import MethodTensors, TensorType
 
 JSON_TYPE: Final = "application/json"
 BINARY_TYPE: Final = "application/octet-stream"
-HTTP_STATUS: Final[Mapping[int, int]] = {
-    1: 499,  # CANCELLED
-    3: 400,  # INVALID_ARGUMENT
-    4: 504,  # DEADLINE_EXCEEDED
-    5: 404,  # NOT_FOUND
-    7: 403,  # PERMISSION_DENIED
-    8: 429,  # RESOURCE_EXHAUSTED
-    9: 400,  # FAILED_PRECONDITION
-    10: 409,  # ABORTED
-    12: 501,  # UNIMPLEMENTED
-    14: 503,  # UNAVAILABLE
-    16: 401,  # UNAUTHENTICATED
-}
-"""By the number of a gRPC status; 500 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +34,28 @@ class HttpAnswer:
     """The value of `Inference-Header-Content-Length`; None: the header is left out."""
 
 
-def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAnswer:
+def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAnswer | Failure:
     """The body of an answer. Outputs that JSON cannot say, or not in a bounded time, are in binary unasked.
 
-    Raises:
-        BrokenArray: a tensor of BYTES is none.
-        RequestMistake: an output was wanted as JSON, which cannot say it.
+    A failure where a tensor of BYTES is none, or is no text and was not asked for in binary.
     """
     outputs: list[dict[str, Any]] = []
     behind: list[bytes | memoryview] = []
-    left = MAX_TYPED_ELEMENTS
+    elements_left, bytes_left = MAX_TYPED_ELEMENTS, MAX_JSON_BYTES
     for each in answer.outputs:
         output: dict[str, Any] = {"name": each.name, "datatype": each.datatype, "shape": each.shape}
-        left -= 0 if inference.is_binary(each.name) else prod(each.shape)
-        if inference.is_binary(each.name) or left < 0 or (each.datatype != BYTES and not FIXED[each.datatype].typed):
+        is_binary = inference.is_binary(each.name) or (each.datatype != BYTES and not FIXED[each.datatype].typed)
+        if not is_binary:
+            elements_left -= prod(each.shape)
+            bytes_left -= len(each.data)
+            is_binary = min(elements_left, bytes_left) < 0
+        if is_binary:
             output["parameters"] = {BINARY_SIZE: len(each.data)}
             behind.append(each.data)
+        elif isinstance(elements := _elements(each), Failure):
+            return elements
         else:
-            output["data"] = _elements(each)
+            output["data"] = elements
         outputs.append(output)
     said: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
     if answer.request_id:
@@ -77,10 +68,9 @@ def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAns
     return HttpAnswer(b"".join((text, *behind)), BINARY_TYPE, len(text))
 
 
-def failure_to_http(failure: Failure, code: int) -> tuple[int, bytes]:
-    """HTTP status and body of a failure; `code` is the number of its gRPC status."""
-    said = {"error": failure.message, "reason": failure.reason.value, "executed": failure.executed.name.lower()}
-    return HTTP_STATUS.get(code, 500), msgspec.json.encode(said)
+def error_to_json(message: str, reason: str, executed: str, **more: str) -> bytes:
+    """The body of a failure: `error` is what clients of the protocol read."""
+    return msgspec.json.encode({"error": message, "reason": reason, "executed": executed, **more})
 
 
 def server_to_json(version: str) -> bytes:
@@ -102,12 +92,13 @@ def _types(tensors: Iterable[TensorType]) -> list[dict[str, Any]]:
     return [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in tensors]
 
 
-def _elements(tensor: Tensor) -> list[Any]:
+def _elements(tensor: Tensor) -> list[Any] | Failure:
     if tensor.datatype != BYTES:
         return unpacked(tensor.datatype, tensor.data)
     try:
         return [each.decode() for each in cut_strings(tensor.data, prod(tensor.shape))]
+    except BrokenArray as error:
+        return unreadable(error)
     except UnicodeDecodeError:
-        raise RequestMistake(
-            "outputs", f"{tensor.name} has bytes that are no text: ask for it with the parameter binary_data"
-        ) from None
+        problem = f"{tensor.name} has bytes that are no text: ask for it with the parameter binary_data"
+        return cannot_be_told("outputs", problem)

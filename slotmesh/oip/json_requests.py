@@ -16,11 +16,21 @@ from typing import Any, Final
 import msgspec
 
 from slotmesh.codec.byte_strings import joined_strings
-from slotmesh.oip.checks import RequestMistake, check_count, check_count_of, check_form, check_names, size_problem
+from slotmesh.oip.checks import (
+    RequestMistake,
+    check_count,
+    check_count_of,
+    check_form,
+    check_names,
+    check_parameters_of_input,
+    check_parameters_of_output,
+    size_problem,
+)
 from slotmesh.oip.datatypes import BYTES, FIXED
 from slotmesh.oip.elements import packed
 from slotmesh.oip.model import (
     MAX_DIMENSIONS,
+    MAX_JSON_BYTES,
     MAX_PARAMETERS,
     MAX_TYPED_ELEMENTS,
     NO_PARAMETERS,
@@ -87,6 +97,8 @@ def inference_from_http(model: str, version: str, body: bytes, json_size: int | 
     size = len(body) if json_size is None else json_size
     if not 0 <= size <= len(body):
         raise RequestMistake(LENGTH_HEADER, f"must be from 0 to {len(body)}, the bytes of the body, got {size}")
+    if size > MAX_JSON_BYTES:
+        raise RequestMistake("body", f"at most {MAX_JSON_BYTES} bytes of JSON, got {size}: send tensors in binary")
     view = memoryview(body)
     said = _decoded(view[:size], JsonRequest, "body")
     check_count_of("inputs", len(said.inputs))
@@ -98,8 +110,10 @@ def inference_from_http(model: str, version: str, body: bytes, json_size: int | 
     binary: dict[str, bool] = {}
     for index, each in enumerate(said.outputs):
         told = _parameters(each.parameters, f"outputs[{index}].parameters")
-        if "classification" in told:
-            raise RequestMistake(f"outputs[{index}].parameters.classification", "is not supported")
+        try:
+            check_parameters_of_output(told)
+        except RequestMistake as mistake:
+            raise mistake.within(f"outputs[{index}]") from None
         if BINARY_OUTPUT in told:
             binary[each.name] = bool(told[BINARY_OUTPUT])
     request = InferenceRequest(
@@ -121,9 +135,11 @@ def _tensors(inputs: Sequence[JsonInput], behind: memoryview) -> list[Tensor]:
         field = f"inputs[{index}]"
         try:
             shape = check_form(each.datatype, _shape(each.shape, "shape"))
+            told = _parameters(each.parameters, "parameters")
+            check_parameters_of_input(told)
         except RequestMistake as mistake:
             raise mistake.within(field) from None
-        size = _parameters(each.parameters, f"{field}.parameters").get(BINARY_SIZE)
+        size = told.get(BINARY_SIZE)
         if size is not None:
             place = f"{field}.parameters.{BINARY_SIZE}"
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(behind) - at:
@@ -192,5 +208,7 @@ def _commas(raw: msgspec.Raw) -> int:
 def _decoded(raw: Any, wanted: Any, field: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise RequestMistake(field, "is nested too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestMistake(field, f"{error}".replace("`", "")) from None

@@ -16,6 +16,8 @@ MAX_INPUTS: Final = 256
 MAX_DIMENSIONS: Final = 32
 MAX_TYPED_ELEMENTS: Final = 262_144
 """Elements of a request, or an answer, that are said one by one, as numbers of protobuf or JSON: some milliseconds."""
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024
+"""JSON of a request, and of what of an answer is said in JSON: some milliseconds. More goes in binary."""
 MAX_PARAMETERS: Final = 64
 MAX_NAME_BYTES: Final = 1024
 """Of a tensor's name."""

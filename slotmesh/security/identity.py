@@ -36,10 +36,13 @@ class Role(StrEnum):
 SERVERS: Final = (Role.CONTROLLER, Role.ROUTER, Role.REPLICA)
 """Roles of members of the mesh, each with servers of its own."""
 
+INGRESS: Final = "ingress"
+"""Kind of an ingress: to the mesh a caller, and to who scrapes it a server, which others know by a name of its own."""
 _ROLES_OF: Final = {
     "controller": frozenset({Role.CONTROLLER}),
     "router": frozenset({Role.ROUTER}),
     "replica": frozenset({Role.REPLICA}),
+    INGRESS: frozenset({Role.INVOKER}),
     "client": frozenset({Role.INVOKER}),
     "viewer": frozenset({Role.VIEWER}),
     "operator": frozenset({Role.OPERATOR, Role.VIEWER, Role.INVOKER}),
@@ -94,7 +97,7 @@ def identity_of(uri: str, trust_domain: str) -> Identity | None:
 
 
 def uri_of(trust_domain: str, kind: str, name: str = "") -> str:
-    """The URI of an identity: `kind` is `controller`, `router`, `replica`, `client`, `viewer` or `operator`.
+    """The URI of an identity: `kind` is `controller`, `router`, `replica`, `ingress`, `client`, `viewer` or `operator`.
 
     Raises:
         ValueError: there is no such identity, and why.
@@ -139,10 +142,10 @@ def name_of_another(dns_name: str, uri: str) -> str | None:
     of_replicas = server_name(trust_domain, Role.REPLICA)
     if parent == of_replicas and f"*.{of_replicas}" not in own:
         return f"a replica ({dns_name})"
-    for role in SERVERS:
-        name = server_name(trust_domain, role)
+    for kind in (*SERVERS, INGRESS):
+        name = f"{kind}.{trust_domain}"
         if name not in own and (dns_name == name or (label == "*" and parent == trust_domain)):
-            return f"a {role} ({name})"
+            return f"{'an' if kind == INGRESS else 'a'} {kind} ({name})"
     return None
 
 
@@ -152,6 +155,8 @@ def server_names_of(uri: str) -> tuple[str, ...]:
     identity = identity_of(uri, trust_domain)
     if identity is None:
         return ()
+    if identity.name == INGRESS:
+        return (f"{INGRESS}.{trust_domain}",)
     for role in SERVERS:
         if role in identity.roles:
             of_role = server_name(trust_domain, role)

@@ -74,6 +74,16 @@ def services_of_proto_files(
         raise BadProtoFile(f"{shown}: {bad}") from bad
 
 
+def services_of_files(files: Sequence[Path]) -> GrpcServices:
+    """The services of `.proto` files, or of one descriptor set. Raises BadProtoFile."""
+    sets = [it for it in files if it.suffix != ".proto"]
+    if not sets:
+        return services_of_proto_files(files)
+    if len(files) == 1:
+        return services_of_descriptor_file(sets[0])
+    raise BadProtoFile("takes .proto files, or one descriptor set alone")
+
+
 def _own_services(raw: bytes, own: Sequence[Path], base: Path) -> list[str]:
     """Those that the files themselves declare, not what they import. Raises BadDescriptors."""
     called = {file.relative_to(base).as_posix() if file.is_relative_to(base) else file.name for file in own}

@@ -42,6 +42,11 @@ REPLICA_ID: Final = "slotmesh.replica.id"
 EXECUTED: Final = "slotmesh.executed"
 BATCH_SIZE: Final = "slotmesh.batch.size"
 LOG_REF_ATTRIBUTE: Final = "slotmesh.log_ref"
+HTTP_METHOD: Final = "http.request.method"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
+PROTOCOL_VERSION: Final = "network.protocol.version"
+ERROR_TYPE: Final = "error.type"
 LOG_REF: Final = "log_ref"
 """Fact of a failure: what is to be looked for in the log."""
 NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -176,6 +181,11 @@ INGRESS_IN_FLIGHT = _gauge("slotmesh.ingress.in_flight", "{request}", "Requests 
 INGRESS_CONNECTIONS = _gauge("slotmesh.ingress.connections", "{connection}", "Connections of HTTP that are open.")
 INGRESS_CALLERS = _gauge("slotmesh.ingress.callers", "{caller}", "Bearer tokens with connections to routers.")
 INGRESS_HELD = _gauge("slotmesh.ingress.held", "By", "Bodies of requests that are being read or called.")
+INGRESS_CERTIFICATE_END = _gauge(
+    "slotmesh.ingress.https.certificate.end",
+    "s",
+    "When the certificate that HTTP clients are shown expires, in seconds since 1970; not there in plain text.",
+)
 INGRESS_REVISION = _gauge("slotmesh.ingress.routes.revision", "1", "Revision of the routes in force; -1 before any.")
 
 REPLICA_CALLS = _counter("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
@@ -264,7 +274,7 @@ RPC_SERVER_CALL_DURATION = _histogram(
 PROCESS_SPANS_DROPPED = _counter(
     "slotmesh.process.spans.dropped",
     "{span}",
-    "Spans of a router or a replica that did not leave: too many waited, or the collector did not take them.",
+    "Spans of a router, replica or ingress that did not leave: too many waited, or the collector did not take them.",
 )
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",

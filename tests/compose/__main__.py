@@ -1,6 +1,6 @@
 """Runs the compose file on a real engine, under load.
 
-python -m tests.compose
+python -m tests.compose [PART ...]
 
 Takes the engine that answers, with images of its registry; where none does, and this is root on Debian or one of its
 children, it starts one of its own, and makes the images of the distribution's packages.
@@ -12,26 +12,30 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.compose import by_tls, images, own_code, scenario
+from tests.compose import by_tls, images, own_code, readme, scenario
 from tests.compose.engine import NoEngine, answers, own_engine
 from tests.compose.project import APP, FILE, SERVICES, TLS, ComposeProject, compose_commands, history_folder
 from tests.support.mesh import ROOT
 
 CANNOT: Final = 3
 """Exit status where there is no engine, and none can be started."""
-PARTS: Final = ROOT / ".compose-test"
+FETCHED: Final = ROOT / ".compose-test"
 """What is fetched once."""
+PARTS: Final = ("load", "app", "readme", "tls")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compose", description=__doc__.partition("\n")[0])
     parser.add_argument("--where-possible", action="store_true", help="exit with 0 where there can be no engine")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them without")
     arguments = parser.parse_args()
+    if unknown := {*arguments.parts} - {*PARTS}:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     folder = Path(tempfile.mkdtemp(prefix="slotmesh-compose-"))
     try:
         with ExitStack() as stack:
@@ -43,21 +47,18 @@ def main() -> int:
                 _say(
                     "images are made of the distribution's packages: " + ("no registry" if has_engine else "no engine")
                 )
-                PARTS.mkdir(exist_ok=True)
-                images.fetch_parts(PARTS)
+                FETCHED.mkdir(exist_ok=True)
+                images.fetch_parts(FETCHED)
                 if not has_engine:
                     stack.enter_context(own_engine(folder))
-                variables = images.build_images(PARTS)
+                variables = images.build_images(FETCHED)
             commands = compose_commands()
             if not commands:
                 raise NoEngine("there is neither `docker compose` nor docker-compose")
             for version, command in commands.items():
                 _say(f"compose {version}")
-                name = f"slotmesh-test-{version}"
-                asyncio.run(_run(ComposeProject(command, name, variables), folder / version))
-                asyncio.run(_run_part(own_code.run, ComposeProject(command, f"{name}-app", variables, (FILE, APP))))
-                by_certificates = ComposeProject(command, f"{name}-tls", variables, (FILE, TLS), by_tls.SERVICES)
-                asyncio.run(_run_part(by_tls.run, by_certificates))
+                for part in arguments.parts or PARTS:
+                    asyncio.run(_run(part, command, f"slotmesh-test-{version}-{part}", variables, folder / version))
     except NoEngine as why:
         _say(f"NOT RUN, so docker-compose.yml is not tested here: {why}")
         return 0 if arguments.where_possible else CANNOT
@@ -68,8 +69,28 @@ def main() -> int:
     return 0
 
 
-async def _run(project: ComposeProject, folder: Path) -> None:
-    history = history_folder(folder)
+async def _run(part: str, command: Sequence[str], name: str, variables: Mapping[str, str], folder: Path) -> None:
+    match part:
+        case "load":
+            history = history_folder(folder)
+            project = _project_under_load(ComposeProject(command, name, variables), history)
+            async with _logged(project):
+                await scenario.run(project, history)
+        case "app":
+            async with _logged(ComposeProject(command, name, variables, (FILE, APP))) as project:
+                await own_code.run(project)
+        case "readme":
+            async with _logged(ComposeProject(command, name, variables, (FILE,))) as project:
+                await readme.run(project)
+        case "tls":
+            async with _logged(ComposeProject(command, name, variables, (FILE, TLS), by_tls.SERVICES)) as project:
+                await by_tls.run(project)
+        case _:
+            raise ValueError(f"no such part: {part}")
+
+
+def _project_under_load(project: ComposeProject, history: Path) -> ComposeProject:
+    """With the handler of the session tests, which writes `history`, and with Prometheus."""
     project.variables = {
         **project.variables,
         "LEDGER_MESH": str(ROOT / "tests" / "compose" / "mesh.yaml"),
@@ -80,20 +101,14 @@ async def _run(project: ComposeProject, folder: Path) -> None:
         project.services = (*SERVICES, scenario.PROMETHEUS)
     else:
         _say("NOT TESTED: there is no Prometheus for the profile (Debian: prometheus)")
-    async with _logged(project):
-        await scenario.run(project, history)
-
-
-async def _run_part(part: Callable[[ComposeProject], Awaitable[None]], project: ComposeProject) -> None:
-    async with _logged(project):
-        await part(project)
+    return project
 
 
 @asynccontextmanager
-async def _logged(project: ComposeProject) -> AsyncIterator[None]:
+async def _logged(project: ComposeProject) -> AsyncIterator[ComposeProject]:
     """Takes the project down in the end; what its services said is printed where something failed."""
     try:
-        yield
+        yield project
     except BaseException:
         _say(await project.logs())
         raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def fetch_parts(folder: Path) -> None:
         partial = folder / "wheels.partial"
         shutil.rmtree(partial, ignore_errors=True)
         constraints = str(ROOT / "constraints.txt")
-        wanted = (".[http]", _BUILD_BACKEND, "-r", f"{APP}/requirements.txt")
+        wanted = (f".[{_extras()}]", _BUILD_BACKEND, "-r", f"{APP}/requirements.txt")
         _run(sys.executable, "-m", "pip", "download", "-q", "-d", str(partial), "-c", constraints, *wanted)
         for own in partial.glob("slotmesh-*"):
             own.unlink()
@@ -86,21 +87,7 @@ def build_images(folder: Path) -> Mapping[str, str]:
     context.mkdir()
     shutil.copytree(_wheels(folder), context / "wheels")
     _run("docker", "build", "-q", "-t", _BASE, "-f", f"{folder}/Dockerfile", str(context), env=_BUILDER)
-    _run(
-        *(
-            "docker",
-            "build",
-            "-q",
-            "-t",
-            IMAGE,
-            "--build-arg",
-            f"BASE_IMAGE={_BASE}",
-            "--build-arg",
-            "EXTRAS=http",
-            ".",
-        ),
-        env=_BUILDER,
-    )
+    _run("docker", "build", "-q", "-t", IMAGE, "--build-arg", f"BASE_IMAGE={_BASE}", ".", env=_BUILDER)
     return {"SLOTMESH_IMAGE": IMAGE, "HAPROXY_IMAGE": _BASE, **_app_image(), **_prometheus_image(folder)}
 
 
@@ -117,7 +104,7 @@ def can_pull() -> bool:
 
 def pull_images() -> Mapping[str, str]:
     """Builds the project's image on the base that its Dockerfile names. Returns as `build_images`."""
-    _run("docker", "build", "-q", "-t", IMAGE, "--build-arg", "EXTRAS=http", ".", env=_BUILDER)
+    _run("docker", "build", "-q", "-t", IMAGE, ".", env=_BUILDER)
     return {"SLOTMESH_IMAGE": IMAGE, **_app_image()}
 
 
@@ -146,9 +133,15 @@ def _prometheus_image(folder: Path) -> Mapping[str, str]:
 
 def _wheels(folder: Path) -> Path:
     """Those of the present pins."""
-    files = (ROOT / "constraints.txt", ROOT / "pyproject.toml", APP / "requirements.txt")
+    files = (ROOT / "constraints.txt", ROOT / "pyproject.toml", ROOT / "Dockerfile", APP / "requirements.txt")
     pins = b"".join(it.read_bytes() for it in files)
     return folder / f"wheels-{hashlib.sha256(pins).hexdigest()[:12]}"
+
+
+def _extras() -> str:
+    """What the Dockerfile installs where nobody says otherwise."""
+    (extras,) = re.findall(r"^ARG EXTRAS=(.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    return str(extras)
 
 
 def _codename() -> str:

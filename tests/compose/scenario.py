@@ -24,7 +24,6 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from tests.compose.plain_client import CLIENT, call_plainly
 from tests.compose.project import ComposeProject
-from tests.e2e.session_scenarios import PATIENCE
 from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, read_history
@@ -40,6 +39,8 @@ ENDPOINT: Final = "Ledger"
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_ADDRESS: Final = "127.0.0.1:9090"
 SETTLED_S: Final = 120.0
+PATIENCE: Final = 12.0
+"""A dozen containers wait for each other: with 20 of them for two processors, for up to 4 s."""
 LOST_WITHIN_S: Final = 10.0
 """What ran on the replica that was killed is known to be lost so soon."""
 
@@ -48,7 +49,7 @@ async def run(project: ComposeProject, folder: Path) -> None:
     """Raises AssertionError where something does not hold."""
     _say("starting")
     await project.up()
-    await _settled(routers=1, replicas=2)
+    await settled(routers=1, replicas=2)
     stop = asyncio.Event()
     with HistoryLog(folder) as log:
         async with running_workload(ENDPOINT, [ROUTERS], log, pace_s=EASY_PACE_S) as workload:
@@ -69,7 +70,7 @@ async def _faults(project: ComposeProject, workload: Workload, log: HistoryLog) 
         _say(what)
         at = time.monotonic()
         await work
-        await _settled(routers=routers, replicas=replicas)
+        await settled(routers=routers, replicas=replicas)
         log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen="the controller saw it"))
         await workload.wait_for_progress(timeout=60)
 
@@ -100,7 +101,7 @@ async def _kill_replica(log: HistoryLog) -> None:
     await eventually(is_back, what=f"{victim.replica_id} is back", timeout=SETTLED_S)
 
 
-async def _settled(*, routers: int, replicas: int) -> None:
+async def settled(*, routers: int, replicas: int) -> None:
     """Waits until the controller has so many, and no others, each of which every router is linked to."""
 
     async def is_settled() -> bool:
@@ -117,7 +118,7 @@ async def _scraped(project: ComposeProject, *, routers: int, replicas: int) -> N
     """Waits until Prometheus has all members, up, and no others; and rules without a mistake."""
     if PROMETHEUS not in project.services:
         return
-    prometheus, wanted = Prometheus(PROMETHEUS_ADDRESS), dict(zip(JOBS, (1, routers, replicas), strict=True))
+    prometheus, wanted = Prometheus(PROMETHEUS_ADDRESS), dict(zip(JOBS, (1, routers, replicas, 1), strict=True))
 
     async def all_are() -> bool:
         with suppress(OSError, AssertionError):

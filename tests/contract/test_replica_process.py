@@ -165,7 +165,18 @@ async def test_a_replica_without_a_controller_says_last_that_nobody_will_call_it
 async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> None:
     status, out, _ = await outcome(here, "--describe", "users_model:Model")
     assert status == 0
-    assert json.loads(out) == {
+    document = json.loads(out)
+    schemas = {name: method.pop("schema") for name, method in document["methods"].items()}
+    payload = {"type": "string", "contentEncoding": "base64"}
+    arguments = {"type": "object", "required": ["payload"], "additionalProperties": False}
+    echo = {"arguments": {**arguments, "properties": {"payload": payload}}, "result": payload, "$defs": {}}
+    lengths = {
+        "arguments": {**arguments, "required": ["items"], "properties": {"items": payload}},
+        "result": {"type": "integer"},
+        "$defs": {},
+    }
+    assert schemas == {"echo": echo, "wait": echo, "lengths": lengths}, "of a call, also where it is in a batch"
+    assert document == {
         "handler": "users_model:Model",
         "name": "Model",
         "max_ongoing": 3,

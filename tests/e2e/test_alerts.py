@@ -17,6 +17,7 @@ import yaml
 
 import slotmesh
 from slotmesh.client.mesh import Mesh as Client
+from tests.support.http_client import http
 from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
 from tests.support.promql import alert_expressions, selections
@@ -24,9 +25,11 @@ from tests.support.promql import alert_expressions, selections
 pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-OF_MESHES_BY_TLS: Final = frozenset({"SlotmeshCertificateEndsSoon"})
-"""This mesh talks plain text; promtool tries them."""
-ALERTS: Final = frozenset(alert_expressions(RULES)) - OF_MESHES_BY_TLS
+PROMTOOL_TRIES: Final = frozenset(
+    {"SlotmeshCertificateEndsSoon", "SlotmeshHttpsCertificateEndsSoon", "SlotmeshIngressHasNoRoutes"}
+)
+"""This mesh talks plain text, and its ingress finds the controller."""
+ALERTS: Final = frozenset(alert_expressions(RULES)) - PROMTOOL_TRIES
 FIRE_S: Final = 120.0
 """A backstop: each is true a few scrapes after its cause."""
 OF_BUSY_MACHINES: Final = frozenset({"SlotmeshEventLoopIsLate", "SlotmeshMemberIsGone", "SlotmeshReplicasAreMissing"})
@@ -59,8 +62,8 @@ def impatient_rules() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def trouble(client: Client) -> AsyncIterator[None]:
-    """Calls that fail, that block their replica's loop, and that wait, until the block ends."""
+async def trouble(client: Client, ingress: str) -> AsyncIterator[None]:
+    """Calls that fail, by HTTP as well, that block their replica's loop, and that wait, until the block ends."""
     good, blocking, slow = (client.endpoint(it) for it in ("good", "blocking", "slow"))
 
     async def go_on(make: Any) -> None:
@@ -69,7 +72,12 @@ async def trouble(client: Client) -> AsyncIterator[None]:
                 await make()
             await asyncio.sleep(0.01)
 
-    makes = [lambda: good.fail("on purpose"), lambda: blocking.block(0.6), *[lambda: slow(0.7)] * 4]
+    makes = [
+        lambda: good.fail("on purpose"),
+        lambda: http(ingress, "POST", "/good/fail", ["on purpose"]),
+        lambda: blocking.block(0.6),
+        *[lambda: slow(0.7)] * 4,
+    ]
     tasks = [asyncio.ensure_future(go_on(make)) for make in makes]
     try:
         yield
@@ -112,7 +120,7 @@ async def test_every_alert_fires_when_there_is_cause(tmp_path: Path) -> None:
     first, then = tmp_path / "mesh.yaml", tmp_path / "broken.yaml"
     first.write_text(MESH, "utf-8")
     then.write_text(BROKEN, "utf-8")
-    flags = ("--routers=2", "--router-port=0", "--controller-port=0", "--log-level=info")
+    flags = ("--routers=2", "--router-port=0", "--controller-port=0", "--http=0", "--log-level=info")
     async with (
         running_prometheus(impatient_rules()) as prometheus,
         mesh_run(str(first), *flags) as mesh,
@@ -127,7 +135,7 @@ async def test_every_alert_fires_when_there_is_cause(tmp_path: Path) -> None:
         # Before the first scrape of the controller, nobody leads.
         await prometheus.wait_for(nothing_is_wrong, timeout=FIRE_S, what="a mesh that is well")
         await apply(mesh, then)
-        async with slotmesh.connect(mesh.router_addresses) as client, trouble(client):
+        async with slotmesh.connect(mesh.router_addresses) as client, trouble(client, mesh.http_address):
             await fired(prometheus, ALERTS - {"SlotmeshRouterHasNoLink", "SlotmeshMemberIsGone", "SlotmeshNobodyLeads"})
 
             async def links_break() -> bool:

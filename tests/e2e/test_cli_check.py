@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from ingress_service.app import serve
+from ingress_service.config import IngressSettings
 from slotmesh.runtime.channels import open_channel
 from tests.support.certificates import Authority
 from tests.support.fakes.members import FakeRouter
 from tests.support.mesh import started_mesh
 from tests.support.shell import Said, slotmesh
 from tests.support.tls_mesh import tls_mesh
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio]
 
@@ -87,6 +90,58 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
         broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
         assert "0 of 1 replicas ready; calls wait" in broken
+
+
+async def test_ingresses_that_are_named_are_looked_at(tmp_path: Path) -> None:
+    async with started_mesh("tests.e2e.handlers:Gallery", flags=["--http=0"]) as mesh:
+        at = ("--address", mesh.controller_address, "--wait", "20s")
+        said, document = await checked("--http", f"http://{mesh.http_address}", *at)
+        assert (said.status, not_well(document)) == (0, set()), document
+        texts = [it["text"] for it in document["findings"]]
+        assert "1 of 1 ingresses are ready" in texts
+        # A controller, a router, a replica, the metrics of these two, and the ingress.
+        assert "6 of 6 announced addresses answer from here" in texts
+
+        others = ("--http", NOBODY, "--http", f"http://{mesh.router_address}", "--http", f"https://{mesh.http_address}")
+        said, document = await checked(*others, *at[:2])
+        wrong = {it["subject"]: it["text"] for it in document["findings"] if it["severity"] == "error"}
+        assert said.status == 4
+        assert wrong.keys() == {f"ingress {each}" for each in (NOBODY, mesh.router_address, mesh.http_address)}, (
+            document
+        )
+        assert "what answers there is no ingress" in wrong[f"ingress {mesh.router_address}"]
+        assert "does not speak TLS" in wrong[f"ingress {mesh.http_address}"]
+
+        said = await slotmesh("check", "--http", "ftp://x", *at[:2])
+        assert (said.status, "expected http://HOST:PORT" in said.err) == (2, True)
+
+
+async def test_an_ingress_by_tls_and_who_may_see_its_routes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("client", "ingress")
+    web = authority.issue("client", "web", dns=["localhost"])
+    async with tls_mesh(authority) as mesh:
+        settings = IngressSettings(
+            port=0,
+            metrics_port=-1,
+            routers=",".join(mesh.routers),
+            controller=mesh.controller.address,
+            tls_dir=authority.directory,
+            https_cert=web.cert,
+            https_key=web.key,
+        )
+        async with serve(settings) as ingress:
+            await wait_until(ingress.routes.has_routes.is_set, timeout=20.0, what="the first routes")
+            port = ingress.address.rpartition(":")[2]
+            at = ("--tls-dir", str(authority.directory), "--address", mesh.controller.address)
+            said, document = await checked("--http", f"localhost:{port}", *at)
+            texts = [it["text"] for it in document["findings"]]
+            assert said.status == 0, document
+            assert "1 of 1 ingresses are ready" in texts
+            assert any("without the token" in it for it in texts)
+            # Asked by another name than its certificate's, which its clients would not take either.
+            said, document = await checked("--http", f"https://127.0.0.1:{port}", *at)
+            assert ("reachability", "error", f"ingress 127.0.0.1:{port}") in not_well(document)
 
 
 async def test_where_no_controller_answers_it_is_one_line() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import slotmesh
 from slotmesh.client.mesh import Mesh as Client
+from tests.support.http_client import http, http_connection, request_bytes
 from tests.support.mesh import ROOT, mesh_run
 from tests.support.prometheus import Prometheus, needs_prometheus, running_prometheus
 from tests.support.promql import choices, panel_queries
@@ -40,6 +41,27 @@ class Load:
     calls: int = 0
     """Of the endpoint `gallery`."""
     is_over: bool = False
+
+
+@asynccontextmanager
+async def http_load(address: str) -> AsyncIterator[None]:
+    """Requests of each kind, until the block ends: answered, failed, with values, and left by their client."""
+
+    async def go_on() -> None:
+        while True:
+            await http(address, "POST", "/leased/double", [1])
+            await http(address, "POST", "/leased/fail", ["on purpose"])
+            await http(address, "POST", "/leased/double", [3], {"accept": "application/x-ndjson"})
+            async with http_connection(address) as connection:
+                await connection.send(request_bytes("POST", "/leased/wait", b"[1]"))
+                await asyncio.sleep(0.05)
+
+    task = asyncio.ensure_future(go_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -92,11 +114,15 @@ async def lacking(prometheus: Prometheus, queries: dict[tuple[str, str], str]) -
 async def test_every_panel_has_data_and_counts_are_those_of_the_client(tmp_path: Path) -> None:
     file = tmp_path / "mesh.yaml"
     file.write_text(MESH, "utf-8")
-    flags = ("--router-port=0", "--controller-port=0", "--log-level=info")
+    flags = ("--router-port=0", "--controller-port=0", "--http=0", "--log-level=info")
     async with running_prometheus() as prometheus, mesh_run(str(file), *flags) as mesh:
         await mesh.wait_ready()
         await prometheus.follow(mesh)
-        async with slotmesh.connect(mesh.router_address) as client, load(client) as done:
+        async with (
+            slotmesh.connect(mesh.router_address) as client,
+            load(client) as done,
+            http_load(mesh.http_address),
+        ):
             left = dict(panel_queries(DASHBOARD))
 
             async def all_have_data() -> bool:

@@ -13,8 +13,10 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from tests.support.controllers import eventually
 from tests.support.mesh import started_mesh
 from tests.support.shell import slotmesh
+from tests.support.wait import wait_until
 
 PROTO = """
 syntax = "proto3";
@@ -43,6 +45,9 @@ class Shop(OrdersServicer):
         tenant = dict(context.invocation_metadata()).get("tenant", "nobody")
         return Receipt(text=f"{request.item} for {request.price.cents}, {tenant}")
 
+    async def Count(self, request, context):
+        return Receipt(text=f"{len(request.item)} letters")
+
     async def PlaceAll(self, requests, context):
         return Receipt(text=", ".join([request.item async for request in requests]))
 
@@ -54,6 +59,8 @@ class Shop(OrdersServicer):
         async for request in requests:
             yield Receipt(text=f"{request.price.cents // 2}")
 """
+MORE = PROTO.replace("rpc Place(Order)", "rpc Count(Order) returns (Receipt);\n  rpc Place(Order)")
+"""With an rpc more."""
 DIRECTION = "/shop.v1.Orders/"
 
 
@@ -65,11 +72,16 @@ async def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop" / "orders.proto").write_text(PROTO)
     (tmp_path / "shop" / "money.proto").write_text(MONEY)
     (tmp_path / "app.py").write_text(APP)
+    await generate(tmp_path)
+    return tmp_path
+
+
+async def generate(folder: Path) -> None:
+    """As `protoc` does, beside the protos."""
     protos = ["shop/orders.proto", "shop/money.proto"]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--grpc_python_out=.", *protos]
-    process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path)
+    process = await asyncio.create_subprocess_exec(*command, cwd=folder)
     assert await process.wait() == 0
-    return tmp_path
 
 
 def order(item: str, cents: int) -> bytes:
@@ -134,6 +146,43 @@ async def test_a_client_of_the_proto_calls_a_mesh_that_one_command_started(folde
                 if codes:
                     break
             assert codes == ["UNIMPLEMENTED"]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_with_reload_a_proto_that_changes_is_served_as_it_is_now(folder: Path) -> None:
+    proto = folder / "shop" / "orders.proto"
+    async with started_mesh("app:Shop", cwd=folder, flags=("--proto", "shop/orders.proto", "--reload")) as mesh:
+        before = await mesh.replica_pids()
+        async with grpc.aio.insecure_channel(mesh.router_address) as channel:
+            count: Any = channel.unary_unary(f"{DIRECTION}Count")
+
+            async def counted() -> str:
+                try:
+                    return text(await count(order("teapot", 7), timeout=20))
+                except grpc.aio.AioRpcError as error:
+                    return error.code().name
+
+            assert await counted() == "UNIMPLEMENTED"
+            rewrite(proto, MORE.replace("returns (Receipt);", "returns Receipt;", 1))
+            what = "not reloaded, what runs goes on: shop/orders.proto: protoc says"
+            await wait_until(lambda: what in mesh.log_text(), timeout=60, what="the mistake is told")
+            assert (await mesh.replica_pids()).keys() == before.keys()
+            rewrite(proto, MORE)
+            await generate(folder)
+
+            async def is_counted() -> bool:
+                return await counted() == "6 letters"
+
+            await eventually(is_counted, what="the new rpc is answered", timeout=60)
+            assert not before.keys() & (await mesh.replica_pids()).keys(), "replicas are replaced"
+
+
+def rewrite(path: Path, said: str) -> None:
+    """As an editor saves: the file is the old or the new one, with another time."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(said)
+    new.replace(path)
 
 
 @pytest.mark.asyncio

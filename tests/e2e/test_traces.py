@@ -18,6 +18,7 @@ from slotmesh.cli.event_stream import EventFilter
 from slotmesh.cli.operator import Operator
 from tests.e2e.secretive_handlers import SECRETS
 from tests.support.collector import Collector, SeenSpan, collector, needs_collector
+from tests.support.http_client import http
 from tests.support.mesh import started_mesh
 from tests.support.metrics import scraped_text
 from tests.support.wait import wait_until
@@ -140,6 +141,24 @@ async def test_sampled_calls_of_a_batch_are_linked_and_failures_say_their_reason
         assert {span.error for span in failed} == {"HANDLER_ERROR"}
         (ref,) = {span.attributes["slotmesh.log_ref"] for span in failed}
         assert ref == caught.value.metadata["log_ref"]
+
+
+async def test_a_request_of_http_is_seen_from_its_client_to_the_handler(tmp_path: Path) -> None:
+    trace_id, parent_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    async with collector(tmp_path) as seen:
+        async with started_mesh(f"{HANDLERS}:Traced", env=environment(seen), flags=["--http=0"]) as mesh:
+            await http(mesh.http_address, "POST", "/Traced/at_once", [1])  # in no trace
+            headers = {"traceparent": f"00-{trace_id}-{parent_id}-01"}
+            assert (await http(mesh.http_address, "POST", "/Traced/waits", [7], headers)).json == 7
+        ingress, router, replica = (named(seen.spans, each) for each in ("POST ", "route ", "replica Traced"))
+        assert (ingress.trace_id, ingress.parent_id) == (trace_id, parent_id)
+        assert (ingress.service, bool(ingress.instance)) == ("slotmesh-ingress", True)
+        assert_inside(router, ingress)
+        assert_inside(named(seen.spans, "router queue"), router)
+        assert_inside(replica, router)
+        assert_inside(named(seen.spans, "replica queue"), replica)
+        assert_inside(named(seen.spans, "handler "), replica)
+        assert {span.trace_id for span in seen.spans} == {trace_id}
 
 
 async def test_of_many_calls_with_one_parent_some_are_sampled(tmp_path: Path, tracer: TracerProvider) -> None:

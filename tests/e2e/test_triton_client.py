@@ -28,8 +28,8 @@ endpoints:
 """
 
 
-async def run_program(address: str) -> Any:
-    program = await asyncio.create_subprocess_exec(PYTHON, PROGRAM, address, stdout=PIPE, stderr=PIPE)
+async def run_program(address: str, path: Path = PROGRAM) -> Any:
+    program = await asyncio.create_subprocess_exec(PYTHON, path, address, stdout=PIPE, stderr=PIPE)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             printed, complaints = await program.communicate()

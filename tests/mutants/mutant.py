@@ -42,3 +42,8 @@ class Mutant:
         (path,) = places
         path.write_text(path.read_text("utf-8").replace(self.text, self.instead), "utf-8")
         return path
+
+
+def mutant(name: str, package: str, text: str, instead: str, tests: str) -> Mutant:
+    """`tests`: files and folders, with blanks between."""
+    return Mutant(name, package, text, instead, tuple(tests.split()))

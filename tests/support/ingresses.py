@@ -53,9 +53,15 @@ class ServedMesh:
 
 
 @asynccontextmanager
-async def served_mesh(backends: Mapping[str, Any], *routes: Route, **settings: Any) -> AsyncIterator[ServedMesh]:
-    """Each backend is an endpoint of its name."""
-    async with running_mesh(backends) as mesh:
+async def served_mesh(
+    backends: Mapping[str, Any],
+    *routes: Route,
+    traffic: Mapping[str, Mapping[str, float]] | None = None,
+    routers: int = 1,
+    **settings: Any,
+) -> AsyncIterator[ServedMesh]:
+    """Each backend is an endpoint of its name, unless `traffic` says otherwise."""
+    async with running_mesh(backends, traffic=traffic, routers=routers) as mesh:
         given = {"port": 0, "metrics_port": -1, **settings}
         ingress_settings = IngressSettings(
             routers=",".join(mesh.router_addresses), controller=mesh.controller_address, **given

@@ -28,13 +28,14 @@ from tests.support.mesh import MeshRun
 
 START_S: Final = 60.0
 POLL_S: Final = 0.25
-JOBS: Final = ("slotmesh-controller", "slotmesh-router", "slotmesh-replica")
+JOBS: Final = ("slotmesh-controller", "slotmesh-router", "slotmesh-replica", "slotmesh-ingress")
 """Names of jobs, as deploy/prometheus/prometheus.yaml has them."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="NOT TESTED: there is no prometheus (Debian: prometheus)"
 )
 _OWN: Final = re.compile(r"url=http://(\S+)/metrics")
+_OF_INGRESSES: Final = re.compile(r"serving HTTP .*metrics=(\S+:\d+)")
 
 
 class Prometheus:
@@ -50,7 +51,8 @@ class Prometheus:
         assert self._targets is not None
         members, own = await mesh.members(), _OWN.search(mesh.log_text())
         assert own is not None, "the controller, which starts first, says where its metrics are"
-        found = ((own[1],), *([it.metrics_address for it in each] for each in (members.routers, members.replicas)))
+        of_members = ([it.metrics_address for it in each] for each in (members.routers, members.replicas))
+        found = ((own[1],), *of_members, _OF_INGRESSES.findall(mesh.log_text()))
         for job, addresses in zip(JOBS, found, strict=True):
             self._listed[job] |= {it for it in addresses if it}
         groups = [{"targets": sorted(each), "labels": {"job": job}} for job, each in self._listed.items()]

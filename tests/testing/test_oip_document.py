@@ -1,19 +1,23 @@
-"""docs/oip.md: its snippets run, and its lines for Triton's client are run by that client, where it is."""
+"""docs/oip.md: its snippets run; lines for Triton's clients are run by these, where they are, and curl's by curl."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from slotmesh.oip.datatypes import DATATYPES
 from slotmesh.oip.service import EXTENSIONS
 from tests.e2e.test_triton_client import PYTHON
-from tests.support.mesh import ROOT, started_mesh
+from tests.support.console import commands_of
+from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.snippets import run_python, snippets_of
 
 DOCUMENT = ROOT / "docs" / "oip.md"
@@ -27,7 +31,7 @@ SECTIONS = {
 
 
 def test_there_is_nothing_that_nobody_runs() -> None:
-    assert {each.language for each in SNIPPETS} == {"python", "triton"}
+    assert {each.language for each in SNIPPETS} == {"python", "triton", "console"}
     assert set(SECTIONS) == {"Methods", "Batches"}
 
 
@@ -37,18 +41,46 @@ async def test_python_runs(section: str) -> None:
     await run_python(f"oip_{section.lower()}", PREAMBLE, SECTIONS[section])
 
 
+@pytest_asyncio.fixture
+async def classifier(tmp_path: Path) -> AsyncIterator[MeshRun]:
+    """What the document starts."""
+    (tmp_path / "model.py").write_text(PREAMBLE[0].text, "utf-8")
+    env = {"PYTHONPATH": str(ROOT)}
+    async with started_mesh("model:Classifier", cwd=tmp_path, env=env, flags=["--http=0"]) as mesh:
+        await mesh.wait_for_replicas(1)
+        yield mesh
+
+
+def addressed(text: str, mesh: MeshRun) -> str:
+    return text.replace("localhost:7071", mesh.router_address).replace("localhost:8080", mesh.http_address)
+
+
+async def printed(*command: str | Path) -> tuple[int | None, str]:
+    run = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+    async with asyncio.timeout(60):
+        output, _ = await run.communicate()
+    return run.returncode, output.decode()
+
+
 @pytest.mark.asyncio
-async def test_lines_for_tritons_client_run(tmp_path: Path) -> None:
+async def test_lines_for_tritons_clients_run(classifier: MeshRun) -> None:
     if not PYTHON.exists():
         pytest.skip("TRITON'S CLIENT IS NOT HERE: make triton-client")
-    (tmp_path / "model.py").write_text(PREAMBLE[0].text, "utf-8")
-    (program,) = (each.text for each in SNIPPETS if each.language == "triton")
-    async with started_mesh("model:Classifier", cwd=tmp_path) as mesh:
-        text = program.replace("localhost:7071", mesh.router_address)
-        run = await asyncio.create_subprocess_exec(PYTHON, "-c", text, stdout=PIPE, stderr=STDOUT)
-        async with asyncio.timeout(60):
-            printed, _ = await run.communicate()
-    assert run.returncode == 0, printed.decode()
+    programs = [each.text for each in SNIPPETS if each.language == "triton"]
+    assert ["grpc" in each for each in programs] == [True, False]
+    for program in programs:
+        status, output = await printed(PYTHON, "-c", addressed(program, classifier))
+        assert status == 0, output
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+async def test_commands_print_what_the_document_says(classifier: MeshRun) -> None:
+    commands = [it for snippet in SNIPPETS if snippet.language == "console" for it in commands_of(snippet)]
+    assert len(commands) == 3
+    for command in commands:
+        _, output = await printed("bash", "-c", addressed(command.text, classifier))
+        assert command.explains(output), f"{command.place}: {command.text}\nprints\n{output}"
 
 
 def test_every_datatype_is_in_the_table() -> None:

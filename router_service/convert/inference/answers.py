@@ -11,11 +11,12 @@ from typing import Any
 
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Failure
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.datatypes import BYTES, FIXED, TYPED_BYTES
 from slotmesh.oip.elements import unpacked
 from slotmesh.oip.model import MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
+from slotmesh.oip.results import unreadable
 
 
 def answer_to_wire(answer: InferenceAnswer, *, typed: bool) -> wire_pb2.ModelInferResponse | Failure:
@@ -26,8 +27,7 @@ def answer_to_wire(answer: InferenceAnswer, *, typed: bool) -> wire_pb2.ModelInf
     try:
         return _to_wire(answer, typed=typed)
     except BrokenArray as error:
-        message = f"the result cannot be read: {error}"
-        return Failure(reason=Reason.INTERNAL, message=message, executed=Executed.YES)
+        return unreadable(error)
 
 
 def _to_wire(answer: InferenceAnswer, *, typed: bool) -> wire_pb2.ModelInferResponse:

@@ -13,7 +13,16 @@ from typing import Any
 
 from slotmesh.codec.byte_strings import joined_strings
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
-from slotmesh.oip.checks import RequestMistake, check_count, check_count_of, check_form, check_names, size_problem
+from slotmesh.oip.checks import (
+    RequestMistake,
+    check_count,
+    check_count_of,
+    check_form,
+    check_names,
+    check_parameters_of_input,
+    check_parameters_of_output,
+    size_problem,
+)
 from slotmesh.oip.datatypes import BYTES, FIXED, TYPED_BYTES
 from slotmesh.oip.elements import packed
 from slotmesh.oip.model import (
@@ -25,7 +34,6 @@ from slotmesh.oip.model import (
     Tensor,
 )
 
-_UNSUPPORTED_PREFIX = "shared_memory"
 _Input = wire_pb2.ModelInferRequest.InferInputTensor
 
 
@@ -59,8 +67,7 @@ def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
     for index, each in enumerate(wire.inputs):
         try:
             shape = check_form(each.datatype, each.shape)
-            if each.parameters and any(name.startswith(_UNSUPPORTED_PREFIX) for name in each.parameters):
-                raise RequestMistake("parameters", "shared memory is not supported: send the contents")
+            check_parameters_of_input(each.parameters)
             if not raw:
                 left -= prod(shape)
                 if left < 0:
@@ -96,10 +103,10 @@ def _wanted(wire: wire_pb2.ModelInferRequest) -> list[str]:
     """Names of the outputs that are wanted."""
     check_count_of("outputs", len(wire.outputs))
     for index, each in enumerate(wire.outputs):
-        if "classification" in each.parameters:
-            raise RequestMistake(f"outputs[{index}].parameters.classification", "is not supported")
-        if any(name.startswith(_UNSUPPORTED_PREFIX) for name in each.parameters):
-            raise RequestMistake(f"outputs[{index}].parameters", "shared memory is not supported")
+        try:
+            check_parameters_of_output(each.parameters)
+        except RequestMistake as mistake:
+            raise mistake.within(f"outputs[{index}]") from None
     names = [each.name for each in wire.outputs]
     check_names(names, "outputs")
     return names

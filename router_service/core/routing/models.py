@@ -15,15 +15,13 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.named_backends import no_version
 from router_service.core.routing.topology import Topology
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Failure
+from slotmesh.oip.methods import method_of_inference
 from slotmesh.oip.signatures import MethodTensors
 from slotmesh.spec.prospect import Prospect
 
-DEFAULT_METHOD: Final = "infer"
-CALL: Final = "__call__"
 MAX_MODELS: Final = 10_000
 """Versions that one answer tells of."""
-_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +102,7 @@ def inference_method(topology: Topology, endpoint: RoutedEndpoint, version: str 
     Where no replica has told any, it is `infer`.
     """
     told = frozenset[str]().union(*(each.methods for each in _samples(topology, endpoint, version)))
-    if not told or DEFAULT_METHOD in told:
-        return DEFAULT_METHOD
-    if len(told) == 1:
-        return next(iter(told))
-    if CALL in told:
-        return CALL
-    return Failure(
-        reason=Reason.METHOD_NOT_FOUND,
-        message=f"parameters.method: {endpoint.name} has no method infer, and several others: name one of "
-        f"{', '.join(sorted(told)[:_SHOWN])}",
-        executed=Executed.NO,
-        metadata={"endpoint": endpoint.name, "field": "parameters.method"},
-    )
+    return method_of_inference(endpoint.name, told)
 
 
 def tensors_of_method(

@@ -24,12 +24,14 @@ from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import TENSORS
 from slotmesh.endpoint_names import endpoint_mistake
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Failure
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.checks import RequestMistake
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, Tensor
+from slotmesh.oip.methods import DEFAULT_METHOD, has_many_results
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest
 from slotmesh.oip.parameters import ParameterMeaning, meaning_of
-from slotmesh.oip.payloads import BrokenPayload, payload_of, tensors_of
+from slotmesh.oip.payloads import payload_of
+from slotmesh.oip.results import answer_of
 from slotmesh.security.limits import endpoint_refusal
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.chunks import joined
@@ -91,10 +93,7 @@ class InferenceCalls:
     async def answer(self, prepared: PreparedInference, context: Context) -> InferenceAnswer | Failure:
         """The result of a call whose method has one."""
         if prepared.yields:
-            return Failure(
-                reason=Reason.NOT_IMPLEMENTED,
-                message=f"{prepared.options.method} yields, and has any number of results: use ModelStreamInfer",
-            )
+            return has_many_results(prepared.options.method, "ModelStreamInfer")
         outcome = await self._unary.call(
             context.peer(),
             prepared.request.model,
@@ -117,7 +116,7 @@ class InferenceCalls:
         async def write_value(payload: bytes, _content_type: str, backend: str, _replica_id: str) -> None:
             nonlocal version, wrong
             version = version or backend
-            answer = _answer(prepared.request, payload, version)
+            answer = answer_of(prepared.request, payload, version)
             if isinstance(answer, InferenceAnswer):
                 await write(answer)
             else:
@@ -142,14 +141,14 @@ class InferenceCalls:
         payload = joined(outcome.payloads[0])
         if len(payload) > MAX_INLINE_BYTES:
             return convert.result_too_large(len(payload))
-        return _answer(prepared.request, payload, outcome.replica.backend.name)
+        return answer_of(prepared.request, payload, outcome.replica.backend.name)
 
     def _method(self, request: InferenceRequest, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:
         """The method that is called, and whether it yields."""
         topology = self._dispatcher.scheduler.topology
         endpoint = topology.endpoints.get(request.model)
         if endpoint is None:
-            return meaning.method or "infer", False  # the call fails with what is known of endpoints
+            return meaning.method or DEFAULT_METHOD, False  # the call fails with what is known of endpoints
         method = meaning.method or inference_method(topology, endpoint, request.version)
         if isinstance(method, Failure):
             return method, False
@@ -168,26 +167,3 @@ def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> c
     if meaning.metadata:
         wire.metadata.update(meaning.metadata)
     return wire
-
-
-def _answer(request: InferenceRequest, payload: bytes, version: str) -> InferenceAnswer | Failure:
-    """What a result says, as far as it was asked for."""
-    try:
-        outputs = tensors_of(payload)
-    except BrokenPayload as error:
-        return Failure(reason=Reason.INTERNAL, message=f"the result cannot be read: {error}", executed=Executed.YES)
-    if request.outputs:
-        by_name = {each.name: each for each in outputs}
-        wanted: list[Tensor] = []
-        for index, name in enumerate(request.outputs):
-            if name not in by_name:
-                told = ", ".join(list(by_name)[:8]) or "none"
-                return Failure(
-                    reason=Reason.BAD_REQUEST,
-                    message=f"outputs[{index}].name: there is no output {name[:64]!r}; the method gave {told}",
-                    executed=Executed.YES,
-                    metadata={"field": f"outputs[{index}].name"},
-                )
-            wanted.append(by_name[name])
-        outputs = wanted
-    return InferenceAnswer(model=request.model, version=version, request_id=request.request_id, outputs=outputs)

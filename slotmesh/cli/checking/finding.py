@@ -21,6 +21,7 @@ class Section(StrEnum):
 
     CONTROLLER = "controller"
     REACHABILITY = "reachability"
+    HTTP = "http"
     CERTIFICATES = "certificates"
     SECURITY = "security"
     VERSIONS = "versions"

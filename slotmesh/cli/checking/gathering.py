@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from slotmesh.cli.checking.asking import ask_all, own_tls
-from slotmesh.cli.checking.seen import AnnouncedAddress, SeenMesh
+from slotmesh.cli.checking.asking_ingresses import ask_ingresses
+from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, SeenMesh
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot
@@ -27,8 +28,11 @@ SILENT_S: Final = 10.0
 ASK_WITHIN_S: Final = 10.0
 
 
-async def look_at(address: str) -> SeenMesh:
-    """All of a mesh. Raises CommandFailed or SlotmeshError where no controller that leads can be asked."""
+async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMesh:
+    """All of a mesh, and the ingresses that are named.
+
+    Raises CommandFailed or SlotmeshError where no controller that leads can be asked.
+    """
     own = own_tls()
     async with Operator.at(address) as operator:
         try:
@@ -41,14 +45,17 @@ async def look_at(address: str) -> SeenMesh:
             raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
         except TimeoutError:
             raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
-        answers, (snapshot, lagging, unlinked), silent = await asyncio.gather(
-            ask_all([*announced_by(snapshot)]), _settled(operator, snapshot), _silent(operator)
+        answers, asked, (snapshot, lagging, unlinked), silent = await asyncio.gather(
+            ask_all([*announced_by(snapshot)]),
+            ask_ingresses(ingresses),
+            _settled(operator, snapshot),
+            _silent(operator),
         )
     return SeenMesh(
         now=time.time(),
         own_version=VERSION,
         snapshot=snapshot,
-        answers=answers,
+        answers=(*answers, *asked),
         own_tls=own,
         silent_routers=silent,
         lagging_routers=lagging,

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from slotmesh.cli.checking import servers, work
+from slotmesh.cli.checking import ingresses, servers, work
 from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
 from slotmesh.cli.checking.seen import SeenMesh
 
 _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     servers.controllers,
     servers.reachability,
+    ingresses.ingresses,
     servers.certificates,
     servers.identities,
     servers.security,
+    ingresses.plain_http,
     servers.versions,
     servers.clocks,
     servers.descriptors,

@@ -21,6 +21,28 @@ class Validity:
     ends_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class IngressUrl:
+    """Where an ingress is asked."""
+
+    address: str
+    by_tls: bool | None = None
+    """None: as the command connects to the mesh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressFacts:
+    """What an ingress says of itself."""
+
+    by_tls: bool
+    not_ready: str = ""
+    """Why it is not; empty where it is."""
+    tells_routes: bool = True
+    """False: it wants a token first."""
+    follows_controller: bool | None = None
+    """Whether a controller tells it of changes; None: it does not say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedAddress:
     """An address that somebody is told."""
@@ -28,7 +50,7 @@ class AnnouncedAddress:
     subject: str
     """As `router/r-1`."""
     kind: str
-    """`controller`, `standby`, `router`, `replica`, or `metrics` of one of them."""
+    """`controller`, `standby`, `router`, `replica`, `metrics` of one of them, or `ingress`."""
     address: str
     server_id: str = ""
     """Of the server that should answer."""
@@ -64,6 +86,8 @@ class ServerAnswer:
     """Of the one that it shows; None: it shows none, or none that is valid."""
     certificate_uris: tuple[str, ...] = ()
     """Whom that one names."""
+    ingress: IngressFacts | None = None
+    """Of ingresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,8 @@ def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
     if announced.kind.startswith("metrics"):
         severity = Severity.WARNING
         fix = "nobody can scrape it from here: see --metrics-host and --metrics-port"
+    elif announced.kind == "ingress":
+        fix = "see that it runs; --http names it as its clients do, for whom its certificate has to be"
     elif announced.kind == "replica" and _is_linked(seen, announced.server_id):
         severity = Severity.WARNING
         fix = "routers have links to it; slots can be used straight at it only from where it is reached"
@@ -89,11 +91,12 @@ def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:
     known = [(what, subject, validity) for what, subject, validity in shown if validity is not None]
     for what, subject, validity in known:
         left_s = validity.ends_at - seen.now
+        fix = "issue it again: `slotmesh certs rotate`; servers read the new files by themselves"
+        if subject.startswith("ingress"):
+            fix = "renew it where it is from; the ingress reads the new files of --https-cert by itself"
         if left_s <= 0:
-            fix = "issue it again: `slotmesh certs rotate`; servers read the new files by themselves"
             yield MeshFinding(section, Severity.ERROR, subject, f"{what} ended {_span(-left_s)} ago", fix)
         elif left_s < ENDS_SOON * (validity.ends_at - validity.begins_at):
-            fix = "issue it again: `slotmesh certs rotate`; servers read the new files by themselves"
             yield MeshFinding(section, Severity.WARNING, subject, f"{what} ends in {_span(left_s)}", fix)
     if known and (soonest_s := min(validity.ends_at for _, _, validity in known) - seen.now) > 0:
         yield ok(section, f"{len(known)} certificates are valid, the first ends in {_span(soonest_s)}")
@@ -102,7 +105,7 @@ def certificates(seen: SeenMesh) -> Iterator[MeshFinding]:
 def identities(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Whether servers are who they should be: who connects goes by DNS names, which others may have got, too."""
     for each in seen.answers:
-        if each.certificate is None:
+        if each.certificate is None or each.ingress is not None:
             continue
         announced, named = each.announced, ", ".join(each.certificate_uris) or "nobody"
         role, backend = announced.role, announced.backend
@@ -117,9 +120,10 @@ def identities(seen: SeenMesh) -> Iterator[MeshFinding]:
 def security(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Plain text where others can read it."""
     if seen.own_tls.by_tls:
-        yield ok(Section.SECURITY, "all connections of this command are by TLS")
+        yield ok(Section.SECURITY, "all connections of this command to members of the mesh are by TLS")
         return
-    open_ = [it for it in seen.answers if not it.problem and not is_loopback(parse_host_port(it.announced.address)[0])]
+    members = [it for it in seen.answers if not it.problem and it.ingress is None]
+    open_ = [it for it in members if not is_loopback(parse_host_port(it.announced.address)[0])]
     if not open_:
         yield ok(Section.SECURITY, "in plain text, on loopback only")
         return

@@ -70,7 +70,7 @@ def issue(
         str,
         typer.Argument(
             metavar="KIND[/NAME]",
-            help="controller, router, replica, replica/BACKEND, client/NAME, viewer/NAME or operator/NAME.",
+            help="controller, router, replica, replica/BACKEND, ingress, client/NAME, viewer/NAME or operator/NAME.",
         ),
     ],
     directory: Directory = CERTS,

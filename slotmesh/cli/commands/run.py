@@ -21,7 +21,7 @@ from slotmesh.cli.saying import say
 from slotmesh.cli.user_config import BadConfig, read_config
 from slotmesh.config import LogLevel
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
-from slotmesh.spec.proto_files import BadProtoFile, services_of_descriptor_file, services_of_proto_files
+from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 from slotmesh.spec.rules import mesh_mistakes
 
 _FILE_ENDS: Final = (".yaml", ".yml")
@@ -125,8 +125,8 @@ def run(
     or the controller dies, or a handler cannot start, all is taken down with exit status 1; a handler that is not there
     or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is ever left behind.
 
-    With `--reload`, for development, FILE and the module files of handlers, not what these import, are watched: when
-    one has changed and can still be imported, replicas of its backends are replaced.
+    With `--reload`, for development, FILE, modules of handlers, and protos with what is generated beside them, but not
+    what these import, are watched: when one has changed and can still be used, replicas of its backends are replaced.
 
     Like this:
 
@@ -138,6 +138,7 @@ def run(
     order = Order(
         mesh=_mesh_of(what, file := _file_of(what), config, replicas, proto),
         file=file,
+        protos=tuple(proto or ()),
         reloads=reload,
         routers=routers,
         router_port=router_port,
@@ -148,8 +149,7 @@ def run(
         log_level=log_level,
     )
     _check(order)
-    if reload:
-        # Compiled modules are told apart by size and second: a quick change would be missed.
+    if reload:  # compiled modules are told apart by size and second: a quick change would be missed
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     tell = _keep_quiet if quiet else _tell
     complete(run_until_stopped(order, tell, partial(_announce, tell)))
@@ -196,15 +196,10 @@ def _of_file(file: Path, config: list[str] | None, replicas: int | None, proto: 
 
 
 def _read_protos(files: list[Path]) -> GrpcServices:
-    sets = [it for it in files if it.suffix != ".proto"]
     try:
-        if not sets:
-            return services_of_proto_files(files)
-        if len(files) == 1:
-            return services_of_descriptor_file(sets[0])
+        return services_of_files(files)
     except BadProtoFile as bad:
         raise typer.BadParameter(str(bad), param_hint="--proto") from None
-    raise typer.BadParameter("takes .proto files, or one descriptor set alone", param_hint="--proto")
 
 
 def _check(order: Order) -> None:

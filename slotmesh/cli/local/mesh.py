@@ -51,7 +51,7 @@ class LocalMesh:
         self._loss = ""
         self._lost = asyncio.Event()
         # Before a module is imported: what changes from now on is seen.
-        self._reloader = Reloader(order.mesh, order.file, parent, tell) if order.reloads else None
+        self._reloader = Reloader(order.mesh, order.file, order.protos, parent, tell) if order.reloads else None
 
     @property
     def endpoint_name(self) -> str:

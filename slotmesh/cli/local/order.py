@@ -22,6 +22,8 @@ class Order:
     """The configuration for the controller."""
     file: Path | None = None
     """Where the configuration comes from, if from a file."""
+    protos: tuple[Path, ...] = ()
+    """Where the services of the endpoint come from, if they are not of a file."""
     routers: int
     router_port: int
     """Of the first router; 0: any free one."""

@@ -1,7 +1,7 @@
 """`slotmesh run --reload`: replaces replicas whose module has changed, and applies a file again that has changed.
 
-Invariants: what cannot be used is told, and what runs goes on: a module is described in a process of its own, and a
-file read as a whole, before anything is replaced.
+Invariants: what cannot be used is told, and what runs goes on: a module is described in a process of its own, a file
+read as a whole, and protos compiled, before anything is replaced.
 Owner: `LocalMesh`, on one event loop.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 
 POLL_S: Final = 0.25
 """How soon it is seen that a file has changed."""
@@ -32,9 +34,19 @@ POLL_S: Final = 0.25
 class Reloader:
     """Watches the files of a mesh from its making on."""
 
-    def __init__(self, mesh: Mesh, file: Path | None, parent: ParentPipe, tell: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        file: Path | None,
+        protos: Sequence[Path],
+        parent: ParentPipe,
+        tell: Callable[[str], object],
+    ) -> None:
+        """`protos`: of the services of the endpoint, where there is no file."""
         self._mesh = mesh
         self._file = file
+        self._protos = protos
+        self._generated = [it for proto in protos for it in _generated_of(proto)]
         self._parent = parent
         self._tell = tell
         self._wanted = mesh
@@ -59,12 +71,15 @@ class Reloader:
                 except (CommandFailed, InvalidSpec, SlotmeshError) as error:
                     self._tell(f"not reloaded, what runs goes on: {error}")
 
-    async def _reload(self, operator: Operator, changed: Collection[Path]) -> None:
+    async def _reload(self, operator: Operator, changed: frozenset[Path]) -> None:
         if self._file is not None and (self._file in changed or self._is_behind):
             self._is_behind = True
             await self._apply_again(operator, self._file)
             self._is_behind = False
-        backends = [it for it in self._mesh.backends if _source_of(it) in changed]
+        if not changed.isdisjoint(self._protos):
+            await self._compile_again(operator)
+        is_of_protos = not changed.isdisjoint((*self._protos, *self._generated))
+        backends = [it for it in self._mesh.backends if is_of_protos or _source_of(it) in changed]
         if not backends:
             return
         for handler in dict.fromkeys(it.handler for it in backends):
@@ -72,12 +87,24 @@ class Reloader:
         names = {it.name for it in backends}
         old = [it for it in (await operator.members()).replicas if it.backend in names and it.state not in ENDED]
         count = f"{len(old)} {'replica is' if len(old) == 1 else 'replicas are'} replaced"
-        self._tell(f"{', '.join(sorted(names))}: the module has changed, {count}")
+        what = "a proto, or what is generated of it," if is_of_protos else "the module"
+        self._tell(f"{', '.join(sorted(names))}: {what} has changed, {count}")
         for replica in old:
             try:
                 await operator.drain(replica.replica_id)
             except ReplicaNotFound:
                 continue  # it has ended meanwhile
+
+    async def _compile_again(self, operator: Operator) -> None:
+        """Has routers serve what the protos say now."""
+        try:
+            services = await asyncio.to_thread(services_of_files, self._protos)
+        except BadProtoFile as bad:
+            raise CommandFailed(str(bad)) from None
+        endpoints = tuple(replace(it, grpc_services=services) for it in self._mesh.endpoints)
+        mesh = replace(self._mesh, endpoints=endpoints)
+        await operator.apply_file(mesh, force=True)
+        self._mesh = mesh
 
     async def _apply_again(self, operator: Operator, file: Path) -> None:
         """Makes the mesh what the file says now; what the file had and has no more is deleted, endpoints first."""
@@ -101,6 +128,8 @@ class Reloader:
     def _watched(self, mesh: Mesh) -> Iterator[Path]:
         if self._file is not None:
             yield self._file
+        yield from self._protos
+        yield from self._generated
         for backend in (*mesh.backends, *self._mesh.backends):
             if (path := _source_of(backend)) is not None:
                 yield path
@@ -115,6 +144,13 @@ def load_runnable(file: Path) -> Mesh:
     if not mesh.backends:
         raise InvalidSpec([Mistake("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")])
     return mesh
+
+
+def _generated_of(proto: Path) -> Iterator[Path]:
+    """The modules that protoc writes beside a proto; none need be there."""
+    if proto.suffix == ".proto":
+        yield proto.with_name(f"{proto.stem}_pb2.py")
+        yield proto.with_name(f"{proto.stem}_pb2_grpc.py")
 
 
 def _source_of(backend: Backend) -> Path | None:

@@ -26,6 +26,8 @@ from slotmesh.codec import (
 
 PAYLOADS: Final = object()
 """In place of a type of results: payloads are handed out as they came, for who passes them on."""
+EXECUTED_PAYLOADS: Final = object()
+"""The same, each in a pair with the backend that executed the call; empty where the router has not said it."""
 
 PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")
@@ -87,7 +89,7 @@ class CallSpec:
         """None where the payload is the result. Raises DecodeError."""
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
-        if wanted is PAYLOADS:
+        if wanted is PAYLOADS or wanted is EXECUTED_PAYLOADS:
             self.encode = self._encode_bytes
         elif self.content_type == OCTET_STREAM:
             self._decoder(decoder)  # refuses types that bytes cannot be decoded into

@@ -56,11 +56,16 @@ class CallStream:
         endpoint: str,
         routers: Routers,
         connect_timeout_s: float,
+        *,
+        names_executors: bool = False,
     ) -> None:
+        """`names_executors`: routers say which backend has executed each call, for who wants `EXECUTED_PAYLOADS`."""
         self.endpoint = endpoint
         self._routers = routers
         self._outbox = CallOutbox()
-        self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox, self._make_again)
+        self._connection = Connection(
+            endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
+        )
         self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)

@@ -73,8 +73,14 @@ class Connection:
         patience_s: float,
         outbox: CallOutbox,
         on_unstarted: OnUnstarted,
+        *,
+        names_executors: bool = False,
     ) -> None:
-        """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""
+        """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has.
+
+        `names_executors`: routers are asked to say which backend has executed each call.
+        """
+        self._features = (*features.OF_CLIENTS, *([features.EXECUTORS] if names_executors else []))
         self._on_unstarted = on_unstarted
         self._endpoint = endpoint
         self._routers = routers
@@ -201,7 +207,7 @@ class Connection:
             await call.wait_for_connection()
             self._fail(self._pending.drain_unwanted(), GAVE_UP)  # their lanes may stop by that
             wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
-            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=features.OF_CLIENTS)
+            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=self._features)
             if wire is not None:
                 opening.default_options.CopyFrom(wire)
             if with_session:

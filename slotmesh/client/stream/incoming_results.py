@@ -14,6 +14,7 @@ from typing import Any
 from slotmesh.batch_payloads import list_of, mistake_of
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.outcomes import deliver, deliver_scattered, fail, finish
+from slotmesh.client.stream.executors import as_wanted, backends_of
 from slotmesh.client.stream.incoming_chunks import PAYLOAD_LOST, IncomingChunks
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.scattered_ids import are_scattered, ascending
@@ -63,14 +64,20 @@ class IncomingResults:
             if sizes := batch.chunked_sizes[:]:
                 for lost in self.chunks.complete(ids, payloads, sizes):
                     self._fail([lost], PAYLOAD_LOST)
+            backends = backends_of(batch, len(payloads))
             if are_scattered(ids):
-                ids, payloads = ascending(ids, payloads)
+                unsorted = ids
+                ids, payloads = ascending(unsorted, payloads)
+                if backends:
+                    _, backends = ascending(unsorted, backends)
                 for part, places, start in pending.settle_scattered(ids):
-                    deliver_scattered(part, places, payloads[start : start + len(places)], content_type)
+                    end = start + len(places)
+                    deliver_scattered(part, places, as_wanted(part.spec, payloads, backends, start, end), content_type)
                     part.settled_places(places)
                 continue
             for part, at, start, count in pending.settle(ids):
-                deliver(part, at, payloads[start : start + count], content_type)
+                wanted = as_wanted(part.spec, payloads, backends, start, start + count)
+                deliver(part, at, wanted, content_type)
                 part.settled(at, count)
         for errors in frame.errors:
             ids = errors.call_ids[:]

@@ -105,6 +105,10 @@ class Routers:
         """As `stub`, of its slots."""
         return self._stubs_of(address).slots
 
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """As `stub`, for rpcs of other services. It stays open."""
+        return self._channel(address).get()
+
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection to this router, as far as the transport knows."""
         channel = self._channels.get(address)

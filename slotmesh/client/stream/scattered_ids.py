@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from operator import eq, sub
+from typing import TypeVar
+
+ItemT = TypeVar("ItemT")
 
 
 def are_scattered(ids: Sequence[int]) -> bool:
@@ -19,7 +22,7 @@ def are_scattered(ids: Sequence[int]) -> bool:
     return following * 2 < count - 1
 
 
-def ascending(ids: Sequence[int], payloads: list[bytes]) -> tuple[list[int], list[bytes]]:
+def ascending(ids: Sequence[int], items: list[ItemT]) -> tuple[list[int], list[ItemT]]:
     """Both in the order of the ids. Of an id that stands there twice, the first one stays first."""
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    return [ids[at] for at in order], [payloads[at] for at in order]
+    return [ids[at] for at in order], [items[at] for at in order]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,7 +18,7 @@ from tests.support.ingresses import ServedMesh, served_mesh
 from tests.support.wait import wait_until
 
 LINES = {"accept": "application/x-ndjson"}
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "max_header_size": "2KiB",
     "header_timeout": "400ms",
     "body_timeout": "400ms",
@@ -41,6 +42,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def is_served(served: ServedMesh) -> None:
     """Others are answered."""
     assert (await served.post("/kinds/add", [1])).json == 2
+
+
+async def send_for_ever(connection: HttpConnection) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await connection.send(b"x")
 
 
 async def cut(served: ServedMesh, connection: HttpConnection, why: ConnectionCut, status: int) -> None:
@@ -94,6 +101,48 @@ async def test_bodies_of_all_requests_are_bounded(served: ServedMesh) -> None:
     answer = await served.ask("POST", "/kinds/echo", b"x" * (2 * 2**20), {"content-type": "application/octet-stream"})
     assert (answer.status, answer.json["reason"], answer.headers["retry-after"]) == (503, "QUOTA_EXCEEDED", "1")
     await wait_until(lambda: served.ingress.bodies.held == 0, what="the body to be let go of")
+    await is_served(served)
+
+
+@pytest.mark.parametrize("says", [True, False], ids=["with its length", "in chunks"])
+async def test_a_body_that_is_too_large_is_not_read(says: bool) -> None:
+    part, most = b"x" * 1_024, 16 * 1_024
+    async with served_mesh({"kinds": Kinds}, max_body_size=f"{most}B") as served:
+        async with http_connection(served.address) as connection:
+            length = f"content-length: {most + 1}" if says else "transfer-encoding: chunked"
+            kind = "content-type: application/octet-stream"
+            await connection.send(f"POST /kinds/echo HTTP/1.1\r\nhost: x\r\n{kind}\r\n{length}\r\n\r\n".encode())
+            if not says:
+                for _ in range(most // len(part) + 1):
+                    await connection.send(b"%x\r\n%b\r\n" % (len(part), part))
+            answer = await connection.answer()
+            assert (answer.status, answer.json["reason"]) == (413, "PAYLOAD_TOO_LARGE")
+            assert await connection.ended()
+        await is_served(served)
+        assert served.ingress.bodies.held == 0
+
+
+async def test_who_sends_on_gets_the_answer_and_an_end(served: ServedMesh) -> None:
+    """The kernel would reset a connection that is closed before all that came was read."""
+    async with http_connection(served.address) as connection:
+        size = 65 * 2**20
+        head = f"POST /kinds/echo HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+        await connection.send(head + b"x" * (4 * 2**20))
+        await asyncio.sleep(0)
+        await connection.send(b"x" * (4 * 2**20))
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+        assert await connection.ended()
+        await is_served(served)
+    await wait_until(lambda: not served.ingress.server.connections, what="connections to end")
+
+
+async def test_who_sends_on_for_ever_is_not_waited_for(served: ServedMesh) -> None:
+    async with http_connection(served.address) as connection:
+        await connection.send(b"\x16\x03\x01 is no HTTP\r\n\r\n")
+        assert (await connection.answer()).status == 400
+        with pytest.raises(ConnectionError):
+            await send_for_ever(connection)
     await is_served(served)
 
 

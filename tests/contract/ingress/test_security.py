@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ingress_service.app import Ingress, serve
 from ingress_service.config import IngressSettings
 from slotmesh.config import SettingsError
 from tests.support.certificates import Authority
+from tests.support.controllers import eventually
 from tests.support.http_client import HttpAnswer, http, http_connection
 from tests.support.tls_mesh import TlsMesh, tls_mesh
 from tests.support.token_files import created
@@ -61,9 +63,8 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         async def known() -> bool:
             return (await echoed(ingress, bearer(mine))).status == 200
 
-        for _ in range(200):  # routers look at the file once a second
-            if await known():
-                break
+        # Routers look at the file once a second.
+        await eventually(known, what="the routers know the new tokens")
         assert (await echoed(ingress, bearer(mine))).body == b"x"
         refused = await echoed(ingress, bearer(others))
         assert (refused.status, refused.json["reason"]) == (403, "PERMISSION_DENIED")
@@ -88,13 +89,20 @@ async def test_the_ingress_itself_calls_only_where_it_is_told_so(tmp_path: Path)
 @pytest.mark.asyncio
 async def test_https_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
     web = Authority(tmp_path / "web")
-    files = web.issue("client", "web", dns=["localhost"])
+    ends_at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=7)
+    files = web.issue("client", "web", dns=["localhost"], not_after=ends_at)
     settings = {"https_cert": files.cert, "https_key": files.key, "anonymous": True}
     async with secured(tmp_path, **settings) as (_, ingress):
         context = ssl.create_default_context(cafile=str(web.ca))
         async with http_connection(ingress.address, ssl=context, server_hostname="localhost") as connection:
             answer = await connection.request("POST", "/words/echo", b"x", headers=OCTETS)
             assert answer.body == b"x"
+        assert ingress.server.certificate_ends_at == ends_at.timestamp()
+        later = ends_at + timedelta(hours=1)
+        web.issue("client", "web", dns=["localhost"], not_after=later)
+        await wait_until(
+            lambda: ingress.server.certificate_ends_at == later.timestamp(), timeout=20.0, what="the new certificate"
+        )
 
 
 @pytest.mark.parametrize(

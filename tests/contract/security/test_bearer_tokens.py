@@ -68,6 +68,31 @@ async def at_token_port(authority: Authority, tokens: Tokens) -> AsyncIterator[g
         await server.stop()
 
 
+async def test_a_token_stands_behind_the_word_bearer_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotmesh.security.authorizer.AUDIT", AuditLog())
+    path = tmp_path / "tokens.json"
+    token = created(path)
+    async with at_token_port(Authority(tmp_path), Tokens(path)) as channel:
+        stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+        request = router_service_pb2.CallRequest(payload=b"x")
+        assert await code_of(channel, token) is StatusCode.OK
+        await stub.Call(request, metadata=(("authorization", f"bEARER   {token} "),), timeout=5)
+        for odd in (
+            (("authorization", token),),
+            (("authorization", f"Tokens {token}"),),
+            (("authorization", f"1234567{token}"),),
+            (*bearer(token), *bearer(token)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Call(request, metadata=odd, timeout=5)
+            assert caught.value.code() is StatusCode.UNAUTHENTICATED
+            assert token not in str(caught.value)
+    assert "is not `Bearer TOKEN`, once" in caplog.text
+    assert token not in caplog.text
+
+
 async def test_who_is_revoked_is_refused_in_seconds_on_open_streams_too(tmp_path: Path) -> None:
     issuer, path = Issuer(tmp_path), tmp_path / "tokens.json"
     static, stays, jwt = created(path), created(path), issuer.token()

@@ -24,6 +24,7 @@ from tests.support.certificates import TRUST_DOMAIN, Authority
 KINDS = (
     ("viewer", "eve"),
     ("client", "alice"),
+    ("ingress", ""),
     ("operator", "ops"),
     ("router", ""),
     ("replica", ""),

@@ -70,6 +70,9 @@ def test_an_authority_is_never_overwritten(directory: Path) -> None:
         (["issue", "router", "--days", "3", "--hours", "72"], 2, "contradicts --days"),
         (["issue", "router", "--dns", "ümlaut.example"], 1, "DNS name"),
         (["issue", "client/eve", "--dns", "router.mesh.test"], 1, "would let client/eve pass for a router"),
+        (["issue", "client/eve", "--dns", "ingress.mesh.test"], 1, "would let client/eve pass for an ingress"),
+        (["issue", "ingress", "--dns", "router.mesh.test"], 1, "would let ingress pass for a router"),
+        (["issue", "ingress/web"], 1, "cannot be used"),
         (["issue", "client/eve", "--dns", "*.mesh.test"], 1, "would let client/eve pass for a controller"),
         (["issue", "client/eve", "--dns", "*.replica.mesh.test"], 1, "would let client/eve pass for a replica"),
         (["issue", "client/eve", "--dns", "b.replica.mesh.test"], 1, "would let client/eve pass for a replica"),
@@ -121,16 +124,21 @@ def test_only_servers_may_be_used_as_servers(directory: Path) -> None:
     for who, names in (
         ("client/bob", ["bob.example", "mesh.test"]),
         ("router", ["edge.mesh.test", "router.mesh.test"]),
+        ("ingress", ["localhost"]),
     ):
         run("issue", who, "--dir", directory, *(word for name in names for word in ("--dns", name)))
-    usages = {name: _leaf(directory, name).usages for name in ("client-bob", "router", "operator-ann", "replica")}
+    usages = {
+        name: _leaf(directory, name).usages for name in ("client-bob", "router", "operator-ann", "replica", "ingress")
+    }
     both = frozenset({"server", "client"})
     assert usages == {
         "client-bob": frozenset({"client"}),
         "router": both,
         "operator-ann": frozenset({"client"}),
         "replica": both,
+        "ingress": both,
     }
+    assert set(_leaf(directory, "ingress").dns_names) == {"ingress.mesh.test", "localhost"}
     assert run("issue", "replica", "--dns", "b.replica.mesh.test", "--dir", directory).exit_code == 0, "any backend"
 
 

@@ -12,9 +12,9 @@ import pytest
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.datatypes import FIXED
-from slotmesh.oip.json_answers import answer_to_http, failure_to_http, metadata_to_json, server_to_json
+from slotmesh.oip.json_answers import HttpAnswer, answer_to_http, error_to_json, metadata_to_json, server_to_json
 from slotmesh.oip.json_requests import inference_from_http
-from slotmesh.oip.model import InferenceAnswer, Tensor
+from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
 from slotmesh.oip.signatures import MethodTensors, TensorType
 
 
@@ -28,6 +28,12 @@ def tensor(**fields: Any) -> dict[str, Any]:
 
 def read(text: bytes, json_size: int | None = None) -> Any:
     return inference_from_http("m", "v", text, json_size)
+
+
+def written(answer: InferenceAnswer, inference: Any) -> HttpAnswer:
+    http = answer_to_http(answer, inference)
+    assert isinstance(http, HttpAnswer)
+    return http
 
 
 def test_a_request() -> None:
@@ -47,14 +53,14 @@ def test_elements_of_each_datatype_nested_and_flat(datatype: str) -> None:
     (flat,) = read(body(tensor(datatype=datatype, shape=[2, 2], data=data[0] + data[1]))).request.inputs
     assert found.data == flat.data == expected
     answer = InferenceAnswer(model="m", version="v", outputs=[found])
-    said = json.loads(answer_to_http(answer, read(b"{}")).body)
+    said = json.loads(written(answer, read(b"{}")).body)
     assert said["outputs"] == [{"name": "x", "datatype": datatype, "shape": [2, 2], "data": data[0] + data[1]}]
 
 
 def test_texts() -> None:
     (found,) = read(body(tensor(datatype="BYTES", data=["a", "ü,"]))).request.inputs
     assert found.data == b"\x01\0\0\0a\x03\0\0\0" + "ü,".encode()
-    said = json.loads(answer_to_http(InferenceAnswer(model="m", version="v", outputs=[found]), read(b"{}")).body)
+    said = json.loads(written(InferenceAnswer(model="m", version="v", outputs=[found]), read(b"{}")).body)
     assert said["outputs"][0]["data"] == ["a", "ü,"]
 
 
@@ -69,7 +75,7 @@ def test_binary_tensors_both_ways() -> None:
     inference = read(text + halves + b"\x01\x02\x03", len(text))
     assert [bytes(each.data) for each in inference.request.inputs] == [halves, np.float32(3).tobytes(), b"\x01\x02\x03"]
     outputs = [inference.request.inputs[0], inference.request.inputs[1]]
-    answer = answer_to_http(InferenceAnswer(model="m", version="v", request_id="i", outputs=outputs), inference)
+    answer = written(InferenceAnswer(model="m", version="v", request_id="i", outputs=outputs), inference)
     assert (answer.content_type, answer.body[answer.json_size :]) == ("application/octet-stream", halves)
     said = json.loads(answer.body[: answer.json_size])
     assert said["id"] == "i"
@@ -94,6 +100,14 @@ def test_all_outputs_in_binary() -> None:
 MISTAKES: dict[str, Any] = {
     "body: ": lambda: read(b"{"),
     "Inference-Header-Content-Length: must be": lambda: read(b"{}", 3),
+    "body: Object missing": lambda: read(b'{"inputs": [{}]}'),
+    "body: at most 8388608 bytes of JSON": lambda: read(b" " * (MAX_JSON_BYTES + 1)),
+    "body: is nested too deep": lambda: read(b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "inputs[0].data: must be lists of one": lambda: read(body(tensor()).replace(b"[1, 2.5]", b"[" * 99 + b"]" * 99)),
+    "inputs[0].parameters: shared memory": lambda: read(body(tensor(parameters={"shared_memory_region": "r"}))),
+    "outputs[0].parameters: shared memory": lambda: read(
+        body(outputs=[{"name": "o", "parameters": {"shared_memory_region": "r"}}])
+    ),
     "body: 1 bytes are left": lambda: read(b"{}x", 2),
     "inputs[0].data: is required": lambda: read(body({"name": "x", "datatype": "FP32", "shape": [1]})),
     "inputs[0].data: a tensor of shape [3] has 3": lambda: read(body(tensor(shape=[3]))),
@@ -127,14 +141,33 @@ def test_a_mistake_names_its_field(words: str) -> None:
 
 def test_an_output_that_is_no_text_must_be_asked_for_in_binary() -> None:
     output = Tensor("o", "BYTES", (1,), b"\x01\0\0\0\xff")
-    with pytest.raises(RequestMistake, match="o has bytes that are no text"):
-        answer_to_http(InferenceAnswer(model="m", version="v", outputs=[output]), read(b"{}"))
+    failure = answer_to_http(InferenceAnswer(model="m", version="v", outputs=[output]), read(b"{}"))
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.executed) == (Reason.BAD_REQUEST, Executed.YES)
+    assert "o has bytes that are no text" in failure.message
+
+
+def test_an_output_of_bytes_that_cannot_be_cut_is_the_handlers_mistake() -> None:
+    output = Tensor("o", "BYTES", (1,), b"\x09\0\0\0x")
+    failure = answer_to_http(InferenceAnswer(model="m", version="v", outputs=[output]), read(b"{}"))
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.executed) == (Reason.INTERNAL, Executed.YES)
+
+
+def test_what_json_would_take_too_long_for_is_in_binary_unasked() -> None:
+    many = Tensor("many", "UINT8", (MAX_TYPED_ELEMENTS + 1,), bytes(MAX_TYPED_ELEMENTS + 1))
+    text = (MAX_JSON_BYTES + 1).to_bytes(4, "little") + b"x" * (MAX_JSON_BYTES + 1)
+    for large in (many, Tensor("large", "BYTES", (1,), text)):
+        small = Tensor("small", "UINT8", (1,), b"\x07")
+        answer = written(InferenceAnswer(model="m", version="v", outputs=[small, large]), read(b"{}"))
+        said = json.loads(answer.body[: answer.json_size])
+        assert said["outputs"][0]["data"] == [7]
+        assert said["outputs"][1]["parameters"] == {"binary_data_size": len(large.data)}
 
 
 def test_failures_and_what_is_told() -> None:
-    status, said = failure_to_http(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message="no"), 5)
-    assert (status, json.loads(said)) == (404, {"error": "no", "reason": "ENDPOINT_NOT_FOUND", "executed": "no"})
-    assert failure_to_http(Failure(reason=Reason.INTERNAL, message="no"), 13)[0] == 500
+    said = json.loads(error_to_json("no", "ENDPOINT_NOT_FOUND", "no", log_ref="1"))
+    assert said == {"error": "no", "reason": "ENDPOINT_NOT_FOUND", "executed": "no", "log_ref": "1"}
     assert json.loads(server_to_json("1"))["name"] == "slotmesh"
     tensors = MethodTensors(inputs=(TensorType(name="x", datatype="FP32", shape=(-1,)),))
     told = json.loads(metadata_to_json("m", ["v"], "infer", tensors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -173,3 +174,18 @@ def test_a_server_has_a_certificate_that_others_take_for_it(authority: Authority
     assert "there is no certificate" in str(problem(TlsFiles(authority.ca), Role.ROUTER))
     foreign = authority.issue("router", uri="spiffe://mesh.test/router/extra")
     assert "which is no router" in str(problem(foreign, Role.ROUTER))
+
+
+@pytest.mark.parametrize(
+    ("usages", "missing"), [(["client"], "a server"), (["server"], "a client"), ([], "a client and")]
+)
+def test_a_server_has_a_certificate_for_servers_and_clients(
+    authority: Authority, usages: list[str], missing: str
+) -> None:
+    """Members are both: a router serves, and connects to replicas."""
+    material = authority.issue("router").read()
+    assert material.leaf is not None
+    limited = replace(material, leaf=replace(material.leaf, usages=frozenset(usages)))
+    assert f"may not be used as that of {missing}" in str(server_problem(limited, Role.ROUTER))
+    unlimited = replace(material, leaf=replace(material.leaf, usages=None))
+    assert server_problem(unlimited, Role.ROUTER) is None

@@ -12,7 +12,7 @@ import pytest
 from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
 from slotmesh.cli.checking.judging import document_of, findings_of, is_well, not_answering
 from slotmesh.cli.checking.printing import print_findings
-from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, SeenMesh, ServerAnswer, Validity
+from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, OwnTls, SeenMesh, ServerAnswer, Validity
 from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
@@ -79,8 +79,8 @@ def with_replicas(*replicas: ReplicaStatus, wanted: int | None = 1) -> SeenMesh:
 def test_a_healthy_mesh_is_green_in_every_section() -> None:
     findings = findings_of(SEEN)
     assert {it.severity for it in findings} == {Severity.OK}
-    # Certificates are looked at where there are some.
-    assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES}
+    # Certificates and ingresses are looked at where there are some.
+    assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES, Section.HTTP}
 
 
 def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
@@ -193,6 +193,48 @@ def test_plain_text_off_loopback_is_a_warning() -> None:
         "in plain text and without asking who calls: 10.0.0.5:7071",
     )
     assert not wrong(replace(seen, own_tls=OwnTls(by_tls=True)), Section.SECURITY)
+
+
+def with_ingress(address: str = "127.0.0.1:8080", **facts: Any) -> SeenMesh:
+    known = IngressFacts(**{"by_tls": False, "follows_controller": True, **facts})
+    answer = ServerAnswer(announced=announced("ingress", address), version="1.0.0", ingress=known)
+    return replace(SEEN, answers=(*SEEN.answers, answer))
+
+
+def test_an_ingress_that_is_well_is_green() -> None:
+    findings = [it for it in findings_of(with_ingress()) if it.section is Section.HTTP]
+    assert [(it.severity, it.text) for it in findings] == [(Severity.OK, "1 of 1 ingresses are ready")]
+    assert is_well(findings_of(with_ingress(tells_routes=False, follows_controller=None)))
+
+
+def test_an_ingress_that_is_not_ready_is_wrong_and_old_routes_are_a_warning() -> None:
+    severity, subject, text = one(with_ingress(not_ready="no routes yet"), Section.HTTP)
+    assert (severity, subject) == (Severity.ERROR, "ingress 127.0.0.1:8080")
+    assert "no routes yet" in text
+    severity, _, text = one(with_ingress(follows_controller=False), Section.HTTP)
+    assert (severity, "may be old" in text) == (Severity.WARNING, True)
+
+
+def test_an_ingress_that_does_not_answer_is_wrong() -> None:
+    answer = ServerAnswer(announced=announced("ingress", "10.0.0.9:443"), problem="its certificate is not trusted: x")
+    severity, subject, text = one(replace(SEEN, answers=(*SEEN.answers, answer)), Section.REACHABILITY)
+    assert (severity, subject) == (Severity.ERROR, "ingress 10.0.0.9:443")
+    assert text.endswith("does not answer from here: its certificate is not trusted: x")
+
+
+def test_http_in_plain_text_off_loopback_is_a_warning() -> None:
+    severity, subject, text = one(with_ingress("10.0.0.9:80"), Section.SECURITY)
+    assert (severity, subject) == (Severity.WARNING, "ingress 10.0.0.9:80")
+    assert "bearer tokens included" in text
+    assert not wrong(with_ingress("10.0.0.9:443", by_tls=True), Section.SECURITY)
+
+
+def test_certificates_of_ingresses_end_and_are_of_no_role() -> None:
+    seen = with_ingress("10.0.0.9:443", by_tls=True)
+    shown = replace(seen.answers[-1], certificate=Validity(NOW - 89 * DAY_S, NOW + DAY_S))
+    (finding,) = wrong(replace(seen, answers=(*seen.answers[:-1], shown)), Section.CERTIFICATES)
+    assert finding.severity is Severity.WARNING
+    assert "--https-cert" in finding.fix
 
 
 def test_versions_that_differ_from_each_other_and_from_the_command() -> None:

@@ -1,0 +1,1 @@
+"""Messages of routers as what HTTP says, and the other way round. Pure."""

@@ -1,0 +1,108 @@
+"""Asks ingresses who they are, by HTTP as their clients do: the controller knows of none, so they are named.
+
+Invariants: an ingress that does not answer in time is an answer, too. Its certificate has to be one that HTTP clients
+of this machine take, or of the mesh's authority, for the name by which it is asked. A token is sent by TLS only.
+Owner: `gathering.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+
+from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
+from slotmesh.cli.credentials import credentials
+from slotmesh.client.tls import Tls
+from slotmesh.security.token_source import TokenSource
+from slotmesh.units import parse_host_port
+
+ANSWER_WITHIN_S: Final = 3.0
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_NO_INGRESS: Final = "what answers there is no ingress"
+
+
+async def ask_ingresses(urls: Sequence[IngressUrl]) -> tuple[ServerAnswer, ...]:
+    """An answer for each, in this order."""
+    return tuple(await asyncio.gather(*[asyncio.to_thread(_ask, each) for each in urls]))
+
+
+def _ask(url: IngressUrl) -> ServerAnswer:
+    tls = credentials().tls
+    by_tls = url.by_tls if url.by_tls is not None else tls is not None
+    announced = AnnouncedAddress(subject=f"ingress {url.address}", kind="ingress", address=url.address)
+    connection = _connection(url.address, tls, by_tls=by_tls)
+    try:
+        connection.connect()
+        certificate = _validity(connection.sock) if by_tls else None
+        ready, _, why = _get(connection, "/-/readyz", {})
+        if ready not in (200, 503):
+            return ServerAnswer(announced=announced, problem=_NO_INGRESS)
+        status, document, _ = _get(connection, "/-/routes", _authorization() if by_tls else {})
+    except (OSError, HTTPException) as error:  # SSLError and TimeoutError are OSErrors
+        return ServerAnswer(announced=announced, problem=_words(error))
+    finally:
+        connection.close()
+    told = document if status == 200 and isinstance(document, dict) else {}
+    follows = told.get("follows_controller")
+    return ServerAnswer(
+        announced=announced,
+        version=str(told.get("version", "")),
+        certificate=certificate,
+        ingress=IngressFacts(
+            by_tls=by_tls,
+            not_ready="" if ready == 200 else why,
+            tells_routes=status == 200,
+            follows_controller=follows if isinstance(follows, bool) else None,
+        ),
+    )
+
+
+def _connection(address: str, tls: Tls | None, *, by_tls: bool) -> HTTPConnection:
+    host, port = parse_host_port(address)
+    if not by_tls:
+        return HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
+    context = ssl.create_default_context()
+    if tls is not None and tls.ca is not None:
+        context.load_verify_locations(tls.ca)
+    return HTTPSConnection(host, port, timeout=ANSWER_WITHIN_S, context=context)
+
+
+def _get(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[int, Any, str]:
+    """Status, document (None where it is none) and first line of a page."""
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    body = response.read(_MAX_BYTES)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    return response.status, document, body[:1_024].decode("utf-8", "replace").partition("\n")[0]
+
+
+def _authorization() -> dict[str, str]:
+    token = credentials().token
+    return {} if token is None else {"authorization": TokenSource(token).authorization()}
+
+
+def _validity(connected: Any) -> Validity | None:
+    shown = connected.getpeercert() or {}
+    begin, end = shown.get("notBefore"), shown.get("notAfter")
+    if not isinstance(begin, str) or not isinstance(end, str):
+        return None
+    return Validity(ssl.cert_time_to_seconds(begin), ssl.cert_time_to_seconds(end))
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak TLS, or not with this command"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {ANSWER_WITHIN_S:g} s"
+    if isinstance(error, HTTPException):
+        return _NO_INGRESS
+    return getattr(error, "strerror", None) or str(error)
