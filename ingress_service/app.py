@@ -23,6 +23,7 @@ from ingress_service.shell.front import HttpFront
 from ingress_service.shell.http_protocol import ConnectionLimits
 from ingress_service.shell.http_server import IngressServer
 from ingress_service.shell.inference.front import InferenceFront
+from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.metrics import observe
 from ingress_service.shell.pages import IngressPages
 from ingress_service.shell.request_records import RequestRecords
@@ -90,7 +91,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         callers = _callers(settings, tls)
 
         def follow(routes: tuple[Route, ...]) -> None:
-            front.table = RouteTable(routes, has_defaults=settings.default_routes)
+            mesh.table = RouteTable(routes, has_defaults=settings.default_routes)
 
         def why_not_ready() -> str:
             if is_stopping:
@@ -98,22 +99,19 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
-        pages = IngressPages(cors, failures, why_not_ready, watch)
-        sockets = Sockets(cors, counters, failures, max_requests=settings.max_requests)
         described = Descriptions()
+        mesh = MeshView(callers, described)
+        follow(())
         front = HttpFront(
-            callers,
-            described,
+            mesh,
             RequestRecords(counters, failures, RequestSpans(traces.tracing)),
             bodies,
             cors,
             max_requests=settings.max_requests,
-            pages=pages.app(),
-            sockets=sockets,
-            inference=InferenceFront(described, bodies, why_not_ready),
+            pages=IngressPages(mesh, cors, failures, why_not_ready, watch).app(),
+            sockets=Sockets(mesh, cors, counters, failures, max_requests=settings.max_requests),
+            inference=InferenceFront(mesh, bodies, why_not_ready),
         )
-        follow(())
-        pages.front = sockets.front = front
         server = _server(settings, front, counters)
         metrics = _metrics(settings, tls)
         try:

@@ -8,24 +8,23 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from ingress_service.core.arguments import Schemas, payload_of, read_query
+from ingress_service.core.arguments import payload_of, read_query
 from ingress_service.core.cors import Cors
 from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, RequestRefusal, problem_of, refusal
-from ingress_service.core.requests import RequestHeaders, unauthenticated
-from ingress_service.core.route_table import DEFAULT_LABEL, Matched, RouteTable, WrongMethod
+from ingress_service.core.requests import RequestHeaders
+from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import RequestAnswer, Send
 from ingress_service.shell.bodies import BUSY_RETRY_S, ClientLeft, HeldBodies, Receive
-from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
+from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_call, make_streaming_call
-from ingress_service.shell.described import Descriptions
 from ingress_service.shell.inference.front import PROBES, InferenceFront
+from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
@@ -36,7 +35,6 @@ from slotmesh.telemetry.log import get_logger
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 PAGES: Final = b"/-/"
-_FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 
 _log = get_logger(__name__)
 
@@ -46,8 +44,7 @@ class HttpFront:
 
     def __init__(
         self,
-        callers: HttpCallers,
-        described: Descriptions,
+        mesh: MeshView,
         records: RequestRecords,
         bodies: HeldBodies,
         cors: Cors,
@@ -58,10 +55,7 @@ class HttpFront:
         inference: InferenceFront,
     ) -> None:
         """`pages` answers what is below `/-/`, `sockets` WebSockets, `inference` what is below `/v2`."""
-        self.table = RouteTable()
-        """The routes of now."""
-        self._callers = callers
-        self.described = described
+        self._mesh = mesh
         self._counters = records.counters
         self._bodies = bodies
         self._cors = cors
@@ -71,7 +65,6 @@ class HttpFront:
         self._pages = pages
         self._sockets = sockets
         self._inference = inference
-        inference.inferences.front = self
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -118,7 +111,7 @@ class HttpFront:
         found = self._found(scope, answer)
         if isinstance(found, InferencePath) and found.operation in PROBES:
             answer.label = found.label
-            await self._inference.probe(found, self._callers.own, answer)
+            await self._inference.probe(found, self._mesh.callers.own, answer)
             return
         if self._counters.in_flight > self._max_requests:
             text = "too many requests are in flight"
@@ -134,7 +127,7 @@ class HttpFront:
             raise refusal(405, "this path has other methods", Allow=", ".join(allowed_methods(found)))
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        caller = self.caller_of(headers)
+        caller = self._mesh.caller_of(headers)
         if isinstance(found, InferencePath):
             await self._inference.answer(found, caller, scope, headers, receive, answer)
         else:
@@ -143,7 +136,7 @@ class HttpFront:
     def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
         """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
         raw_path, http_method = scope["raw_path"], scope["method"]
-        found = self.table.match(raw_path, http_method)
+        found = self._mesh.table.match(raw_path, http_method)
         if not is_below(raw_path) or (found is not None and found.label != DEFAULT_LABEL):
             return found
         path = inference_path(raw_path)
@@ -165,32 +158,6 @@ class HttpFront:
         methods = allowed_methods(found) if isinstance(found, WrongMethod) else ()
         await answer.whole(204, [*lines, (b"allow", ", ".join((*methods, "OPTIONS")).encode())], b"")
 
-    def caller_of(self, headers: RequestHeaders) -> HttpCaller:
-        """As whom the mesh is called. Raises RequestRefusal."""
-        token = headers.token if self._callers.takes_tokens else ""
-        if not token:
-            if self._callers.needs_token:
-                raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
-            return self._callers.own
-        try:
-            caller = self._callers.of(token)
-        except ValueError:
-            raise unauthenticated("this is no bearer token") from None
-        if caller is None:
-            raise refusal(503, "too many callers at once", Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
-        return caller
-
-    async def schemas_of(self, caller: HttpCaller, found: Matched) -> Schemas | None:
-        """Of the method's arguments; None where they are not known."""
-        return await self.described.arguments(caller, found.endpoint, found.method)
-
-    def endpoint_of(self, caller: HttpCaller, name: str) -> EndpointCalls:
-        """Raises RequestRefusal."""
-        if (calls := caller.endpoint(name)) is None:
-            text = "too many endpoints are called at once"
-            raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
-        return calls
-
     async def _call(
         self,
         found: Matched,
@@ -211,7 +178,7 @@ class HttpFront:
         try:
             schemas = None
             if query or found.arguments:
-                schemas = await self.schemas_of(caller, found)
+                schemas = await self._mesh.schemas_of(caller, found)
             payload = payload_of(forms, body, found.arguments, query, schemas)
             if answer.trace is not None:
                 payload = answer.trace.carried_by(payload)
@@ -229,27 +196,13 @@ class HttpFront:
         payload: bytes,
         answer: RequestAnswer,
     ) -> None:
-        with self.calling(caller, found.endpoint) as calls:
+        with self._mesh.calling(caller, found.endpoint) as calls:
             if forms.framing is Framing.WHOLE:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
                 await answer.whole(200, [(b"content-type", forms.call.encode())], result)
             else:
                 values = make_streaming_call(calls, found.method, forms.call, terms, payload)
                 await send_values(values, forms.framing, answer, self._counters)
-
-    @contextmanager
-    def calling(self, caller: HttpCaller, endpoint: str) -> Iterator[EndpointCalls]:
-        """The stream of an endpoint while a request uses it. Raises RequestRefusal."""
-        calls = self.endpoint_of(caller, endpoint)
-        calls.in_use += 1
-        try:
-            yield calls
-        except SlotmeshError as error:
-            if error.reason in _FORGETTABLE:
-                caller.forget(endpoint)
-            raise
-        finally:
-            calls.in_use -= 1
 
 
 def allowed_methods(found: WrongMethod) -> tuple[str, ...]:

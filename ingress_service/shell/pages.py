@@ -20,6 +20,7 @@ from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.version import VERSION
@@ -34,15 +35,19 @@ class IngressPages:
     """Makes the Starlette app."""
 
     def __init__(
-        self, cors: Cors, failures: FailedRequests, why_not_ready: Callable[[], str], watch: RouteWatch
+        self,
+        mesh: MeshView,
+        cors: Cors,
+        failures: FailedRequests,
+        why_not_ready: Callable[[], str],
+        watch: RouteWatch,
     ) -> None:
         """`why_not_ready`: empty while the ingress is ready. `watch`: of the routes."""
+        self._mesh = mesh
         self._cors = cors
         self._failures = failures
         self._why_not_ready = why_not_ready
         self._watch = watch
-        self.front: Any = None
-        """Who knows routes, callers and descriptions: the app sets it."""
 
     def app(self) -> Starlette:
         routes = [
@@ -66,7 +71,7 @@ class IngressPages:
 
     async def _routes(self, request: Request) -> Response:
         known = {it.name for it in await self._described(request)}
-        table = self.front.table
+        table = self._mesh.table
         told = [
             {"path": it.path, "endpoint": it.endpoint, "method": it.method, "methods": list(it.methods)}
             for it in table.routes
@@ -83,7 +88,7 @@ class IngressPages:
 
     async def _openapi(self, request: Request) -> Response:
         endpoints = await self._described(request)
-        table = self.front.table
+        table = self._mesh.table
         document = openapi_document(endpoints, table.routes, has_defaults=table.has_defaults, version=VERSION)
         return self._json(request, document)
 
@@ -95,10 +100,10 @@ class IngressPages:
         headers = RequestHeaders(request.scope["headers"])
         if not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        caller = self.front.caller_of(headers)
+        caller = self._mesh.caller_of(headers)
         caller.in_use += 1
         try:
-            return await self.front.described.ask(caller)
+            return await self._mesh.described.ask(caller)
         finally:
             caller.in_use -= 1
 

@@ -21,13 +21,14 @@ from ingress_service.core.counters import Counters
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of
 from ingress_service.core.requests import RequestHeaders
-from ingress_service.core.route_table import Matched, RouteTable
+from ingress_service.core.route_table import Matched
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import Send
 from ingress_service.shell.bodies import Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_streaming_call
 from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import SlotmeshError
@@ -43,13 +44,14 @@ _log = get_logger(__name__)
 class Sockets:
     """The ASGI app of WebSockets."""
 
-    def __init__(self, cors: Cors, counters: Counters, failures: FailedRequests, *, max_requests: int) -> None:
+    def __init__(
+        self, mesh: MeshView, cors: Cors, counters: Counters, failures: FailedRequests, *, max_requests: int
+    ) -> None:
+        self.mesh = mesh
         self._cors = cors
         self._counters = counters
         self._failures = failures
         self._max_requests = max_requests
-        self.front: Any = None
-        """Who knows routes, callers and schemas: the app sets it."""
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         counters = self._counters
@@ -65,9 +67,8 @@ class Sockets:
 
     async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         headers = RequestHeaders(scope["headers"])
-        table: RouteTable = self.front.table
         await receive()  # websocket.connect
-        found = table.match(scope["raw_path"], "GET", is_any_method=True)
+        found = self.mesh.table.match(scope["raw_path"], "GET", is_any_method=True)
         try:
             if not isinstance(found, Matched) or not self._cors.may_call(headers.origin, headers.host):
                 await send({"type": "websocket.close", "code": 1008})
@@ -75,7 +76,7 @@ class Sockets:
             if self._counters.in_flight > self._max_requests:
                 await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
                 return
-            caller: HttpCaller = self.front.caller_of(headers)
+            caller = self.mesh.caller_of(headers)
             query, said = read_query(scope["query_string"])
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
         except RequestRefusal:
@@ -84,7 +85,7 @@ class Sockets:
         await send({"type": "websocket.accept"})
         schemas = None
         if query or found.arguments:
-            schemas = await self.front.schemas_of(caller, found)
+            schemas = await self.mesh.schemas_of(caller, found)
         caller.in_use += 1
         try:
             trace = None if (context := headers.trace) is None else RequestTrace(context)
@@ -166,9 +167,7 @@ class _Conversation:
 
     async def _call(self, form: str, payload: bytes) -> bool:
         """Returns whether the client is still there."""
-        calls = self._sockets.front.endpoint_of(self._caller, self._found.endpoint)
-        calls.in_use += 1
-        try:
+        with self._sockets.mesh.calling(self._caller, self._found.endpoint) as calls:
             values = make_streaming_call(calls, self._found.method, form, self._terms, payload)
             async with values:
                 while True:
@@ -179,8 +178,6 @@ class _Conversation:
                         break
                     await self._write(form, _value(form, value))
                     self._sockets.counted(self._found.label)
-        finally:
-            calls.in_use -= 1
         await self._write(form, _ENDS[form])
         return True
 

@@ -17,9 +17,9 @@ from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.answers import RequestAnswer
 from ingress_service.shell.bodies import HeldBodies, Receive
 from ingress_service.shell.callers import HttpCaller
-from ingress_service.shell.described import Descriptions
 from ingress_service.shell.inference.infer import Inferences
 from ingress_service.shell.inference.models import NOT_READY, are_routers_ready, told_of
+from ingress_service.shell.mesh_view import MeshView
 from slotmesh.endpoint_names import overlong_endpoint
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.oip.json_answers import JSON_TYPE
@@ -35,11 +35,11 @@ class _IndexRequest(msgspec.Struct):
 class InferenceFront:
     """Answers them."""
 
-    def __init__(self, described: Descriptions, bodies: HeldBodies, why_not_ready: Callable[[], str]) -> None:
+    def __init__(self, mesh: MeshView, bodies: HeldBodies, why_not_ready: Callable[[], str]) -> None:
         """`why_not_ready`: empty while the ingress itself is ready."""
         self._bodies = bodies
         self._why_not_ready = why_not_ready
-        self.inferences = Inferences(described, bodies)
+        self._inferences = Inferences(mesh, bodies)
 
     async def probe(self, path: InferencePath, own: HttpCaller, answer: RequestAnswer) -> None:
         """Health, which has no body. `own`: the ingress itself."""
@@ -47,14 +47,19 @@ class InferenceFront:
         await answer.whole(200 if is_well else NOT_READY, _json_lines(), b"")
 
     async def answer(
-        self, path: InferencePath, caller: HttpCaller, scope: Any, headers: RequestHeaders, receive: Receive,
+        self,
+        path: InferencePath,
+        caller: HttpCaller,
+        scope: Any,
+        headers: RequestHeaders,
+        receive: Receive,
         answer: RequestAnswer,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """All else. Raises RequestRefusal, SlotmeshError, ClientLeft."""
         if path.operation is InferenceOperation.UNSUPPORTED:
             raise refusal(501, "this extension of the protocol is not supported", Reason.NOT_IMPLEMENTED)
         if path.operation is InferenceOperation.INFER:
-            await self.inferences.answer(path, caller, headers, scope["headers"], receive, answer)
+            await self._inferences.answer(path, caller, headers, scope["headers"], receive, answer)
             return
         if failure := overlong_endpoint(path.model, "name"):
             raise to_exception(failure)

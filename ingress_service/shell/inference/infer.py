@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ingress_service.core.content_coding import Coding, deflated
 from ingress_service.core.inference_headers import InferenceHeaders, inference_headers
@@ -20,8 +20,8 @@ from ingress_service.shell.answers import RequestAnswer
 from ingress_service.shell.bodies import HeldBodies, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_inference
-from ingress_service.shell.described import Descriptions
 from ingress_service.shell.inference.versions import infer_version
+from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.endpoint_names import endpoint_mistake
 from slotmesh.errors import Failure, MethodNotFound
@@ -46,11 +46,9 @@ _FOR_STREAMS: Final = "ModelStreamInfer of gRPC, or /ENDPOINT/METHOD with Accept
 class Inferences:
     """Makes them."""
 
-    def __init__(self, described: Descriptions, bodies: HeldBodies) -> None:
-        self._described = described
+    def __init__(self, mesh: MeshView, bodies: HeldBodies) -> None:
+        self._mesh = mesh
         self._bodies = bodies
-        self.front: Any = None
-        """Who has the streams of endpoints: the app sets it."""
 
     async def answer(
         self,
@@ -119,16 +117,16 @@ class Inferences:
         if trace is not None:
             payload = trace.carried_by(payload)
         try:
-            with self.front.calling(caller, request.model) as calls:
+            with self._mesh.calling(caller, request.model) as calls:
                 result, backend = await make_inference(calls, method, terms, payload)
         except MethodNotFound:
-            self._described.forget(caller, request.model)
+            self._mesh.described.forget(caller, request.model)
             raise
         return answer_of(replace(request, inputs=()), result, backend)
 
     async def _method(self, caller: HttpCaller, model: str, meaning: ParameterMeaning) -> str | Failure:
         """The method that is called, which has one result."""
-        known = await self._described.endpoint(caller, model)
+        known = await self._mesh.described.endpoint(caller, model)
         methods = {each.name: each for each in known.methods} if known is not None else {}
         method = meaning.method or method_of_inference(model, methods.keys())
         if isinstance(method, str) and method in methods and methods[method].yields:
