@@ -4,6 +4,9 @@
 speaks HTTP, in the mesh by a replica behind ingress and router. The two take turns, so that a drift of the machine
 cancels out; what counts is the ratio, and the difference of the medians, within a round. Where processors are short
 the mesh has four processes that want one, and the bare app one: the processor time of the ingress alone is told, too.
+With a request in flight at all times, the median is 64 divided by the rate, and tells nothing that the ratio does not:
+what the way takes is measured at a rate that both have to spare, as well. Ray Serve takes turns with the mesh where it
+is installed, after the rounds with the bare app: it has processes that are never idle.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from benchmarks.findings import Finding
 from benchmarks.loads import HANDLER
 from benchmarks.processes import ServerProcess, start_server
 from benchmarks.progress import show
+from benchmarks.ray_process import PYTHON, ray_serve
 from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD
 from examples.local_mesh import local_mesh
 from slotmesh.runtime.parent import ParentPipe
@@ -27,7 +31,10 @@ from slotmesh.units import parse_host_port
 
 CONNECTIONS: Final = 64
 LEAST_RATIO: Final = 0.7
+LEAST_OF_RAY: Final = 4.0
 MOST_DELAY_S: Final = 0.0015
+PACED_PER_S: Final = 1_000
+"""Requests a second over all connections, where both have time to spare."""
 _WARM_UP_S: Final = 0.5
 _REQUEST: Final = (
     f"POST /{ENDPOINT}/{METHOD} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/octet-stream\r\n"
@@ -47,15 +54,18 @@ class HttpTally:
 class _Connection(asyncio.Protocol):
     """One request after another."""
 
-    def __init__(self, tally: HttpTally, ended: asyncio.Future[None]) -> None:
+    def __init__(self, tally: HttpTally, ended: asyncio.Future[None], pace_s: float, offset_s: float) -> None:
+        """`pace_s`: a request is due so often, `offset_s` after the start first; 0: when the one before is answered."""
         self._tally = tally
         self._ended = ended
+        self._pace_s = pace_s
         self._began = 0.0
+        self._due = time.perf_counter() + offset_s
         self._answer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._ask()
+        self._ask_when_due()
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
@@ -68,26 +78,36 @@ class _Connection(asyncio.Protocol):
         if self._tally.is_over:
             self._transport.close()
         else:
-            self._ask()
+            self._ask_when_due()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as asyncio has it
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def _ask(self) -> None:
+    def _ask_when_due(self) -> None:
+        if not self._pace_s:
+            self._ask(time.perf_counter())
+            return
+        due, self._due = self._due, self._due + self._pace_s
+        asyncio.get_running_loop().call_later(max(0.0, due - time.perf_counter()), self._ask, due)
+
+    def _ask(self, since: float) -> None:
+        """A request that waited for the one before has begun when it was due: `since`."""
         self._answer = b""
-        self._began = time.perf_counter()
+        self._began = since
         self._transport.write(_REQUEST)
 
 
-async def load(address: str, seconds: float) -> tuple[float, HttpTally]:
-    """Calls a second, and what was seen."""
+async def load(address: str, seconds: float, per_s: float = 0.0) -> tuple[float, HttpTally]:
+    """Calls a second, and what was seen. `per_s`: so many, over all connections; 0: as many as there can be."""
     loop, tally = asyncio.get_running_loop(), HttpTally()
     ends = [loop.create_future() for _ in range(CONNECTIONS)]
     host, port = parse_host_port(address)
     began = time.perf_counter()
-    for ended in ends:
-        await loop.create_connection(lambda ended=ended: _Connection(tally, ended), host, port)  # type: ignore[misc]
+    pace_s = CONNECTIONS / per_s if per_s else 0.0
+    for number, ended in enumerate(ends):
+        connection = _Connection(tally, ended, pace_s, pace_s * number / CONNECTIONS)
+        await loop.create_connection(lambda connection=connection: connection, host, port)  # type: ignore[misc]
     await asyncio.sleep(seconds)
     tally.is_over = True
     await asyncio.gather(*ends)
@@ -98,6 +118,7 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     """`seconds` for each turn, of which a round has two of each. Raises CannotStart."""
     ratios: list[float] = []
     delays_s: list[float] = []
+    paced_delays_s: list[float] = []
     rates: dict[str, list[float]] = {"bare": [], "mesh": []}
     tails_s: dict[str, list[float]] = {"bare": [], "mesh": []}
     costs_s: list[float] = []
@@ -130,13 +151,51 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
                 rates[way] += found
             ratios.append(sum(round_rates["mesh"]) / sum(round_rates["bare"]))
             delays_s.append((sum(middles_s["mesh"]) - sum(middles_s["bare"])) / 2)
+            paced_s = {}
+            for way, server in servers.items():
+                _, tally = await load(server.address, seconds, PACED_PER_S)
+                paced_s[way] = median(tally.times_s)
+            paced_delays_s.append(paced_s["mesh"] - paced_s["bare"])
+        beside_ray = await _beside_ray(ingress.address, rounds, seconds) if PYTHON.exists() else []
     show("")
     return [
         findings.told("http_bare", "bare uvicorn + Starlette", median(rates["bare"]), findings.rate),
         findings.told("http_mesh", "ingress, router, replica", median(rates["mesh"]), findings.rate),
         findings.at_least("http_ratio", "calls a second, mesh / bare", median(ratios), LEAST_RATIO, findings.ratio),
-        findings.at_most("http_p50", "p50 more than bare", median(delays_s), MOST_DELAY_S, findings.milliseconds),
+        findings.told("http_p50", "p50 more than bare, at those rates", median(delays_s), findings.milliseconds),
+        findings.at_most(
+            "http_paced_p50",
+            f"p50 more than bare, {PACED_PER_S:,} requests a second",
+            median(paced_delays_s),
+            MOST_DELAY_S,
+            findings.milliseconds,
+        ),
         findings.told("http_bare_p99", "p99, bare", median(tails_s["bare"]), findings.milliseconds),
         findings.told("http_mesh_p99", "p99, mesh", median(tails_s["mesh"]), findings.milliseconds),
         findings.told("http_cost", "processor time of the ingress a call", median(costs_s), findings.microseconds),
+        *beside_ray,
+    ]
+
+
+async def _beside_ray(mesh: str, rounds: int, seconds: float) -> list[Finding]:
+    """The mesh and Ray Serve in turns. Raises CannotStart."""
+    ratios: list[float] = []
+    rates: list[float] = []
+    async with ray_serve(f"/{ENDPOINT}/{METHOD}") as ray:
+        await load(ray, _WARM_UP_S)
+        for number in range(rounds):
+            show(f"http: beside Ray Serve, round {number + 1} of {rounds}")
+            found: dict[str, float] = {mesh: 0.0, ray: 0.0}
+            for address in (ray, mesh, mesh, ray):
+                rate, tally = await load(address, seconds)
+                if tally.failed:
+                    raise RuntimeError(f"{tally.failed} requests failed")
+                found[address] += rate / 2
+            rates.append(found[ray])
+            ratios.append(found[mesh] / found[ray])
+    return [
+        findings.told("http_ray", "Ray Serve, its proxy and one replica", median(rates), findings.rate),
+        findings.at_least(
+            "http_of_ray", "calls a second, mesh / Ray Serve", median(ratios), LEAST_OF_RAY, findings.ratio
+        ),
     ]
