@@ -44,6 +44,22 @@ def interrupted(address: str) -> None:
         say(echo("afterwards") + future.result())
 
 
+def interrupted_through_another_thread(address: str) -> None:
+    """The kernel gives a signal to any thread: SIGUSR1 has one that does not wait for the call get Ctrl-C."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+    def take_signal() -> None:
+        signal.sigwait({signal.SIGUSR1})
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    threading.Thread(target=take_signal, daemon=True).start()
+    with slotmesh.connect_sync(address, close_grace=0) as mesh:
+        try:
+            mesh.endpoint("digits").echo("never answered")
+        except KeyboardInterrupt:
+            say("interrupted")
+
+
 def interrupted_at_the_end(address: str) -> None:
     """Ctrl-C while the mesh waits for the last answers."""
     mesh = slotmesh.connect_sync(address, close_grace=60)

@@ -287,6 +287,14 @@ async def test_ctrl_c_ends_a_wait_and_leaves_everything_usable(router: FakeRoute
         assert await said(process) == ["['afterwards', 'future']"]
 
 
+async def test_ctrl_c_ends_a_wait_that_it_does_not_wake(router: FakeRouter) -> None:
+    router.held = True
+    async with program("interrupted_through_another_thread", router) as process:
+        await router.until(lambda: router.calls() == 1)
+        process.send_signal(signal.SIGUSR1)
+        assert await said(process) == ["interrupted"]
+
+
 async def test_ctrl_c_while_it_closes(router: FakeRouter) -> None:
     router.held = True
     async with program("interrupted_at_the_end", router) as process:

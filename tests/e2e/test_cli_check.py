@@ -16,6 +16,7 @@ from ingress_service.app import serve
 from ingress_service.config import IngressSettings
 from slotmesh.runtime.channels import open_channel
 from tests.support.certificates import Authority
+from tests.support.controllers import eventually
 from tests.support.fakes.members import FakeRouter
 from tests.support.mesh import started_mesh
 from tests.support.shell import Said, slotmesh
@@ -162,8 +163,12 @@ async def test_certificates_of_servers_and_the_own_one(tmp_path: Path) -> None:
         assert (said.status, len(ends_soon)) == (0, 0), document
         # It lasts for 70 minutes. Servers read their new certificates by themselves: one that ends soon is seen.
         authority.issue("router", not_after=datetime.now(UTC) + timedelta(minutes=10))
-        said, document = await checked(*at)
-        assert ("certificates", "warning", "router/r0") in not_well(document), document
+
+        async def ends_soon_at_router() -> bool:
+            _, document = await checked(*at)
+            return ("certificates", "warning", "router/r0") in not_well(document)
+
+        await eventually(ends_soon_at_router, what="the router's new certificate ends soon", timeout=30)
         # Without certificates it is not answered.
         said, document = await checked("--address", mesh.controller.address)
         assert (said.status, len(document["findings"])) == (4, 1)

@@ -9,8 +9,11 @@ Owner: the thread that made the call; the `ClientThread` settles it.
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
 from slotmesh.errors import Executed, Failure, Reason
@@ -23,6 +26,10 @@ _CUT_OFF: Final = Failure(
     message="the mesh was closed before the call was answered",
     executed=Executed.UNKNOWN,
 )
+
+PIECE_S: Final = 0.5
+"""How long the main thread waits at a time. A signal may come just before it begins to, or to another thread, and then
+does not end the wait: Ctrl-C is noticed between the pieces."""
 
 _OPEN: Final = frozenset({"PENDING", "RUNNING"})
 """States of the base class in which there is no outcome."""
@@ -82,13 +89,26 @@ class CallFuture(Future[ResultT]):
         """
         if not self.done():
             self._thread.check_may_wait()
+            timeout = self._wait(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits as `result` does. The failure; None where there is a result."""
         if not self.done():
             self._thread.check_may_wait()
+            timeout = self._wait(timeout)
         return super().exception(timeout)
+
+    def _wait(self, timeout: float | None) -> float | None:
+        """Waits in pieces, where this is the main thread. Returns what is left of the timeout; None: no end."""
+        if threading.current_thread() is not threading.main_thread():
+            return timeout
+        until = inf if timeout is None else monotonic() + timeout
+        while not self.done() and (left_s := until - monotonic()) > 0:
+            with self._condition:
+                if not self.done():
+                    self._condition.wait(min(PIECE_S, left_s))
+        return 0
 
     # -- in the client's thread ------------------------------------------------------------------------------------
 

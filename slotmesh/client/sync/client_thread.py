@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
 from slotmesh.client.mesh import Mesh
-from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync.call_future import PIECE_S, CallFuture
 from slotmesh.client.sync.work_queue import Start, ThreadWorkQueue
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
@@ -167,7 +167,8 @@ class ClientThread:
         if thread is None:
             return
         self._ask_to_close(grace_s)
-        self._gone.wait()  # `join` takes a thread for dead, from then on, once Ctrl-C has interrupted it
+        while not self._gone.wait(PIECE_S):
+            pass  # `join` takes a thread for dead, from then on, once Ctrl-C has interrupted it
         thread.join()
         atexit.unregister(self._exit)
 

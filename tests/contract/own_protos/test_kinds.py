@@ -121,7 +121,8 @@ async def test_metadata_says_how_the_call_is_treated() -> None:
         assert keyed.method == f"{SERVICE}/Greet"
         assert keyed.endpoint == "greeter"
         assert keyed.deadline is not None
-        assert 0 < keyed.time_left() <= 20
+        # gRPC rounds a timeout up to what it can write in three digits.
+        assert 0 < keyed.time_left() <= 21
         assert sharded.shard_key == "s"
         assert sharded.deadline is None
 
