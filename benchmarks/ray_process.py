@@ -1,6 +1,6 @@
 """Ray Serve with the same handler behind its HTTP proxy, one replica, in an environment of its own.
 
-It is looked for in `.venv-ray`; there, `pip install 'ray[serve]'` puts it.
+It is looked for in `.venv-ray`; there, `pip install 'ray[serve]==2.49.*' 'protobuf<7'` puts it.
 Invariant: its processes end with the block.
 """
 
@@ -35,7 +35,7 @@ class Echo:
         return Response(await request.body(), media_type="application/octet-stream")
 
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
 serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
 serve.run(Echo.bind(), route_prefix=sys.argv[2])
 print("ready", flush=True)
