@@ -5,8 +5,8 @@ speaks HTTP, in the mesh by a replica behind ingress and router. The two take tu
 cancels out; what counts is the ratio, and the difference of the medians, within a round. Where processors are short
 the mesh has four processes that want one, and the bare app one: the processor time of the ingress alone is told, too.
 The median at 64 in flight is 64 divided by the rate; how long the way takes where frames have one call each, and each
-process works for every call, is told by the median at a rate that leaves time to spare. Ray Serve takes turns with the mesh where it
-is installed, after the rounds with the bare app: it has processes that are never idle.
+process works for every call, is told by the median at a rate that leaves time to spare. Ray Serve takes turns with the
+mesh where it is installed, after the rounds with the bare app: it has processes that are never idle.
 """
 
 from __future__ import annotations
