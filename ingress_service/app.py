@@ -102,15 +102,17 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         described = Descriptions()
         mesh = MeshView(callers, described)
         follow(())
+        inference = InferenceFront(mesh, bodies, why_not_ready)
+        records = RequestRecords(counters, failures, RequestSpans(traces.tracing))
         front = HttpFront(
             mesh,
-            RequestRecords(counters, failures, RequestSpans(traces.tracing)),
+            records,
             bodies,
             cors,
             max_requests=settings.max_requests,
             pages=IngressPages(mesh, cors, failures, why_not_ready, watch).app(),
-            sockets=Sockets(mesh, cors, counters, failures, max_requests=settings.max_requests),
-            inference=InferenceFront(mesh, bodies, why_not_ready),
+            sockets=Sockets(mesh, cors, records, max_requests=settings.max_requests),
+            inference=inference,
         )
         server = _server(settings, front, counters)
         metrics = _metrics(settings, tls)
@@ -129,6 +131,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         finally:
             await server.stop(0)
             described.close()
+            inference.close()
             await callers.aclose(LAST_CALLS_S)
             failures.close()
             await traces.aclose()

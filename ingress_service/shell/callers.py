@@ -46,6 +46,7 @@ class HttpCaller:
         self._endpoints: OrderedDict[str, EndpointCalls] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self.in_use = 0
+        """Requests for which it was found, and questions that it asks."""
         self.number = next(_NUMBERS)
         """What tells it from all others, of before too."""
 
@@ -119,12 +120,13 @@ class HttpCallers:
         if found is not None:
             self._by_token.move_to_end(token)
             return found
+        source = TokenSource(token)
         if len(self._by_token) >= self._most:
             idle = next((each for each, it in self._by_token.items() if not it.in_use), None)
             if idle is None:
                 return None
             self._close(self._by_token.pop(idle))
-        dialer = Dialer(self._tls, TokenSource(token))
+        dialer = Dialer(self._tls, source)
         found = self._by_token[token] = HttpCaller(Routers(self._addresses, dialer), self._connect_timeout_s)
         return found
 

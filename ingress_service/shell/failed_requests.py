@@ -27,7 +27,8 @@ _REF_BYTES: Final = 8
 
 _log = get_logger(__name__)
 
-_Kind = tuple[str, str, int, str]
+_Kind = tuple[str, str, int, str, str]
+"""Route, reason, status, whether it was executed, and the id that it has."""
 
 
 class _Entry:
@@ -52,7 +53,7 @@ class FailedRequests:
 
     def noted(self, problem: Problem, route: str, trace_id: str = "") -> Problem:
         """A request of this route fails. Returns the problem with its id."""
-        kind = (route, problem.reason, problem.status, problem.log_ref)
+        kind = (route, problem.reason, problem.status, problem.executed, problem.log_ref)
         entry = self._entries.get(kind)
         if entry is not None:
             entry.more += 1
@@ -81,7 +82,7 @@ class FailedRequests:
     def _end_window(self) -> None:
         self._timer = None
         entries, self._entries = self._entries, {}
-        for (route, reason, status, _), entry in entries.items():
+        for (route, reason, status, executed, _), entry in entries.items():
             if entry.more:
                 _log.info(
                     "more requests failed",
@@ -89,6 +90,7 @@ class FailedRequests:
                     route=route,
                     status=status,
                     reason=reason,
+                    executed=executed,
                     requests=entry.more,
                 )
         if self._rest is not None:

@@ -127,11 +127,11 @@ class HttpFront:
             raise refusal(405, "this path has other methods", Allow=", ".join(allowed_methods(found)))
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        caller = self._mesh.caller_of(headers)
-        if isinstance(found, InferencePath):
-            await self._inference.answer(found, caller, scope, headers, receive, answer)
-        else:
-            await self._call(found, caller, scope, headers, receive, answer)
+        with self._mesh.caller_of(headers) as caller:
+            if isinstance(found, InferencePath):
+                await self._inference.answer(found, caller, scope, headers, receive, answer)
+            else:
+                await self._call(found, caller, scope, headers, receive, answer)
 
     def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
         """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
@@ -174,7 +174,6 @@ class HttpFront:
             query, said = read_query(scope["query_string"])
         terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
         body = await self._bodies.read(receive, headers)
-        caller.in_use += 1
         try:
             schemas = None
             if query or found.arguments:
@@ -184,7 +183,6 @@ class HttpFront:
                 payload = answer.trace.carried_by(payload)
             await self._called(found, caller, forms, terms, payload, answer)
         finally:
-            caller.in_use -= 1
             self._bodies.release(len(body))
 
     async def _called(

@@ -158,6 +158,8 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle = self._running_cycle
         if cycle is None or cycle.response_started or cycle.disconnected or self.flow.write_paused:
             return False
+        if cycle.more_body:
+            cycle.keep_alive = False  # what is still to come of the request would be read for nothing
         content = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *lines):
             if name == b"connection":
@@ -196,8 +198,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_cut = True
         self._due = inf
         self._counters.cuts[why] += 1
-        if (cycle := self._running_cycle) is not None and not cycle.response_complete:
-            if cycle.response_started:
+        if (cycle := self._running_cycle) is not None:
+            if cycle.response_complete and cycle.more_body:
+                self.transport.close()  # it has its answer, and its client sends no more
+                return
+            if cycle.response_started and not cycle.response_complete:
                 self.transport.abort()
                 return
             cycle.disconnected = True
@@ -241,8 +246,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._due = inf
-        if not self._is_cut:
-            super().on_message_complete()
+        if self._is_cut:
+            return
+        super().on_message_complete()
+        if (cycle := self._running_cycle) is not None and cycle.response_complete and cycle is self.cycle:
+            # It was answered before all of it had come: the next one is awaited only now.
+            cycle.more_body = False
+            self._awaits, self._due = None, self.loop.time() + self.timeout_keep_alive
 
     def _count(self, nbytes: int) -> None:
         self._header_bytes += nbytes

@@ -30,20 +30,15 @@ class MeshView:
         self.callers = callers
         self.described = described
 
-    def caller_of(self, headers: RequestHeaders) -> HttpCaller:
-        """As whom the mesh is called. Raises RequestRefusal."""
-        token = headers.token if self.callers.takes_tokens else ""
-        if not token:
-            if self.callers.needs_token:
-                raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
-            return self.callers.own
+    @contextmanager
+    def caller_of(self, headers: RequestHeaders) -> Iterator[HttpCaller]:
+        """As whom the mesh is called, kept for as long as the block lasts. Raises RequestRefusal."""
+        caller = self._found(headers)
+        caller.in_use += 1
         try:
-            caller = self.callers.of(token)
-        except ValueError:
-            raise unauthenticated("this is no bearer token") from None
-        if caller is None:
-            raise refusal(503, "too many callers at once", Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
-        return caller
+            yield caller
+        finally:
+            caller.in_use -= 1
 
     async def schemas_of(self, caller: HttpCaller, found: Matched) -> Schemas | None:
         """Of the method's arguments; None where they are not known."""
@@ -64,3 +59,17 @@ class MeshView:
             raise
         finally:
             calls.in_use -= 1
+
+    def _found(self, headers: RequestHeaders) -> HttpCaller:
+        token = headers.token if self.callers.takes_tokens else ""
+        if not token:
+            if self.callers.needs_token:
+                raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
+            return self.callers.own
+        try:
+            caller = self.callers.of(token)
+        except ValueError:
+            raise unauthenticated("this is no bearer token") from None
+        if caller is None:
+            raise refusal(503, "too many callers at once", Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        return caller

@@ -100,12 +100,8 @@ class IngressPages:
         headers = RequestHeaders(request.scope["headers"])
         if not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        caller = self._mesh.caller_of(headers)
-        caller.in_use += 1
-        try:
+        with self._mesh.caller_of(headers) as caller:
             return await self._mesh.described.ask(caller)
-        finally:
-            caller.in_use -= 1
 
     def _json(self, request: Request, document: Any) -> Response:
         lines = self._cors.lines(request.headers.get("origin", "").encode("latin-1"))

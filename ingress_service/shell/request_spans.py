@@ -93,16 +93,19 @@ class RequestSpans:
         """`said`: by the client. None: the request has no trace."""
         tracing = self._tracing
         if said is not None:
-            if tracing is None or not is_sampled(said):
-                return RequestTrace(said)
-            if not self._followed.take(1, now):
-                return RequestTrace(unsampled(said))
+            followed = self.followed(said, now)
+            if tracing is None or not is_sampled(followed.context):
+                return followed
         elif tracing is None or not tracing.roots.take(1, now):
             return None
         clock = WallClock(now)
         name, attributes = _described(scope, found)
         span = tracing.start(name, said, clock.ns(now), attributes, SpanKind.SERVER)
         return RequestTrace(trace_context_of(span), span, clock)
+
+    def followed(self, said: TraceContext, now: float) -> RequestTrace:
+        """The trace that a client has said, which is sampled where it may be. Without a span of the ingress."""
+        return RequestTrace(said if not is_sampled(said) or self._followed.take(1, now) else unsampled(said))
 
 
 def _described(scope: Mapping[str, Any], found: FoundPath | None) -> tuple[str, dict[str, str | int | bool]]:

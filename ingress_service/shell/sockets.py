@@ -17,7 +17,6 @@ import msgspec
 
 from ingress_service.core.arguments import payload_of, read_query
 from ingress_service.core.cors import Cors
-from ingress_service.core.counters import Counters
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of
 from ingress_service.core.requests import RequestHeaders
@@ -27,12 +26,13 @@ from ingress_service.shell.answers import Send
 from ingress_service.shell.bodies import Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_streaming_call
-from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.mesh_view import MeshView
+from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import SlotmeshError
 from slotmesh.telemetry.log import get_logger
+from slotmesh.wire.trace_context import TraceContext
 
 TRY_AGAIN_LATER: Final = 1013
 _ENDS: Final = {JSON: b'{"end":true}', MSGPACK: msgspec.msgpack.encode({"end": True})}
@@ -44,13 +44,12 @@ _log = get_logger(__name__)
 class Sockets:
     """The ASGI app of WebSockets."""
 
-    def __init__(
-        self, mesh: MeshView, cors: Cors, counters: Counters, failures: FailedRequests, *, max_requests: int
-    ) -> None:
+    def __init__(self, mesh: MeshView, cors: Cors, records: RequestRecords, *, max_requests: int) -> None:
         self.mesh = mesh
         self._cors = cors
-        self._counters = counters
-        self._failures = failures
+        self._counters = records.counters
+        self._failures = records.failures
+        self._spans = records.spans
         self._max_requests = max_requests
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -76,27 +75,25 @@ class Sockets:
             if self._counters.in_flight > self._max_requests:
                 await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
                 return
-            caller = self.mesh.caller_of(headers)
             query, said = read_query(scope["query_string"])
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
+            with self.mesh.caller_of(headers) as caller:
+                await send({"type": "websocket.accept"})
+                schemas = None
+                if query or found.arguments:
+                    schemas = await self.mesh.schemas_of(caller, found)
+                conversation = _Conversation(self, found, caller, terms, headers.trace, receive, send)
+                await conversation.run(query, schemas)
         except RequestRefusal:
             await send({"type": "websocket.close", "code": 1008})
-            return
-        await send({"type": "websocket.accept"})
-        schemas = None
-        if query or found.arguments:
-            schemas = await self.mesh.schemas_of(caller, found)
-        caller.in_use += 1
-        try:
-            trace = None if (context := headers.trace) is None else RequestTrace(context)
-            conversation = _Conversation(self, found, caller, terms, trace, receive, send)
-            await conversation.run(query, schemas)
-        finally:
-            caller.in_use -= 1
 
     def counted(self, label: str) -> None:
         """A value was sent."""
         self._counters.values[label] += 1
+
+    def followed(self, said: TraceContext) -> RequestTrace:
+        """The trace of one call."""
+        return self._spans.followed(said, asyncio.get_running_loop().time())
 
     def failed(self, problem: Problem, label: str) -> Problem:
         """A call has failed so. Returns what is told of it."""
@@ -112,11 +109,11 @@ class _Conversation:
         found: Matched,
         caller: HttpCaller,
         terms: RequestTerms,
-        trace: RequestTrace | None,
+        trace: TraceContext | None,
         receive: Receive,
         send: Send,
     ) -> None:
-        """`trace`: of the handshake, which all calls belong to."""
+        """`trace`: what the client has said in the handshake, which all calls belong to."""
         self._sockets = sockets
         self._found = found
         self._caller = caller
@@ -136,7 +133,7 @@ class _Conversation:
                 try:
                     payload = payload_of(forms, body, self._found.arguments, query, schemas)
                     if self._trace is not None:
-                        payload = self._trace.carried_by(payload)
+                        payload = self._sockets.followed(self._trace).carried_by(payload)
                     if not await self._call(form, payload):
                         return
                 except RequestRefusal as error:

@@ -18,10 +18,11 @@ from ingress_service.shell.answers import RequestAnswer
 from ingress_service.shell.bodies import HeldBodies, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.inference.infer import Inferences
-from ingress_service.shell.inference.models import NOT_READY, are_routers_ready, told_of
+from ingress_service.shell.inference.models import NOT_READY, told_of
+from ingress_service.shell.inference.readiness import RouterReadiness
 from ingress_service.shell.mesh_view import MeshView
 from slotmesh.endpoint_names import overlong_endpoint
-from slotmesh.errors import Reason, SlotmeshError
+from slotmesh.errors import Reason
 from slotmesh.oip.json_answers import JSON_TYPE
 from slotmesh.status import to_exception
 
@@ -40,6 +41,11 @@ class InferenceFront:
         self._bodies = bodies
         self._why_not_ready = why_not_ready
         self._inferences = Inferences(mesh, bodies)
+        self._readiness = RouterReadiness()
+
+    def close(self) -> None:
+        """Asks routers no more."""
+        self._readiness.close()
 
     async def probe(self, path: InferencePath, own: HttpCaller, answer: RequestAnswer) -> None:
         """Health, which has no body. `own`: the ingress itself."""
@@ -65,20 +71,11 @@ class InferenceFront:
             raise to_exception(failure)
         is_index = path.operation is InferenceOperation.INDEX
         ready_only = is_index and await self._ready_only(receive, headers)
-        caller.in_use += 1
-        try:
-            status, body = await told_of(caller, path, ready_only=ready_only)
-        finally:
-            caller.in_use -= 1
+        status, body = await told_of(caller, path, ready_only=ready_only)
         await answer.whole(status, _json_lines(), body)
 
     async def _is_ready(self, own: HttpCaller) -> bool:
-        if self._why_not_ready():
-            return False
-        try:
-            return await are_routers_ready(own)
-        except SlotmeshError:
-            return False
+        return not self._why_not_ready() and await self._readiness.is_one_ready(own)
 
     async def _ready_only(self, receive: Receive, headers: RequestHeaders) -> bool:
         body = await self._bodies.read(receive, headers)

@@ -91,14 +91,10 @@ class Inferences:
             meaning = meaning_of(inference.request.parameters)
         except RequestMistake as mistake:
             return mistake.failure
-        caller.in_use += 1
-        try:
-            if path.version:
-                outcome = await infer_version(caller, of_version(inference.request, meaning, terms), trace)
-            else:
-                outcome = await self._called(caller, inference, meaning, terms_with(terms, meaning), trace)
-        finally:
-            caller.in_use -= 1
+        if path.version:
+            outcome = await infer_version(caller, of_version(inference.request, meaning, terms), trace)
+        else:
+            outcome = await self._called(caller, inference, meaning, terms_with(terms, meaning), trace)
         return outcome if isinstance(outcome, Failure) else answer_to_http(outcome, inference)
 
     async def _called(

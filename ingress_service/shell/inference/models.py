@@ -18,13 +18,6 @@ NOT_READY: Final = 400
 AnswerT = TypeVar("AnswerT")
 
 
-async def are_routers_ready(caller: HttpCaller) -> bool:
-    """Whether a router takes calls. Raises SlotmeshError where none has answered."""
-    asked = wire_pb2.ServerReadyRequest()
-    response: wire_pb2.ServerReadyResponse = await _asked(caller, lambda stub: stub.ServerReady(asked, timeout=ASK_S))
-    return response.ready
-
-
 async def told_of(caller: HttpCaller, path: InferencePath, *, ready_only: bool = False) -> tuple[int, bytes]:
     """Status and body of the answer. `ready_only`: of an index. Raises SlotmeshError."""
     model: Any = {"name": path.model, "version": path.version}

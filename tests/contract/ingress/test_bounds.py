@@ -137,6 +137,21 @@ async def test_who_sends_on_gets_the_answer_and_an_end(served: ServedMesh) -> No
     await wait_until(lambda: not served.ingress.server.connections, what="connections to end")
 
 
+@pytest.mark.parametrize("rest", [b"cde", b""], ids=["comes later", "never comes"])
+@pytest.mark.parametrize("path", ["/nothing/at/all", "/v2", "/-/nothing"])
+async def test_an_answer_before_all_of_the_request_has_come_ends_the_connection(
+    served: ServedMesh, path: str, rest: bytes
+) -> None:
+    """Once, and soon: the client takes the next answer for that of its next request."""
+    async with http_connection(served.address) as connection:
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nab"
+        await connection.send(head.encode())
+        assert (await connection.answer()).status in {404, 405, 415}
+        await connection.send(rest)
+        assert await connection.ended()
+    await wait_until(lambda: not served.ingress.server.connections, what="connections to end")
+
+
 async def test_who_sends_on_for_ever_is_not_waited_for(served: ServedMesh) -> None:
     async with http_connection(served.address) as connection:
         await connection.send(b"\x16\x03\x01 is no HTTP\r\n\r\n")

@@ -211,6 +211,17 @@ async def test_of_many_whose_clients_sampled_them_so_many_a_second_are_followed(
             pytest.fail("strangers can have all of their requests traced")
 
 
+async def test_of_messages_as_well(traced: Traced) -> None:
+    url = f"ws://{traced.served.address}/told/parent"
+    async with connect(url, additional_headers={"traceparent": SAMPLED}) as socket:
+        for _ in range(10 * int(MAX_FOLLOWED)):
+            await socket.send("[]")
+            value, _end = await socket.recv(), await socket.recv()
+            if json.loads(value)["value"][0] == UNSAMPLED:
+                return
+    pytest.fail("whoever opens a socket can have all of its messages traced")
+
+
 async def test_failures_are_errors_where_they_are_the_meshs(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     answer = await traced.served.ask("POST", "/told/fail", [], {"traceparent": SAMPLED})

@@ -43,6 +43,16 @@ async def test_failures_that_are_alike_share_an_id_and_are_counted(
     assert "requests=999" in caplog.messages[-1]
 
 
+async def test_what_ran_and_what_did_not_have_ids_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = FailedRequests()
+    ran, ran_not = (log.noted(replace(REFUSED, executed=executed), "/sum") for executed in ("yes", "no"))
+    log.close()
+    for failed, executed in ((ran, "yes"), (ran_not, "no")):
+        (line,) = (it for it in caplog.messages if failed.log_ref in it)
+        assert f"executed={executed}" in line
+
+
 async def test_a_storm_is_a_few_lines_and_every_id_is_in_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     log = FailedRequests()
