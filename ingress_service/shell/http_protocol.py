@@ -174,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(b"".join(content))
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
-            self._end(still_sends=cycle.more_body)
+            self._end(still_sends=cycle.more_body or bool(self.pipeline))
         self.on_response_complete()
         return True
 
@@ -184,14 +184,15 @@ class GuardedProtocol(HttpToolsProtocol):
         A socket that is closed with bytes unread resets the connection, and the client may lose the answer: who still
         sends is told that no more comes, and is read for a while, for nothing. Source: RFC 9112, section 9.6.
         """
-        if not still_sends or not self.transport.can_write_eof():
+        if not still_sends:
             self.transport.close()
             return
         self._is_cut = True
         self._due = inf
         self._lingers_until = self.loop.time() + LINGER_S
         self.flow.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _cut(self, why: ConnectionCut) -> None:
         """Closes the connection, with an answer where none has begun."""
