@@ -91,12 +91,16 @@ async def test_https_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
     web = Authority(tmp_path / "web")
     ends_at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=7)
     files = web.issue("client", "web", dns=["localhost"], not_after=ends_at)
-    settings = {"https_cert": files.cert, "https_key": files.key, "anonymous": True}
+    settings = {"https_cert": files.cert, "https_key": files.key, "anonymous": True, "max_body_size": "1MiB"}
     async with secured(tmp_path, **settings) as (_, ingress):
         context = ssl.create_default_context(cafile=str(web.ca))
         async with http_connection(ingress.address, ssl=context, server_hostname="localhost") as connection:
             answer = await connection.request("POST", "/words/echo", b"x", headers=OCTETS)
             assert answer.body == b"x"
+        async with http_connection(ingress.address, ssl=context, server_hostname="localhost") as connection:
+            head = b"POST /words/echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000\r\n\r\n"
+            await connection.send(head + b"x" * 4_000_000)
+            assert (await connection.answer()).status == 413
         assert ingress.server.certificate_ends_at == ends_at.timestamp()
         later = ends_at + timedelta(hours=1)
         web.issue("client", "web", dns=["localhost"], not_after=later)
