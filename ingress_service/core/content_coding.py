@@ -1,8 +1,8 @@
 """Compressed bodies: gzip and deflate, piece by piece. Pure.
 
-Invariants: a step reads `STEP_BYTES` of the body at most, and gives `PIECE_BYTES` at most, however well or oddly the body
-was compressed, so that who calls this can count, and let others run, before the next one; what is cut off, or has
-something behind its end, is refused.
+Invariants: a step reads `STEP_BYTES` of the body at most, and gives `PIECE_BYTES` at most, however the body was
+compressed, so that who calls this can count, and let others run, before the next one; what is cut off, or has something
+behind its end, is refused.
 """
 
 from __future__ import annotations
