@@ -95,6 +95,14 @@ def test_what_a_step_has_left_is_not_copied_with_the_rest_of_the_body() -> None:
     assert len(inflater._zlib.unconsumed_tail) < STEP_BYTES
 
 
+def test_what_is_behind_an_end_that_is_the_end_of_a_step_is_refused() -> None:
+    body = zlib.compress(bytes(STEP_BYTES - 11), 0)
+    assert len(body) == STEP_BYTES
+    assert inflated(Coding.DEFLATE, body) == bytes(STEP_BYTES - 11)
+    with pytest.raises(RequestRefusal, match="something is left behind the end"):
+        inflated(Coding.DEFLATE, body + b"x")
+
+
 @given(body=st.binary(max_size=64), coding=st.sampled_from(Coding))
 def test_noise_is_refused_and_nothing_else_happens(body: bytes, coding: Coding) -> None:
     with suppress(RequestRefusal):
