@@ -18,7 +18,7 @@ from slotmesh.codec.hooks import from_builtins
 
 _SMALL: Final = 128
 """Bytes that hold too few numbers to matter beside the rest of a call."""
-_BYTES_PER_COSTLY: Final = 2_048
+_BYTES_PER_COSTLY: Final = 512
 """For so many bytes, one number that costs much is let pass."""
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"E123456789", b"e000000000")
 _LONG_EXPONENT: Final = b"e000"
