@@ -8,6 +8,7 @@ from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, ParameterValue, Tensor
 
+_LEAST_INT: Final = -(2**63)
 _LARGEST_INT: Final = 2**63 - 1
 _LARGEST_UINT: Final = 2**64 - 1
 
@@ -43,7 +44,7 @@ def _put(into: wire_pb2.InferParameter, name: str, value: ParameterValue) -> Non
         into.string_param = value
     elif isinstance(value, float):
         into.double_param = value
-    elif -_LARGEST_INT <= value <= _LARGEST_INT:
+    elif _LEAST_INT <= value <= _LARGEST_INT:
         into.int64_param = value
     elif 0 < value <= _LARGEST_UINT:
         into.uint64_param = value

@@ -1,8 +1,9 @@
 """The arguments of a call: what the body, the path and the query have, as one payload. Pure.
 
 Invariants: a body without path parameters and in the form of the call is passed on as it came, unread: the replica
-judges it. Texts of path and query become what the method's annotations ask for, as far as those are known; what does
-not fit stays a text, which the replica refuses with the argument's name.
+judges it. What has to be read here is within the bounds of `slotmesh.codec.decoding_bounds`. Texts of path and query
+become what the method's annotations ask for, as far as those are known; what does not fit stays a text, which the
+replica refuses with the argument's name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import msgspec
 from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import QUERY_TERMS
+from slotmesh.codec.decoding_bounds import TooMuchToDecode, check_json, check_msgpack
+from slotmesh.codec.json_decoding import json_decoder
+from slotmesh.errors import Reason
 
 MAX_PARAMETERS: Final = 256
 """Of a query."""
@@ -26,6 +30,9 @@ _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _WORDS: Final = {"true": True, "false": False}
 _EMPTY: Final = {JSON: b"[]", MSGPACK: b"\x90"}
+_CHECKS: Final = {JSON: check_json, MSGPACK: check_msgpack}
+_DECODERS: Final = {JSON: json_decoder(Any), MSGPACK: msgspec.msgpack.Decoder().decode}
+_BESIDE: Final = "parameters of path or query are added to it: send all arguments in the body"
 _MOST_STEPS: Final = 8
 """References that are followed in a schema."""
 
@@ -55,6 +62,7 @@ def payload_of(
         return _encoded(forms.call, named)
     if forms.arguments != forms.call:
         body = _recoded(forms, body)
+    _check(forms.call, body, _BESIDE)
     try:
         decode = msgspec.json.decode if forms.call == JSON else msgspec.msgpack.decode
         given = decode(body, type=dict[str, msgspec.Raw])
@@ -73,11 +81,20 @@ def _recoded(forms: Forms, body: bytes) -> bytes:
     """The body in the form of the call."""
     if not body:
         return _EMPTY[forms.call]
+    _check(forms.arguments, body, f"it becomes {forms.call}: send it as that, or accept {forms.arguments}")
     try:
-        return _encoded(forms.call, (msgspec.json.decode if forms.arguments == JSON else msgspec.msgpack.decode)(body))
+        return _encoded(forms.call, _DECODERS[forms.arguments](body))
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError):
         text = f"the body is no {forms.arguments}, or has what {forms.call} cannot carry"
         raise refusal(400, text) from None
+
+
+def _check(form: str, body: bytes, why: str) -> None:
+    """Whether the body may be read here, which is done because of `why`."""
+    try:
+        _CHECKS[form](body)
+    except TooMuchToDecode as error:
+        raise refusal(413, f"the body has {error}, as {why}", Reason.PAYLOAD_TOO_LARGE) from None
 
 
 def _texts(path: Mapping[str, str], query: Sequence[tuple[str, str]], schemas: Schemas | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Compressed bodies: gzip and deflate, piece by piece. Pure.
 
-Invariants: a piece never has more than it may, however well the body was compressed, so that who calls this can count
-before the next one; what is cut off, or has something behind its end, is refused.
+Invariants: a step reads `STEP_BYTES` of the body at most, and gives `PIECE_BYTES` at most, however the body was
+compressed, so that who calls this can count, and let others run, before the next one; what is cut off, or has something
+behind its end, is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Final
 from ingress_service.core.problems import refusal
 
 PIECE_BYTES: Final = 256 * 1024
-"""Of one step: less than a millisecond."""
+"""Of one step, what it gives: less than a millisecond."""
+STEP_BYTES: Final = 16 * 1024
+"""Of one step, what it reads: blocks without a byte in them take 150 ns a byte."""
 LEVEL: Final = 1
 _MOST_CODINGS: Final = 16
 
@@ -63,7 +66,9 @@ class Inflater:
 
     def __init__(self, coding: Coding, body: bytes) -> None:
         self._zlib = zlib.decompressobj(coding.window)
-        self._left = body
+        self._body = memoryview(body)
+        self._at = 0
+        """How much of the body was given to `zlib`, which may keep the end of it as its unconsumed tail."""
         self._name = coding.header.decode()
 
     @property
@@ -71,17 +76,26 @@ class Inflater:
         """Whether all was read."""
         return self._zlib.eof
 
+    @property
+    def read_bytes(self) -> int:
+        """How much of the body was read up to now."""
+        return self._at - len(self._zlib.unconsumed_tail)
+
     def next(self) -> bytes:
-        """The next piece, of `PIECE_BYTES` at most. Raises RequestRefusal."""
+        """The next piece, of `PIECE_BYTES` at most; empty where what was read had no bytes. Raises RequestRefusal."""
+        unpacker = self._zlib
+        step: bytes | memoryview = unpacker.unconsumed_tail
+        if not step:
+            step = self._body[self._at : self._at + STEP_BYTES]
+            self._at += len(step)
         try:
-            piece = self._zlib.decompress(self._left, PIECE_BYTES)
+            piece = unpacker.decompress(step, PIECE_BYTES)
         except zlib.error:
             raise refusal(400, f"the body is no {self._name}") from None
-        self._left = self._zlib.unconsumed_tail
-        if self._zlib.eof:
-            if self._zlib.unused_data:
+        if unpacker.eof:
+            if unpacker.unused_data or self._at < len(self._body):
                 raise refusal(400, f"something is left behind the end of the {self._name}")
-        elif not self._left and not piece:
+        elif not piece and not unpacker.unconsumed_tail and self._at == len(self._body):
             raise refusal(400, f"the {self._name} of the body was cut off")
         return piece
 

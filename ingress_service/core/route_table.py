@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from slotmesh.method_names import MAX_METHOD_CHARS
 from slotmesh.spec.routes import DEFAULT_METHODS, RESERVED, Route, parameter_of, segments_of
 from slotmesh.spec.rules import is_name
 
@@ -86,7 +87,7 @@ class RouteTable:
         if not self.has_defaults or not 1 <= len(segments) <= 2 or not is_name(segments[0]):
             return None
         method = segments[1] if len(segments) == 2 else CALL
-        if not method.isidentifier():
+        if len(method) > MAX_METHOD_CHARS or not method.isidentifier():
             return None
         if not is_any_method and http_method not in DEFAULT_METHODS:
             return WrongMethod(DEFAULT_LABEL, DEFAULT_METHODS)

@@ -43,9 +43,10 @@ def strings_head(shape: Sequence[int], size: int) -> bytes:
 
 def joined_strings(strings: Iterable[bytes]) -> bytes:
     """The elements, each behind its length. Who calls this has counted them."""
-    parts: list[bytes] = []
-    for each in strings:
-        parts += (_LENGTH.pack(len(each)), each)
+    elements = list(strings)
+    parts = [b""] * (2 * len(elements))
+    parts[::2] = map(_LENGTH.pack, map(len, elements))
+    parts[1::2] = elements
     return b"".join(parts)
 
 

@@ -43,8 +43,11 @@ def json_decoder(wanted: Any) -> Callable[[bytes], Any]:
 
 def has_costly_numbers(payload: bytes) -> bool:
     """Whether there may be more than a few numbers that msgspec takes long for."""
-    plain = bytes(payload).translate(_DIGITS_AS_ZEROS, b"+-")
-    return plain.count(_LONG_EXPONENT) * _BYTES_PER_COSTLY > len(payload)
+    text = bytes(payload)
+    if (text.count(b"e") + text.count(b"E")) * _BYTES_PER_COSTLY <= len(text):
+        return False
+    plain = text.translate(_DIGITS_AS_ZEROS, b"+-")
+    return plain.count(_LONG_EXPONENT) * _BYTES_PER_COSTLY > len(text)
 
 
 def _float(text: str) -> float:

@@ -558,7 +558,7 @@ class ModelInferRequest(_message.Message):
 
         @_builtins.property
         def contents(self) -> Global___InferTensorContents:
-            """The elements, unless `raw_input_contents` has them. At most 262,144."""
+            """The elements, unless `raw_input_contents` has them. At most 65,536, of BYTES 16,384."""
 
         def __init__(
             self,
@@ -808,7 +808,7 @@ class ModelInferResponse(_message.Message):
     @_builtins.property
     def raw_output_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The elements of each output, in the order of `outputs`. Empty where the request had typed contents and the outputs can
-        be said so: FP16 cannot, nor can more than 262,144 elements.
+        be said so: FP16 cannot, nor can more than 65,536 elements, of BYTES 16,384.
         """
 
     def __init__(

@@ -14,7 +14,13 @@ from slotmesh.codec.arrays import MAX_EMPTY
 from slotmesh.codec.byte_strings import MAX_STRINGS
 from slotmesh.errors import Failure, bad_field
 from slotmesh.oip.datatypes import BYTES, DATATYPES, FIXED
-from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS, MAX_NAME_BYTES
+from slotmesh.oip.model import (
+    ELEMENTS_OF_A_STRING,
+    MAX_DIMENSIONS,
+    MAX_INPUTS,
+    MAX_NAME_BYTES,
+    MAX_TYPED_ELEMENTS,
+)
 
 _LARGEST: Final = 2**32 - 1
 _SHARED_MEMORY: Final = "shared_memory"
@@ -98,6 +104,16 @@ def size_problem(datatype: str, shape: tuple[int, ...], size: int) -> str:
         return f"{prod(shape)} elements of BYTES of shape {list(shape)} have {least} bytes at least, got {size}"
     expected = prod(shape) * FIXED[datatype].size
     return "" if size == expected else f"{datatype} of shape {list(shape)} has {expected} bytes, got {size}"
+
+
+TOO_MANY_TYPED: Final = (
+    f"at most {MAX_TYPED_ELEMENTS} elements in all, of BYTES {MAX_TYPED_ELEMENTS // ELEMENTS_OF_A_STRING}"
+)
+
+
+def typed_elements(datatype: str, shape: Sequence[int]) -> int:
+    """What a tensor takes of `MAX_TYPED_ELEMENTS` where its elements are said one by one."""
+    return prod(shape) * (ELEMENTS_OF_A_STRING if datatype == BYTES else 1)
 
 
 def check_count(field: str, shape: Sequence[int], count: int) -> None:

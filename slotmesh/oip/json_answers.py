@@ -12,6 +12,7 @@ import msgspec
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings
 from slotmesh.errors import Failure
+from slotmesh.oip.checks import typed_elements
 from slotmesh.oip.datatypes import BYTES, FIXED
 from slotmesh.oip.elements import unpacked
 from slotmesh.oip.json_requests import BINARY_SIZE, HttpInference
@@ -46,7 +47,7 @@ def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAns
         output: dict[str, Any] = {"name": each.name, "datatype": each.datatype, "shape": each.shape}
         is_binary = inference.is_binary(each.name) or (each.datatype != BYTES and not FIXED[each.datatype].typed)
         if not is_binary:
-            elements_left -= prod(each.shape)
+            elements_left -= typed_elements(each.datatype, each.shape)
             bytes_left -= len(each.data)
             is_binary = min(elements_left, bytes_left) < 0
         if is_binary:

@@ -3,12 +3,12 @@
 A body is JSON. With the header `Inference-Header-Content-Length` that has so many bytes, and behind it come the
 elements of the inputs whose `parameters` have `binary_data_size`, in the order of the inputs.
 
-Invariants: elements are counted in the text before they are decoded. What is wrong names its field.
+Invariants: values of all kinds are counted in the text before any is decoded. What is wrong names its field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -16,7 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from slotmesh.codec.byte_strings import joined_strings
+from slotmesh.codec.decoding_bounds import TooMuchToDecode, check_json
+from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.oip.checks import (
+    TOO_MANY_TYPED,
     RequestMistake,
     check_count,
     check_count_of,
@@ -25,6 +28,7 @@ from slotmesh.oip.checks import (
     check_parameters_of_input,
     check_parameters_of_output,
     size_problem,
+    typed_elements,
 )
 from slotmesh.oip.datatypes import BYTES, FIXED
 from slotmesh.oip.elements import packed
@@ -74,6 +78,12 @@ class JsonRequest(msgspec.Struct):
     parameters: msgspec.Raw = _NOTHING
 
 
+_decode_request: Final = msgspec.json.Decoder(JsonRequest).decode
+_decode_shape: Final = msgspec.json.Decoder(list[int]).decode
+_decode_list: Final = json_decoder(list[Any])
+_decode_parameters: Final = json_decoder(dict[str, bool | int | float | str])
+
+
 @dataclass(frozen=True, slots=True)
 class HttpInference:
     """A request, and which outputs it wants in binary."""
@@ -97,10 +107,12 @@ def inference_from_http(model: str, version: str, body: bytes, json_size: int | 
     size = len(body) if json_size is None else json_size
     if not 0 <= size <= len(body):
         raise RequestMistake(LENGTH_HEADER, f"must be from 0 to {len(body)}, the bytes of the body, got {size}")
-    if size > MAX_JSON_BYTES:
-        raise RequestMistake("body", f"at most {MAX_JSON_BYTES} bytes of JSON, got {size}: send tensors in binary")
     view = memoryview(body)
-    said = _decoded(view[:size], JsonRequest, "body")
+    try:
+        check_json(body if size == len(body) else bytes(view[: min(size, MAX_JSON_BYTES + 1)]))
+    except TooMuchToDecode as error:
+        raise RequestMistake("body", f"JSON has {error}: send tensors in binary") from None
+    said = _decoded(view[:size], _decode_request, "body")
     check_count_of("inputs", len(said.inputs))
     check_names([each.name for each in said.inputs])
     check_count_of("outputs", len(said.outputs))
@@ -153,9 +165,9 @@ def _tensors(inputs: Sequence[JsonInput], behind: memoryview) -> list[Tensor]:
             continue
         if bytes(each.data) == _NULL:
             raise RequestMistake(f"{field}.data", f"is required, or {BINARY_SIZE} among the parameters")
-        left -= _commas(each.data) + 1
+        left -= typed_elements(each.datatype, shape)
         if left < 0:
-            raise RequestMistake(f"{field}.data", f"at most {MAX_TYPED_ELEMENTS} elements in all: send more in binary")
+            raise RequestMistake(f"{field}.data", f"{TOO_MANY_TYPED}: send more in binary")
         tensors.append(Tensor(each.name, each.datatype, shape, _elements(each, shape, f"{field}.data")))
     if at != len(behind):
         raise RequestMistake("body", f"{len(behind) - at} bytes are left behind the tensors")
@@ -165,7 +177,7 @@ def _tensors(inputs: Sequence[JsonInput], behind: memoryview) -> list[Tensor]:
 def _elements(each: JsonInput, shape: tuple[int, ...], field: str) -> bytes:
     if each.datatype != BYTES and not FIXED[each.datatype].typed:
         raise RequestMistake(field, f"{each.datatype} is sent in binary only")
-    flat = _flat(_decoded(each.data, list[Any], field), field)
+    flat = _flat(_decoded(each.data, _decode_list, field), field)
     check_count(field, shape, len(flat))
     if each.datatype != BYTES:
         return packed(field, each.datatype, flat)
@@ -187,9 +199,9 @@ def _flat(values: list[Any], field: str) -> list[Any]:
 
 
 def _shape(raw: msgspec.Raw, field: str) -> tuple[int, ...]:
-    if _commas(raw) >= MAX_DIMENSIONS:
+    if bytes(raw).count(b",") >= MAX_DIMENSIONS:
         raise RequestMistake(field, f"at most {MAX_DIMENSIONS} dimensions")
-    return tuple(_decoded(raw, list[int], field))
+    return tuple(_decoded(raw, _decode_shape, field))
 
 
 def _parameters(raw: msgspec.Raw, field: str) -> dict[str, ParameterValue]:
@@ -197,17 +209,13 @@ def _parameters(raw: msgspec.Raw, field: str) -> dict[str, ParameterValue]:
         return {}
     if len(raw) > 1024 * MAX_PARAMETERS:
         raise RequestMistake(field, f"at most {1024 * MAX_PARAMETERS} bytes, got {len(raw)}")
-    parameters: dict[str, ParameterValue] = _decoded(raw, dict[str, bool | int | float | str], field)
+    parameters: dict[str, ParameterValue] = _decoded(raw, _decode_parameters, field)
     return parameters
 
 
-def _commas(raw: msgspec.Raw) -> int:
-    return bytes(raw).count(b",")
-
-
-def _decoded(raw: Any, wanted: Any, field: str) -> Any:
+def _decoded(raw: Any, decode: Callable[[Any], Any], field: str) -> Any:
     try:
-        return msgspec.json.decode(raw, type=wanted)
+        return decode(raw)
     except RecursionError:
         raise RequestMistake(field, "is nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

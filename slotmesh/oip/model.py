@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from slotmesh.codec.decoding_bounds import MAX_DECODED_BYTES
+
 MAX_INPUTS: Final = 256
 """Tensors of one request."""
 MAX_DIMENSIONS: Final = 32
-MAX_TYPED_ELEMENTS: Final = 262_144
-"""Elements of a request, or an answer, that are said one by one, as numbers of protobuf or JSON: some milliseconds."""
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024
-"""JSON of a request, and of what of an answer is said in JSON: some milliseconds. More goes in binary."""
+MAX_TYPED_ELEMENTS: Final = 65_536
+"""Elements of a request, or an answer, that are said one by one, as numbers of protobuf or JSON: 10 to 20 ms."""
+ELEMENTS_OF_A_STRING: Final = 4
+"""An element of BYTES takes as long as so many numbers, and counts as them among `MAX_TYPED_ELEMENTS`."""
+MAX_JSON_BYTES: Final = MAX_DECODED_BYTES
+"""JSON of a request, and of what of an answer is said in JSON. More goes in binary."""
 MAX_PARAMETERS: Final = 64
 MAX_NAME_BYTES: Final = 1024
 """Of a tensor's name."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
 from slotmesh.call_options.model import StatedOptions
+from slotmesh.method_names import MAX_METHOD_CHARS
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.model import MAX_PARAMETERS, ParameterValue
 from slotmesh.units import MAX_DURATION_S
@@ -62,6 +63,8 @@ def meaning_of(parameters: Mapping[str, ParameterValue]) -> ParameterMeaning:
     method = parameters.get("method", "")
     if not isinstance(method, str):
         raise RequestMistake("parameters.method", "must be the name of a method")
+    if len(method) > MAX_METHOD_CHARS:
+        raise RequestMistake("parameters.method", f"at most {MAX_METHOD_CHARS} characters, got {len(method)}")
     timeout_us = parameters.get("timeout", 0)
     if not _is_count(timeout_us) or not 0 <= timeout_us <= MAX_DURATION_S * 1e6:
         raise RequestMistake("parameters.timeout", f"must be microseconds, from 0 to {MAX_DURATION_S * 10**6}")

@@ -26,6 +26,7 @@ from slotmesh.errors import Reason
 from slotmesh.oip.json_answers import JSON_TYPE
 from slotmesh.status import to_exception
 
+_MAX_INDEX_BYTES: Final = 4096
 PROBES: Final = frozenset({InferenceOperation.LIVE, InferenceOperation.READY})
 
 
@@ -80,6 +81,9 @@ class InferenceFront:
     async def _ready_only(self, receive: Receive, headers: RequestHeaders) -> bool:
         body = await self._bodies.read(receive, headers)
         try:
+            if len(body) > _MAX_INDEX_BYTES:
+                text = f"the body has at most {_MAX_INDEX_BYTES:,} bytes: a JSON object with the flag ready"
+                raise refusal(413, text, Reason.PAYLOAD_TOO_LARGE)
             return bool(body) and msgspec.json.decode(body, type=_IndexRequest).ready
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise refusal(400, "the body must be a JSON object, with the flag ready at most") from None

@@ -13,6 +13,7 @@ from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings
 from slotmesh.errors import Failure
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
+from slotmesh.oip.checks import typed_elements
 from slotmesh.oip.datatypes import BYTES, FIXED, TYPED_BYTES
 from slotmesh.oip.elements import unpacked
 from slotmesh.oip.model import MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
@@ -55,7 +56,7 @@ def failed_on_stream(request_id: str, status: str, message: str) -> wire_pb2.Mod
 
 
 def _can_be_typed(outputs: Sequence[Tensor]) -> bool:
-    if sum(prod(each.shape) for each in outputs) > MAX_TYPED_ELEMENTS:
+    if sum(typed_elements(each.datatype, each.shape) for each in outputs) > MAX_TYPED_ELEMENTS:
         return False
     return all(each.datatype == BYTES or FIXED[each.datatype].typed for each in outputs)
 

@@ -8,12 +8,12 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 from slotmesh.codec.byte_strings import joined_strings
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.checks import (
+    TOO_MANY_TYPED,
     RequestMistake,
     check_count,
     check_count_of,
@@ -22,6 +22,7 @@ from slotmesh.oip.checks import (
     check_parameters_of_input,
     check_parameters_of_output,
     size_problem,
+    typed_elements,
 )
 from slotmesh.oip.datatypes import BYTES, FIXED, TYPED_BYTES
 from slotmesh.oip.elements import packed
@@ -69,10 +70,9 @@ def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
             shape = check_form(each.datatype, each.shape)
             check_parameters_of_input(each.parameters)
             if not raw:
-                left -= prod(shape)
+                left -= typed_elements(each.datatype, shape)
                 if left < 0:
-                    problem = f"at most {MAX_TYPED_ELEMENTS} elements in all: send more as raw_input_contents"
-                    raise RequestMistake("contents", problem)
+                    raise RequestMistake("contents", f"{TOO_MANY_TYPED}: send more as raw_input_contents")
                 data = _typed(each, shape)
             elif each.HasField("contents") and each.contents.ByteSize():
                 raise RequestMistake("contents", "raw_input_contents has the elements of all inputs")

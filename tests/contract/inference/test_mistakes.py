@@ -58,7 +58,7 @@ MISTAKES: dict[str, Callable[[], pb.ModelInferRequest]] = {
         contents=pb.InferTensorContents(uint_contents=[1, 65536]), datatype="UINT16"
     ),
     "inputs[0].contents: FP16 has none": lambda: made(contents=pb.InferTensorContents(), datatype="FP16"),
-    "inputs[0].contents: at most 262144 elements": lambda: made(contents=FP32, shape=[262145]),
+    "inputs[0].contents: at most 65536 elements": lambda: made(contents=FP32, shape=[262145]),
     "inputs[0].parameters: shared memory": lambda: made(
         parameters={"shared_memory_region": pb.InferParameter(string_param="r")}
     ),

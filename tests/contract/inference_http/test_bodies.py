@@ -116,9 +116,9 @@ async def test_a_size_that_is_only_declared_takes_no_memory(served: ServedMesh) 
 
 
 async def test_too_much_json_says_to_send_binary(served: ServedMesh) -> None:
-    x = np.zeros(262_145, np.uint8)
+    x = np.zeros(65_537, np.uint8)
     answer = await infer(served, "model", {"x": x})
-    assert answer.json["error"] == "inputs[0].data: at most 262144 elements in all: send more in binary"
+    assert answer.json["error"] == "inputs[0].data: at most 65536 elements in all, of BYTES 16384: send more in binary"
     unasked = await infer(served, "model", {"x": x}, binary=True)
     assert (arrays(unasked)["output"] == x).all()
     assert LENGTH in unasked.headers

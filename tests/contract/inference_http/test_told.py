@@ -81,10 +81,13 @@ async def test_the_index(served: ServedMesh) -> None:
         answer = await served.ask("POST", "/v2/repository/index", body)
         found = {(each["name"], each["version"], each["state"]) for each in answer.json}
         assert {("model", "model-v1", "READY"), ("model", "model-v2", "READY"), ("only", "only", "READY")} <= found
-    for wrong in (b"[]", b'{"ready": 1}', b"{", b"[" * 100_000):
+    for wrong in (b"[]", b'{"ready": 1}', b"{", b"[" * 4_000):
         answer = await served.ask("POST", "/v2/repository/index", wrong)
         assert (answer.status, answer.json["error"]) == (
             400,
             "the body must be a JSON object, with the flag ready at most",
         )
+    large = await served.ask("POST", "/v2/repository/index", b'{"ready": true, "x": [%b1]}' % (b"1," * 2_040))
+    assert (large.status, large.json["reason"], large.json["executed"]) == (413, "PAYLOAD_TOO_LARGE", "no")
+    assert large.json["error"] == "the body has at most 4,096 bytes: a JSON object with the flag ready"
     assert served.ingress.bodies.held == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from ingress_service.core.arguments import payload_of, read_query
+from ingress_service.core.arguments import _DECODERS, payload_of, read_query
 from ingress_service.core.framing import FRAMES
 from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing, forms_of
 from ingress_service.core.problems import RequestRefusal
@@ -72,6 +74,41 @@ def test_texts_become_what_schemas_say(query: bytes, schemas: Any, payload: byte
 def test_queries_are_bounded_and_text(query: bytes) -> None:
     with pytest.raises(RequestRefusal):
         read_query(query)
+
+
+def to_json(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def to_msgpack(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+@pytest.mark.parametrize("value", [[[]] * 80_001, [1] * 80_001, [{"a": 1}] * 40_000, [["x"]] * 50_000, "x" * 2**21])
+@pytest.mark.parametrize(
+    ("encode", "forms"),
+    [
+        (to_json, Forms(JSON, MSGPACK, Framing.WHOLE)),
+        (to_msgpack, Forms(MSGPACK, JSON, Framing.WHOLE)),
+    ],
+)
+def test_bodies_that_are_turned_into_another_form_are_bounded(
+    value: object, encode: Callable[[object], bytes], forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = encode([value, 1])
+    assert payload_of(Forms(forms.arguments, forms.arguments, Framing.WHOLE), body, {}, [], None) is body
+    monkeypatch.setitem(_DECODERS, forms.arguments, lambda _: pytest.fail("was decoded"))
+    with pytest.raises(RequestRefusal) as refused:
+        payload_of(forms, body, {}, [], None)
+    problem = refused.value.problem
+    assert (problem.status, problem.reason) == (413, "PAYLOAD_TOO_LARGE")
+    assert problem.detail.endswith(f"it becomes {forms.call}: send it as that, or accept {forms.arguments}")
+
+
+def test_bodies_that_parameters_are_added_to_are_bounded() -> None:
+    assert payload_of(PLAIN, b'{"a":"%b"}' % (b"," * 100_000), {}, [("b", "1")], None).endswith(b'"b":1}')
+    with pytest.raises(RequestRefusal, match="send all arguments in the body"):
+        payload_of(PLAIN, b'{"a":[%b]}' % (b"1," * 100_000), {}, [("b", "1")], None)
 
 
 def test_line_breaks_of_a_value_do_not_break_its_frame() -> None:

@@ -41,10 +41,16 @@ def test_a_literal_goes_before_a_parameter_and_routes_before_defaults(
 
 
 @pytest.mark.parametrize(
-    "path", [b"/a/b/c", b"/-/x", b"/users/Ada/", b"/users//posts/1", b"/%ff", b"", b"/a%2Fb", b"*"]
+    "path", [b"/a/b/c", b"/-/x", b"/users/Ada/", b"/users//posts/1", b"/%ff", b"", b"/a%2Fb", b"*", b"/a/" + b"m" * 257]
 )
 def test_what_is_no_path_of_it_is_nothing(path: bytes) -> None:
     assert TABLE.match(path, "POST") is None
+
+
+def test_the_longest_method() -> None:
+    found = TABLE.match(b"/a/" + b"m" * 256, "POST")
+    assert isinstance(found, Matched)
+    assert found.method == "m" * 256
 
 
 def test_another_method_says_which_there_are() -> None:

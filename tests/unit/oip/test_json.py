@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotmesh.codec import json_decoding
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.datatypes import FIXED
@@ -57,6 +58,57 @@ def test_elements_of_each_datatype_nested_and_flat(datatype: str) -> None:
     assert said["outputs"] == [{"name": "x", "datatype": datatype, "shape": [2, 2], "data": data[0] + data[1]}]
 
 
+@pytest.mark.parametrize("shape", [(65_536,), (8_192, 8), (13_000, 5)])
+def test_as_many_elements_as_there_may_be(shape: tuple[int, ...]) -> None:
+    data = np.arange(np.prod(shape), dtype="<f8").reshape(shape)
+    (found,) = read(body(tensor(datatype="FP64", shape=shape, data=data.tolist()))).request.inputs
+    assert found.data == data.tobytes()
+
+
+def test_punctuation_inside_of_texts_counts_as_nothing() -> None:
+    texts = ['[{"a": "\\",}]' * 4, "[,{" * 100_000, "\\" * 9, '"'] * 2
+    (found,) = read(body(tensor(datatype="BYTES", shape=[8], data=texts))).request.inputs
+    assert found.data == b"".join(len(it).to_bytes(4, "little") + it.encode() for it in texts)
+
+
+HOSTILE = {
+    "nested": lambda size: b"[%b]" % b",".join([b"[" * 28 + b"1" + b"]" * 28] * (size // 60)),
+    "empty": lambda size: b"[%b]" % b",".join([b"[]"] * (size // 3)),
+    "objects": lambda size: b"[%b]" % b",".join([b'{"a":1}'] * (size // 8)),
+    "numbers": lambda size: b"[%b]" % b",".join([b"1"] * (size // 2)),
+    "strings": lambda size: b"[%b]" % b",".join([b'","'] * (size // 4)),
+}
+
+
+@pytest.mark.parametrize("where", ["data", "shape", "parameters", "outputs", "inputs", "other"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_would_make_very_many_values_is_not_decoded(
+    kind: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotmesh.oip.json_requests._decoded", lambda *_: pytest.fail("was decoded"))
+    values = HOSTILE[kind](MAX_JSON_BYTES - 200)
+    text = b'{"%b":%b}' % (where.encode(), values)
+    if where in {"data", "shape", "parameters"}:
+        text = body(tensor(**{where: "HERE"})).replace(b'"HERE"', values)
+    with pytest.raises(RequestMistake, match="JSON has at most 80,000 values"):
+        read(text)
+
+
+def test_numbers_at_the_ends_of_floats_are_read_by_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[bool] = []
+    look = json_decoding.has_costly_numbers
+
+    def noted(text: bytes) -> bool:
+        ways.append(look(text))
+        return ways[-1]
+
+    monkeypatch.setattr(json_decoding, "has_costly_numbers", noted)
+    (found,) = read(body(tensor(datatype="FP64", shape=[500], data=[5e-324] * 500))).request.inputs
+    assert found.data == np.full(500, 5e-324).tobytes()
+    read(body(tensor(), parameters={f"p{index}": 5e-324 for index in range(60)}))
+    assert ways == [True, True]
+
+
 def test_texts() -> None:
     (found,) = read(body(tensor(datatype="BYTES", data=["a", "ü,"]))).request.inputs
     assert found.data == b"\x01\0\0\0a\x03\0\0\0" + "ü,".encode()
@@ -101,8 +153,11 @@ MISTAKES: dict[str, Any] = {
     "body: ": lambda: read(b"{"),
     "Inference-Header-Content-Length: must be": lambda: read(b"{}", 3),
     "body: Object missing": lambda: read(b'{"inputs": [{}]}'),
-    "body: at most 8388608 bytes of JSON": lambda: read(b" " * (MAX_JSON_BYTES + 1)),
-    "body: is nested too deep": lambda: read(b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "body: JSON has at most 2,097,152 bytes, got 2,097,153: send tensors in binary": lambda: read(
+        b" " * (MAX_JSON_BYTES + 1)
+    ),
+    "body: JSON has at most 80,000 values": lambda: read(b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "body: is nested too deep": lambda: read(b'{"other": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"),
     "inputs[0].data: must be lists of one": lambda: read(body(tensor()).replace(b"[1, 2.5]", b"[" * 99 + b"]" * 99)),
     "inputs[0].parameters: shared memory": lambda: read(body(tensor(parameters={"shared_memory_region": "r"}))),
     "outputs[0].parameters: shared memory": lambda: read(
@@ -117,7 +172,15 @@ MISTAKES: dict[str, Any] = {
     "inputs[0].data: elements of BOOL are true": lambda: read(body(tensor(datatype="BOOL", data=[1, 2]))),
     "inputs[0].data: elements of BYTES are texts": lambda: read(body(tensor(datatype="BYTES", data=["a", 1]))),
     "inputs[0].data: FP16 is sent in binary": lambda: read(body(tensor(datatype="FP16"))),
-    "inputs[0].data: at most 262144": lambda: read(body(tensor(data=[0] * 262145))),
+    "inputs[0].data: at most 65536 elements in all, of BYTES 16384: send more in binary": lambda: read(
+        body(tensor(shape=[65_537], data=[0] * 65_537))
+    ),
+    "inputs[0].data: at most 65536 elements in all, of BYTES": lambda: read(
+        body(tensor(datatype="BYTES", shape=[16_385], data=["a"] * 16_385))
+    ),
+    "inputs[1].data: at most 65536": lambda: read(
+        body(tensor(shape=[65_536], data=[0] * 65_536), tensor(name="y", shape=[1], data=[0]))
+    ),
     "inputs[0].data: goes not with": lambda: read(body(tensor(parameters={"binary_data_size": 0}))),
     "inputs[0].parameters.binary_data_size: must be": lambda: read(body(tensor(parameters={"binary_data_size": 9}))),
     "inputs[0].shape: at most 32": lambda: read(body(tensor(shape=[1] * 33))),
@@ -156,8 +219,9 @@ def test_an_output_of_bytes_that_cannot_be_cut_is_the_handlers_mistake() -> None
 
 def test_what_json_would_take_too_long_for_is_in_binary_unasked() -> None:
     many = Tensor("many", "UINT8", (MAX_TYPED_ELEMENTS + 1,), bytes(MAX_TYPED_ELEMENTS + 1))
+    strings = Tensor("strings", "BYTES", (16_385,), (1).to_bytes(4, "little").join([b"", *[b"x"] * 16_385]))
     text = (MAX_JSON_BYTES + 1).to_bytes(4, "little") + b"x" * (MAX_JSON_BYTES + 1)
-    for large in (many, Tensor("large", "BYTES", (1,), text)):
+    for large in (many, strings, Tensor("large", "BYTES", (1,), text)):
         small = Tensor("small", "UINT8", (1,), b"\x07")
         answer = written(InferenceAnswer(model="m", version="v", outputs=[small, large]), read(b"{}"))
         said = json.loads(answer.body[: answer.json_size])
