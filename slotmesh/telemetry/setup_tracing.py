@@ -59,7 +59,7 @@ class TracingSetup:
 
     @property
     def dropped(self) -> int:
-        """Spans that did not leave: too many waited, or the collector did not take them."""
+        """Spans that did not leave: too many waited, some could not be encoded, or the collector did not take them."""
         return self._spans.dropped if self._spans is not None else 0
 
     def use_for_handlers(self) -> None:
