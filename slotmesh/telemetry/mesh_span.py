@@ -3,8 +3,9 @@
 Purpose: a span of the SDK takes 25 µs to make, with its locks, limits and contexts, and as long to encode; a call has
 five of them. This one takes 3 µs, and `otlp_spans` encodes it. It is a full span to users' code, which meets it as the
 current span of a handler.
-Invariants: it is sampled, or it would not be made. Nothing changes once it has ended, and it ends once. Ids are text,
-as they travel; numbers are made of them only where OpenTelemetry's API asks.
+Invariants: it is sampled, or it would not be made. Nothing changes once it has ended, and it ends once. No text of it
+is longer than `MAX_ATTRIBUTE_CHARS`; `Tracing` cuts those of its start. Ids are text, as they travel; numbers are made
+of them only where OpenTelemetry's API asks.
 Owner: `Tracing` makes them; whoever ends one hands it to the queue of spans that leave.
 """
 
@@ -24,11 +25,13 @@ from slotmesh.wire.trace_context import TraceContext
 
 MAX_ATTRIBUTES: Final = 128
 MAX_ATTRIBUTE_CHARS: Final = 1024
+"""Of each text: attributes, their keys, names, what is said of an error."""
 MAX_EVENTS: Final = 128
 MAX_LINKS: Final = 128
 """As many as the SDK keeps; of a batch's calls, too."""
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_MAX_NS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class SpanLink(NamedTuple):
@@ -55,7 +58,7 @@ class MeshSpan(Span):
     __slots__ = (
         *("attributes", "dropped_attributes", "dropped_events", "dropped_links", "ended_ns", "error", "events"),
         *("has_remote_parent", "is_ok", "kind", "links", "name", "parent_id", "span_id", "started_ns", "told"),
-        *("trace_id", "_take"),
+        *("trace_id", "_has_ended", "_take"),
     )
 
     def __init__(
@@ -87,7 +90,7 @@ class MeshSpan(Span):
         self.told = TraceContext(f"00-{self.trace_id}-{span_id}-01", tracestate)
         self.started_ns = started_ns
         self.ended_ns = 0
-        """0: not yet."""
+        """Said once it has ended."""
         self.attributes = attributes
         self.links = links
         self.events: list[SpanEvent] | None = None
@@ -96,14 +99,16 @@ class MeshSpan(Span):
         self.is_ok = False
         """Somebody has said that it is a success whatever was said before."""
         self.dropped_attributes = self.dropped_events = self.dropped_links = 0
+        self._has_ended = False
         self._take = take
 
     # -- by OpenTelemetry's API ------------------------------------------------------------------------------------
 
     def end(self, end_time: int | None = None) -> None:
         """It is over, and leaves. A second end changes nothing."""
-        if not self.ended_ns:
-            self.ended_ns = time.time_ns() if end_time is None else end_time
+        if not self._has_ended:
+            self._has_ended = True
+            self.ended_ns = _ns(end_time)
             self._take(self)
 
     def get_span_context(self) -> SpanContext:
@@ -124,29 +129,34 @@ class MeshSpan(Span):
 
     def set_attribute(self, key: str, value: AnyValue) -> None:
         """Says something of the operation."""
-        if self.ended_ns:
+        if self._has_ended:
             return
         mine = self.attributes
         if len(mine) >= MAX_ATTRIBUTES and key not in mine:
             self.dropped_attributes += 1
-        elif type(value) is str and len(value) <= MAX_ATTRIBUTE_CHARS and key:
+        elif (
+            type(value) is str
+            and len(value) <= MAX_ATTRIBUTE_CHARS
+            and type(key) is str
+            and 0 < len(key) <= MAX_ATTRIBUTE_CHARS
+        ):
             mine[key] = value
         else:
             mine.update(_clean({key: value}))
 
     def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
         """Something has happened."""
-        if self.ended_ns:
+        if self._has_ended:
             return
         events = self.events = self.events or []
         if len(events) >= MAX_EVENTS:
             self.dropped_events += 1
             return
-        events.append(SpanEvent(name, time.time_ns() if timestamp is None else timestamp, _clean(attributes)))
+        events.append(SpanEvent(name[:MAX_ATTRIBUTE_CHARS], _ns(timestamp), _clean(attributes)))
 
     def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
         """It has to do with another span."""
-        if self.ended_ns or not context.is_valid:
+        if self._has_ended or not context.is_valid:
             return
         if len(self.links) >= MAX_LINKS:
             self.dropped_links += 1
@@ -155,20 +165,20 @@ class MeshSpan(Span):
 
     def update_name(self, name: str) -> None:
         """Another name."""
-        if not self.ended_ns:
-            self.name = name
+        if not self._has_ended:
+            self.name = name[:MAX_ATTRIBUTE_CHARS]
 
     def is_recording(self) -> bool:
         """Whether it goes on."""
-        return not self.ended_ns
+        return not self._has_ended
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """How it went: what is said first counts as long as nobody says that all is well."""
         said = status if isinstance(status, Status) else Status(status, description)
-        if self.ended_ns or self.is_ok or said.status_code is StatusCode.UNSET:
+        if self._has_ended or self.is_ok or said.status_code is StatusCode.UNSET:
             return
         self.is_ok = said.status_code is StatusCode.OK
-        self.error = None if self.is_ok else (said.description or "")
+        self.error = None if self.is_ok else (said.description or "")[:MAX_ATTRIBUTE_CHARS]
 
     def record_exception(
         self,
@@ -202,4 +212,14 @@ def link_to(span: SpanContext) -> SpanLink:
 
 def _clean(attributes: Attributes) -> dict[str, AnyValue]:
     """As the SDK would take them: of types that can be sent, cut where they are long."""
+    if attributes:
+        attributes = {key[:MAX_ATTRIBUTE_CHARS] if type(key) is str else key: attributes[key] for key in attributes}
     return dict(BoundedAttributes(MAX_ATTRIBUTES, attributes, max_value_len=MAX_ATTRIBUTE_CHARS))
+
+
+def _ns(at: float | None) -> int:
+    """That moment as it can be sent: now where nobody says when, or what is said is no number."""
+    try:
+        return time.time_ns() if at is None else min(max(int(at), 0), _MAX_NS)
+    except (TypeError, ValueError, OverflowError):
+        return time.time_ns()

@@ -274,7 +274,8 @@ RPC_SERVER_CALL_DURATION = _histogram(
 PROCESS_SPANS_DROPPED = _counter(
     "slotmesh.process.spans.dropped",
     "{span}",
-    "Spans of a router, replica or ingress that did not leave: too many waited, or the collector did not take them.",
+    "Spans of a router, replica or ingress that did not leave: too many waited, some could not be encoded, or the "
+    "collector did not take them.",
 )
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",

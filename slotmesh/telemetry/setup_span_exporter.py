@@ -2,6 +2,8 @@
 
 Purpose: the SDK's exporter knows OpenTelemetry's variables, retries and reconnects; what it does not need to do is to
 make a message object for each field of a span. This is the module that needs the extra `otlp`.
+Invariants: the method that it overrides is not of the SDK's public API. So `pyproject.toml` bounds the version to what
+has been tried, and a version without that method is refused at the start: it would send none of the mesh's spans.
 Owner: `setup_tracing`; the thread of the batches calls it.
 """
 
@@ -17,18 +19,27 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
-from slotmesh.telemetry.otlp_spans import scope_spans
 from slotmesh.telemetry.setup_span_queue import Queued
 from slotmesh.version import VERSION
 
+OVERRIDDEN: Final = "_translate_data"
 SCOPE: Final = InstrumentationScope("slotmesh", VERSION)
+
+
+class UnknownExporter(Exception):
+    """The exporter that is installed is none that this module knows how to extend."""
 
 
 class MeshSpanExporter(OTLPSpanExporter):
     """The SDK's exporter, which takes the mesh's spans, too."""
 
     def __init__(self, resource: Resource, *, endpoint: str, insecure: bool, timeout: float) -> None:
-        """`resource`: of this process."""
+        """`resource`: of this process.
+
+        Raises UnknownExporter.
+        """
+        if OVERRIDDEN not in vars(OTLPSpanExporter):
+            raise UnknownExporter
         super().__init__(endpoint=endpoint, insecure=insecure, timeout=timeout)
         nothing = ReadableSpan("", SpanContext(1, 1, is_remote=False), resource=resource, instrumentation_scope=SCOPE)
         (of_resource,) = super()._translate_data([nothing]).resource_spans
@@ -39,11 +50,11 @@ class MeshSpanExporter(OTLPSpanExporter):
         self._resource = of_resource.SerializeToString()
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-        mine = [each.span for each in data if isinstance(each, Queued)]
+        mine = [each.encoded for each in data if isinstance(each, Queued)]
         request = super()._translate_data([each for each in data if not isinstance(each, Queued)])
         if mine:
             spans = request.resource_spans.add()
             spans.MergeFromString(self._resource)
             scope = spans.scope_spans.add()
-            scope.MergeFromString(self._scope + scope_spans(mine))
+            scope.MergeFromString(self._scope + b"".join(mine))
         return request

@@ -1,7 +1,7 @@
 """Spans that wait to leave: in batches, from a thread of their own.
 
-Invariants: what waits is bounded, and what does not fit, or is not taken, is dropped and counted: nothing waits for a
-collector.
+Invariants: what waits is bounded, and what does not fit, is not taken, or cannot be encoded, is dropped and counted:
+nothing waits for a collector, and no span takes its batch with it.
 Owner: `setup_tracing`.
 """
 
@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.mesh_span import MeshSpan
+from slotmesh.telemetry.otlp_spans import scope_span
 
 MAX_WAITING_SPANS: Final = 8192
 MAX_BATCH_SPANS: Final = 512
@@ -30,12 +31,22 @@ _log = get_logger(__name__)
 class Queued:
     """A span of the mesh among the SDK's: all that its batches look at is whether one is sampled."""
 
-    __slots__ = ("span",)
+    __slots__ = ("encoded", "span")
 
     context: Final = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
     def __init__(self, span: MeshSpan) -> None:
         self.span = span
+        self.encoded = b""
+        """The field `spans` of `ScopeSpans`, once it is about to leave."""
+
+    def encode(self) -> Exception | None:
+        """Why it could not be, or None."""
+        try:
+            self.encoded = scope_span(self.span)
+        except Exception as error:  # noqa: BLE001 - of values of users' code, which may raise anything as they are read
+            return error
+        return None
 
 
 class BoundedSpans(SpanProcessor):
@@ -44,6 +55,7 @@ class BoundedSpans(SpanProcessor):
     def __init__(self, exporter: SpanExporter) -> None:
         self._lock = threading.Lock()
         self._warned = False
+        self._told_unsound = False
         self.waiting = 0
         """Spans that have ended and are not sent."""
         self.dropped = 0
@@ -90,6 +102,15 @@ class BoundedSpans(SpanProcessor):
             self._warned = True
         _log.warning("the collector does not take traces; spans are dropped until it does", spans=count)
 
+    def unsound(self, error: Exception) -> None:
+        """A span cannot be encoded. The first one is told in the log."""
+        with self._lock:
+            self.waiting -= 1
+            self.dropped += 1
+            is_told, self._told_unsound = self._told_unsound, True
+        if not is_told:
+            _log.warning("a span cannot be encoded, and is dropped, as are others like it", error=type(error).__name__)
+
     def shutdown(self) -> None:
         """Sends what waits, for as long as that takes."""
         self._batches.shutdown()  # type: ignore[no-untyped-call]  # the SDK says nothing of it
@@ -105,11 +126,17 @@ class _CountingExporter(SpanExporter):
         self._spans = spans
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        sound: list[ReadableSpan] = []
+        for each in spans:
+            if isinstance(each, Queued) and (error := each.encode()) is not None:
+                self._spans.unsound(error)
+            else:
+                sound.append(each)
         result = SpanExportResult.FAILURE
         try:
-            result = self._exporter.export(spans)
+            result = self._exporter.export(sound) if sound else SpanExportResult.SUCCESS
         finally:
-            self._spans.left(len(spans), are_taken=result is SpanExportResult.SUCCESS)
+            self._spans.left(len(sound), are_taken=result is SpanExportResult.SUCCESS)
         return result
 
     def shutdown(self) -> None:

@@ -33,6 +33,9 @@ EXPORT_TIMEOUT_S: Final = 10.0
 LAST_SPANS_S: Final = 2.0
 """How long the end of the process may wait for the collector."""
 MISSING: Final = "opentelemetry-exporter-otlp-proto-grpc is not installed: pip install 'slotmesh[otlp]'"
+UNKNOWN: Final = (
+    "opentelemetry-exporter-otlp-proto-grpc is of a version that slotmesh does not know: pip install 'slotmesh[otlp]'"
+)
 
 _log = get_logger(__name__)
 
@@ -56,7 +59,7 @@ class TracingSetup:
 
     @property
     def dropped(self) -> int:
-        """Spans that did not leave: too many waited, or the collector did not take them."""
+        """Spans that did not leave: too many waited, some could not be encoded, or the collector did not take them."""
         return self._spans.dropped if self._spans is not None else 0
 
     def use_for_handlers(self) -> None:
@@ -101,13 +104,15 @@ def setup_tracing(
     if target is None or ratio is None:
         return TracingSetup()
     try:
-        from slotmesh.telemetry.setup_span_exporter import MeshSpanExporter  # noqa: PLC0415 - it needs an extra
+        from slotmesh.telemetry.setup_span_exporter import MeshSpanExporter, UnknownExporter  # noqa: PLC0415 - it needs an extra
     except ImportError:
         raise CannotStart(f"{service_name} cannot send traces to {target.url}: {MISSING}") from None
     resource = Resource.create({SERVICE_NAME: service_name, **attributes})
-    spans = BoundedSpans(
-        MeshSpanExporter(resource, endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S)
-    )
+    try:
+        exporter = MeshSpanExporter(resource, endpoint=target.url, insecure=target.insecure, timeout=EXPORT_TIMEOUT_S)
+    except UnknownExporter:
+        raise CannotStart(f"{service_name} cannot send traces to {target.url}: {UNKNOWN}") from None
+    spans = BoundedSpans(exporter)
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio) if samples_roots else ALWAYS_ON),
         resource=resource,

@@ -27,10 +27,11 @@ from opentelemetry.trace import (
     get_current_span,
     set_span_in_context,
 )
+from opentelemetry.util.types import AnyValue
 
 from slotmesh.errors import Executed, Failure
 from slotmesh.telemetry import names
-from slotmesh.telemetry.mesh_span import MeshSpan, SpanLink, link_to
+from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS, MeshSpan, SpanLink, link_to
 from slotmesh.wire.trace_context import TraceContext, is_sampled
 
 MAX_ALIKE: Final = 16
@@ -76,7 +77,11 @@ class Tracing:
         if type(of) is TraceContext and not is_sampled(of):
             return NonRecordingSpan(get_current_span(context_of(of)).get_span_context())
         linked = [_link(each) for each in links] if links else []
-        return MeshSpan(name, kind, of, started_ns, dict(attributes), linked, self._take)
+        kept: dict[str, AnyValue] = dict(attributes)
+        for key, value in kept.items():  # callers may have sent texts of any length
+            if isinstance(value, str) and len(value) > MAX_ATTRIBUTE_CHARS:
+                kept[key] = value[:MAX_ATTRIBUTE_CHARS]
+        return MeshSpan(name[:MAX_ATTRIBUTE_CHARS], kind, of, started_ns, kept, linked, self._take)
 
     def note(
         self,
@@ -121,11 +126,11 @@ class GapSampler:
         at = self._gap
         while at < count:
             if len(taken) == MAX_ALIKE:
-                at = count
+                at = count + self._draw()  # not sampled is what comes after those within `count`
                 break
             taken.append(at)
             at += 1 + self._draw()
-        self._gap = max(0, at - count) if at > count else self._draw()
+        self._gap = at - count
         self._allowed = min(self._most_at_once, self._allowed + max(0.0, now - self._at) * self._rate)
         self._at = now
         del taken[int(self._allowed) :]

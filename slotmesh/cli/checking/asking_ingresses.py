@@ -1,7 +1,9 @@
 """Asks ingresses who they are, by HTTP as their clients do: the controller knows of none, so they are named.
 
-Invariants: an ingress that does not answer in time is an answer, too. Its certificate has to be one that HTTP clients
-of this machine take, or of the mesh's authority, for the name by which it is asked. A token is sent by TLS only.
+Invariants: an ingress that does not answer in time is an answer, too. What answers has `ANSWER_WITHIN_S` for all that
+is asked of it, however it spreads its bytes, and a bounded number of them. Its certificate has to be one that HTTP
+clients of this machine take, or of the mesh's authority, for the name by which it is asked. A token is sent by TLS
+only.
 Owner: `gathering.py`.
 """
 
@@ -11,9 +13,10 @@ import asyncio
 import json
 import ssl
 from collections.abc import Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import Any, Final
 
+from slotmesh.cli.checking.http_exchange import HttpExchange
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials
 from slotmesh.client.tls import Tls
@@ -34,18 +37,18 @@ def _ask(url: IngressUrl) -> ServerAnswer:
     tls = credentials().tls
     by_tls = url.by_tls if url.by_tls is not None else tls is not None
     announced = AnnouncedAddress(subject=f"ingress {url.address}", kind="ingress", address=url.address)
-    connection = _connection(url.address, tls, by_tls=by_tls)
+    host, port = parse_host_port(url.address)
     try:
-        connection.connect()
-        certificate = _validity(connection.sock) if by_tls else None
-        ready, _, why = _get(connection, "/-/readyz", {})
-        if ready not in (200, 503):
-            return ServerAnswer(announced=announced, problem=_NO_INGRESS)
-        status, document, _ = _get(connection, "/-/routes", _authorization() if by_tls else {})
-    except (OSError, HTTPException) as error:  # SSLError and TimeoutError are OSErrors
+        with HttpExchange(host, port, _context(tls) if by_tls else None, ANSWER_WITHIN_S) as exchange:
+            certificate = _validity(exchange.shown_certificate())
+            ready, page = exchange.get("/-/readyz", {}, _MAX_BYTES)
+            if ready not in (200, 503):
+                return ServerAnswer(announced=announced, problem=_NO_INGRESS)
+            why = page[:1_024].decode("utf-8", "replace").partition("\n")[0]
+            status, page = exchange.get("/-/routes", _authorization() if by_tls else {}, _MAX_BYTES)
+    except (OSError, HTTPException, UnicodeError) as error:  # SSLError and TimeoutError are OSErrors
         return ServerAnswer(announced=announced, problem=_words(error))
-    finally:
-        connection.close()
+    document = _document(page)
     told = document if status == 200 and isinstance(document, dict) else {}
     follows = told.get("follows_controller")
     return ServerAnswer(
@@ -61,26 +64,19 @@ def _ask(url: IngressUrl) -> ServerAnswer:
     )
 
 
-def _connection(address: str, tls: Tls | None, *, by_tls: bool) -> HTTPConnection:
-    host, port = parse_host_port(address)
-    if not by_tls:
-        return HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
+def _context(tls: Tls | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if tls is not None and tls.ca is not None:
         context.load_verify_locations(tls.ca)
-    return HTTPSConnection(host, port, timeout=ANSWER_WITHIN_S, context=context)
+    return context
 
 
-def _get(connection: HTTPConnection, path: str, headers: dict[str, str]) -> tuple[int, Any, str]:
-    """Status, document (None where it is none) and first line of a page."""
-    connection.request("GET", path, headers=headers)
-    response = connection.getresponse()
-    body = response.read(_MAX_BYTES)
+def _document(page: bytes) -> Any:
+    """None where it is none."""
     try:
-        document = json.loads(body)
+        return json.loads(page)
     except (ValueError, RecursionError):
-        document = None
-    return response.status, document, body[:1_024].decode("utf-8", "replace").partition("\n")[0]
+        return None
 
 
 def _authorization() -> dict[str, str]:
@@ -88,8 +84,7 @@ def _authorization() -> dict[str, str]:
     return {} if token is None else {"authorization": TokenSource(token).authorization()}
 
 
-def _validity(connected: Any) -> Validity | None:
-    shown = connected.getpeercert() or {}
+def _validity(shown: dict[str, Any]) -> Validity | None:
     begin, end = shown.get("notBefore"), shown.get("notAfter")
     if not isinstance(begin, str) or not isinstance(end, str):
         return None
@@ -103,6 +98,8 @@ def _words(error: Exception) -> str:
         return "it does not speak TLS, or not with this command"
     if isinstance(error, TimeoutError):
         return f"no answer within {ANSWER_WITHIN_S:g} s"
+    if isinstance(error, UnicodeError):
+        return "that is no name of a host"
     if isinstance(error, HTTPException):
         return _NO_INGRESS
     return getattr(error, "strerror", None) or str(error)

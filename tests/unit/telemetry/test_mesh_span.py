@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -9,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
 from slotmesh.telemetry.mesh_span import MeshSpan
+from slotmesh.telemetry.otlp_spans import scope_spans
 from slotmesh.telemetry.tracing import Tracing, failed_by, trace_context_of
 from slotmesh.wire.trace_context import TraceContext
 
@@ -96,3 +101,26 @@ def test_nothing_is_kept_where_the_parent_is_not_sampled_and_no_state_that_is_no
     tracing.note("child", span, 1, 2).end()
     assert not taken
     assert trace_context_of(started([], PARENT._replace(tracestate="garbage"))).tracestate == ""
+
+
+@pytest.mark.parametrize(("said", "ended_ns"), [(0, 0), (-5, 0), (7.9, 7), (1 << 70, (1 << 64) - 1), (True, 1)])
+def test_it_ends_once_at_a_time_that_can_be_sent(said: Any, ended_ns: int) -> None:
+    taken: list[MeshSpan] = []
+    mine = started(taken)
+    mine.end(said)
+    mine.end(9)
+    assert taken == [mine]
+    assert (mine.ended_ns, mine.is_recording()) == (ended_ns, False)
+    assert scope_spans(taken)
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), "soon"])
+def test_it_ends_now_where_what_is_said_is_no_time(said: Any) -> None:
+    taken: list[MeshSpan] = []
+    mine = started(taken)
+    before = time.time_ns()
+    mine.add_event("event", None, said)
+    mine.end(said)
+    assert mine.events is not None
+    assert before <= mine.events[0].at_ns <= mine.ended_ns
+    assert scope_spans(taken)

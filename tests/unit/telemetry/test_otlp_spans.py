@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceState
 
+from slotmesh.config import ServiceSettings
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry import otlp_spans
 from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS, MeshSpan
 from slotmesh.telemetry.otlp_spans import scope_spans
-from slotmesh.telemetry.setup_span_exporter import SCOPE, MeshSpanExporter
+from slotmesh.telemetry.setup_span_exporter import OVERRIDDEN, SCOPE, MeshSpanExporter
 from slotmesh.telemetry.setup_span_queue import Queued
+from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.telemetry.tracing import Tracing
 from slotmesh.wire.trace_context import TraceContext
 from tests.support.examples import examples
@@ -38,6 +44,7 @@ faults = texts | st.none()
 
 
 def sent(*spans: Any) -> Any:
+    assert all(each.encode() is None for each in spans if isinstance(each, Queued))
     return EXPORTER._translate_data(spans)  # what leaves, without a collector
 
 
@@ -142,3 +149,55 @@ def test_what_is_too_long_or_too_much_is_cut_and_counted() -> None:
     assert (len(read.attributes), read.dropped_attributes_count) == (128, 74)
     assert (len(read.events), read.dropped_events_count) == (128, 72)
     assert (len(read.links), read.dropped_links_count) == (128, 72)
+
+
+def test_no_text_is_longer_than_is_told_whichever_way_it_came() -> None:
+    long, most = "é" * 60_000, MAX_ATTRIBUTE_CHARS
+    taken: list[MeshSpan] = []
+    span = Tracing(taken.append, 0, 0, lambda: 0.5).start(long, None, 1, {"method": long, "short": "s", "number": 7})
+    span.set_attribute(long, "value")
+    span.set_attribute(f"list-{long}", [long])
+    span.add_event(long, {long: long})
+    span.add_link(SpanContext(1, 2, is_remote=True), {long: long})
+    span.set_status(StatusCode.ERROR, long)
+    span.end(2)
+    encoded = scope_spans(taken)
+    read = trace_pb2.ScopeSpans.FromString(encoded).spans[0]
+    said = {pair.key: pair.value for pair in read.attributes}
+    assert (said["method"].string_value, said["short"].string_value, said["number"].int_value) == (long[:most], "s", 7)
+    assert said[long[:most]].string_value == "value"
+    assert said[f"list-{long}"[:most]].array_value.values[0].string_value == long[:most]
+    assert (read.name, read.status.message, read.events[0].name) == (long[:most],) * 3
+    for of_other in (read.events[0].attributes[0], read.links[0].attributes[0]):
+        assert (of_other.key, of_other.value.string_value) == (long[:most],) * 2
+    assert len(encoded) < 15 * 2 * most
+    span.update_name(long)
+    renamed = Tracing(taken.append, 0, 0, lambda: 0.5).start("name", None, 1, {})
+    renamed.update_name(long)
+    assert isinstance(renamed, MeshSpan)
+    assert renamed.name == long[:most]
+
+
+def test_only_short_texts_are_kept_encoded() -> None:
+    otlp_spans._known_name.cache_clear()
+    otlp_spans._known_attribute.cache_clear()
+    taken: list[MeshSpan] = []
+    tracing = Tracing(taken.append, 0, 0, lambda: 0.5)
+    tracing.note("n" * 129, tracing.start("parent", None, 1, {}), 1, 2, {"key": "v" * 129, "k" * 129: "value"})
+    scope_spans(taken)
+    assert otlp_spans._known_name.cache_info().currsize == 0
+    assert otlp_spans._known_attribute.cache_info().currsize == 0
+    tracing.note("n" * 128, tracing.start("parent", None, 1, {}), 1, 2, {"key": "v" * 128})
+    scope_spans(taken)
+    assert otlp_spans._known_name.cache_info().currsize == 1
+    assert otlp_spans._known_attribute.cache_info().currsize == 1
+
+
+def test_an_exporter_without_the_method_to_override_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(OTLPSpanExporter, OVERRIDDEN)
+    with pytest.raises(CannotStart, match="a version that slotmesh does not know"):
+        setup_tracing("router", ServiceSettings(otlp_endpoint="http://127.0.0.1:9", tracing_ratio=1.0), {})
+
+
+def test_the_method_to_override_is_the_one_that_is_overridden() -> None:
+    assert OVERRIDDEN in vars(MeshSpanExporter)
