@@ -114,14 +114,74 @@ async def load(address: str, seconds: float, per_s: float = 0.0) -> tuple[float,
     return len(tally.times_s) / (time.perf_counter() - began), tally
 
 
+@dataclass(slots=True)
+class _Rounds:
+    """What the turns of bare app and mesh have shown."""
+
+    ratios: list[float] = field(default_factory=list)
+    delays_s: list[float] = field(default_factory=list)
+    paced_delays_s: list[float] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=lambda: {"bare": [], "mesh": []})
+    tails_s: dict[str, list[float]] = field(default_factory=lambda: {"bare": [], "mesh": []})
+    costs_s: list[float] = field(default_factory=list)
+    """Processor time of the ingress a call."""
+
+    async def add(self, bare: ServerProcess, ingress: ServerProcess, seconds: float) -> None:
+        """One more round: two turns of each, and one of each at a rate that leaves time to spare."""
+        servers = {"bare": bare, "mesh": ingress}
+        rates: dict[str, float] = {"bare": 0.0, "mesh": 0.0}
+        middles_s: dict[str, float] = {"bare": 0.0, "mesh": 0.0}
+        for way in ("bare", "mesh", "mesh", "bare"):
+            before_s = ingress.cpu_s()
+            rate, tally = await load(servers[way].address, seconds)
+            if tally.failed:
+                raise RuntimeError(f"{tally.failed} requests failed")
+            if way == "mesh":
+                self.costs_s.append((ingress.cpu_s() - before_s) / len(tally.times_s))
+            self.rates[way].append(rate)
+            self.tails_s[way].append(quantiles(tally.times_s, n=100)[98])
+            rates[way] += rate
+            middles_s[way] += median(tally.times_s) / 2
+        self.ratios.append(rates["mesh"] / rates["bare"])
+        self.delays_s.append(middles_s["mesh"] - middles_s["bare"])
+        paced_s: dict[str, float] = {}
+        for way, server in servers.items():
+            _, tally = await load(server.address, seconds, PACED_PER_S)
+            paced_s[way] = median(tally.times_s)
+        self.paced_delays_s.append(paced_s["mesh"] - paced_s["bare"])
+
+    def findings(self) -> list[Finding]:
+        """Medians of the rounds."""
+        return [
+            findings.told("http_bare", "bare uvicorn + Starlette", median(self.rates["bare"]), findings.rate),
+            findings.told("http_mesh", "ingress, router, replica", median(self.rates["mesh"]), findings.rate),
+            findings.at_least(
+                "http_ratio", "calls a second, mesh / bare", median(self.ratios), LEAST_RATIO, findings.ratio
+            ),
+            findings.at_most(
+                "http_p50",
+                "p50 more than bare, at those rates",
+                median(self.delays_s),
+                MOST_DELAY_S,
+                findings.milliseconds,
+            ),
+            findings.told(
+                "http_paced_p50",
+                f"p50 more than bare, {PACED_PER_S:,} requests a second",
+                median(self.paced_delays_s),
+                findings.milliseconds,
+            ),
+            findings.told("http_bare_p99", "p99, bare", median(self.tails_s["bare"]), findings.milliseconds),
+            findings.told("http_mesh_p99", "p99, mesh", median(self.tails_s["mesh"]), findings.milliseconds),
+            findings.told(
+                "http_cost", "processor time of the ingress a call", median(self.costs_s), findings.microseconds
+            ),
+        ]
+
+
 async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     """`seconds` for each turn, of which a round has two of each. Raises CannotStart."""
-    ratios: list[float] = []
-    delays_s: list[float] = []
-    paced_delays_s: list[float] = []
-    rates: dict[str, list[float]] = {"bare": [], "mesh": []}
-    tails_s: dict[str, list[float]] = {"bare": [], "mesh": []}
-    costs_s: list[float] = []
+    seen = _Rounds()
     async with AsyncExitStack() as stack:
         mesh = await stack.enter_async_context(local_mesh(HANDLER))
         parent = stack.enter_context(ParentPipe())
@@ -130,52 +190,14 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
         flags = (f"--routers={mesh.router}", f"--controller={mesh.controller}", "--metrics-port=-1")
         ingress = await start_server("ingress", "ingress_service", flags, parent)
         stack.push_async_callback(ingress.stop)
-        servers: dict[str, ServerProcess] = {"bare": bare, "mesh": ingress}
-        for server in servers.values():
+        for server in (bare, ingress):
             await load(server.address, _WARM_UP_S)
         for number in range(rounds):
             show(f"http: round {number + 1} of {rounds}")
-            round_rates: dict[str, list[float]] = {"bare": [], "mesh": []}
-            middles_s: dict[str, list[float]] = {"bare": [], "mesh": []}
-            for way in ("bare", "mesh", "mesh", "bare"):
-                before_s = ingress.cpu_s()
-                rate, tally = await load(servers[way].address, seconds)
-                if tally.failed:
-                    raise RuntimeError(f"{tally.failed} requests failed")
-                if way == "mesh":
-                    costs_s.append((ingress.cpu_s() - before_s) / len(tally.times_s))
-                round_rates[way].append(rate)
-                middles_s[way].append(median(tally.times_s))
-                tails_s[way].append(quantiles(tally.times_s, n=100)[98])
-            for way, found in round_rates.items():
-                rates[way] += found
-            ratios.append(sum(round_rates["mesh"]) / sum(round_rates["bare"]))
-            delays_s.append((sum(middles_s["mesh"]) - sum(middles_s["bare"])) / 2)
-            paced_s = {}
-            for way, server in servers.items():
-                _, tally = await load(server.address, seconds, PACED_PER_S)
-                paced_s[way] = median(tally.times_s)
-            paced_delays_s.append(paced_s["mesh"] - paced_s["bare"])
+            await seen.add(bare, ingress, seconds)
         beside_ray = await _beside_ray(ingress.address, rounds, seconds) if PYTHON.exists() else []
     show("")
-    return [
-        findings.told("http_bare", "bare uvicorn + Starlette", median(rates["bare"]), findings.rate),
-        findings.told("http_mesh", "ingress, router, replica", median(rates["mesh"]), findings.rate),
-        findings.at_least("http_ratio", "calls a second, mesh / bare", median(ratios), LEAST_RATIO, findings.ratio),
-        findings.at_most(
-            "http_p50", "p50 more than bare, at those rates", median(delays_s), MOST_DELAY_S, findings.milliseconds
-        ),
-        findings.told(
-            "http_paced_p50",
-            f"p50 more than bare, {PACED_PER_S:,} requests a second",
-            median(paced_delays_s),
-            findings.milliseconds,
-        ),
-        findings.told("http_bare_p99", "p99, bare", median(tails_s["bare"]), findings.milliseconds),
-        findings.told("http_mesh_p99", "p99, mesh", median(tails_s["mesh"]), findings.milliseconds),
-        findings.told("http_cost", "processor time of the ingress a call", median(costs_s), findings.microseconds),
-        *beside_ray,
-    ]
+    return [*seen.findings(), *beside_ray]
 
 
 async def _beside_ray(mesh: str, rounds: int, seconds: float) -> list[Finding]:
