@@ -222,7 +222,7 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 	@touch $(VENV)/.run-ready $@
 
 $(VENV)/.run-ready: pyproject.toml constraints.txt
-	$(call install,digits)
+	$(call install,digits$(,)http$(,)protos)
 	@touch $@
 
 , := ,

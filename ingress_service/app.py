@@ -127,6 +127,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
             yield Ingress(server.address, front, watch, counters, callers, bodies, server)
             is_stopping = True
+            front.is_stopping = True
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)

@@ -73,7 +73,7 @@ STREAM_GRACE_S = 5.0
 
 async def main(settings: ReplicaSettings) -> int:
     """Runs a replica until it is asked to stop; returns the exit status."""
-    with stop_signals(ignore_interrupt=True, is_last=True) as stop:
+    with stop_signals(ignore_interrupt=settings.parent_fd is not None, is_last=True) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
         app = ReplicaApp(settings)

@@ -56,7 +56,8 @@ def forms_of(content_type: bytes, accept: bytes) -> Forms:
     """`content_type` and `accept` as the headers have them; empty where there is none. Raises RequestRefusal."""
     name = _ALIASES.get(content_type.partition(b";")[0].strip().lower()) if content_type else JSON
     if name is None:
-        raise refusal(415, f"Content-Type must be one of {JSON}, {MSGPACK}, {OCTETS}")
+        came = content_type[:80].decode("ascii", "replace")
+        raise refusal(415, f"Content-Type is {came}, and must be one of {JSON} (curl --json), {MSGPACK}, {OCTETS}")
     if not accept or accept == b"*/*":
         return _PLAIN[name]
     return _negotiated(name, accept)
@@ -72,7 +73,10 @@ def _negotiated(name: str, accept: bytes) -> Forms:
             return _PLAIN[name]
         if (other := _ALIASES.get(media)) is not None and OCTETS not in {name, other}:
             return Forms(name, other, Framing.WHOLE)
-    raise refusal(406, f"Accept names nothing that there is: {name}, or {JSON} and {MSGPACK} for one another")
+    others = (
+        "" if name == OCTETS else f", {JSON}, {MSGPACK}; values one by one as text/event-stream, application/x-ndjson"
+    )
+    raise refusal(406, f"Accept names nothing that this request can be answered in: {name}{others}")
 
 
 def _by_preference(accept: bytes) -> list[bytes]:

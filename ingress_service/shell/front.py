@@ -15,7 +15,7 @@ from ingress_service.core.arguments import payload_of, read_query
 from ingress_service.core.cors import Cors
 from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
-from ingress_service.core.problems import INTERNAL, RequestRefusal, problem_of, refusal
+from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
@@ -28,13 +28,21 @@ from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
-from slotmesh.errors import Reason, SlotmeshError
+from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
 from slotmesh.telemetry.log import get_logger
 
 HttpScope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 PAGES: Final = b"/-/"
+
+_STOPPED: Final = Problem(
+    status=503,
+    reason=Reason.DRAINING.value,
+    detail="the ingress was stopped before the call was answered",
+    executed=Executed.UNKNOWN.name.lower(),
+    retry_delay_s=1.0,
+)
 
 _log = get_logger(__name__)
 
@@ -65,6 +73,8 @@ class HttpFront:
         self._pages = pages
         self._sockets = sockets
         self._inference = inference
+        self.is_stopping = False
+        """Who is cancelled now has not left: the grace is over."""
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -88,10 +98,13 @@ class HttpFront:
             await answer.problem(problem_of(error))
         except CutShort:
             pass  # the connection is closed without the end of the answer
-        except (asyncio.CancelledError, ClientLeft):
-            counters.left[answer.label] += 1
-            answer.has_left = True
-            answer.status = answer.status or CLIENT_CLOSED
+        except (asyncio.CancelledError, ClientLeft) as error:
+            if self.is_stopping and not isinstance(error, ClientLeft):
+                await answer.problem(_STOPPED)
+            else:
+                counters.left[answer.label] += 1
+                answer.has_left = True
+                answer.status = answer.status or CLIENT_CLOSED
         except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
             problem = answer.failed(INTERNAL)
             _log.exception("a request failed by a defect", route=answer.label, log_ref=problem.log_ref)
@@ -124,7 +137,8 @@ class HttpFront:
             raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
         answer.label = found.label
         if isinstance(found, WrongMethod):
-            raise refusal(405, "this path has other methods", Allow=", ".join(allowed_methods(found)))
+            allowed = ", ".join(allowed_methods(found))
+            raise refusal(405, f"this path has the methods {allowed}", Allow=allowed)
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
         with self._mesh.caller_of(headers) as caller:
@@ -145,8 +159,9 @@ class HttpFront:
             return path
         if isinstance(found, Matched):
             return found
-        answer.is_inference = path is not None or found is None
-        return found if path is None else WrongMethod(path.label, path.operation.methods)
+        # What nobody has a route for is the protocol's to refuse: a default route has no word for it but its methods.
+        answer.is_inference = True
+        return None if path is None else WrongMethod(path.label, path.operation.methods)
 
     async def _options(self, headers: RequestHeaders, found: FoundPath | None, answer: RequestAnswer) -> None:
         """Not a call: what there is, and for pages of other origins whether they may."""

@@ -43,4 +43,6 @@ def where(message: str, root: str) -> str:
     if not root:
         path = path.removeprefix(".")
     place = f"{root}{path}"
-    return f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
+    if not what[1:2].isupper():  # it begins with a word, and not with JSON
+        what = what[:1].lower() + what[1:]
+    return f"{place}: {what}" if place else what

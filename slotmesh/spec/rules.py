@@ -80,7 +80,10 @@ def route_mistakes(route: Route) -> Iterator[Mistake]:
         yield Mistake(path, problem)
     yield from _name_mistakes(f"{path}.endpoint", route.endpoint)
     if not _METHOD.fullmatch(route.method):
-        yield Mistake(f"{path}.method", "must be the name of a method of the handler, 1 to 128 characters")
+        yield Mistake(
+            f"{path}.method",
+            "must be the name of a method of the handler, 1 to 128 characters; __call__ where it is a function",
+        )
     if not route.methods:
         yield Mistake(f"{path}.methods", f"needs at least one of {', '.join(HTTP_METHODS)}")
     for method in route.methods:

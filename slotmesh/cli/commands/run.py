@@ -233,5 +233,12 @@ def _announce(tell: Tell, mesh: LocalMesh) -> None:
     by = "" if directory is None else f" --tls-dir {directory}"
     tell(f"ready; call it:  slotmesh call {endpoint} METHOD '[ARGUMENTS]' --address {first}{by}")
     if mesh.http_address:
-        tell(f"by HTTP:  curl http://{mesh.http_address}/{endpoint}/METHOD -H 'content-type: application/json' -d '[]'")
+        shown = "" if directory is None else " -H 'authorization: Bearer TOKEN'"
+        tell(f"by HTTP:  curl http://{mesh.http_address}/{endpoint}/METHOD --json '[]'{shown}")
+        if directory is not None and not os.environ.keys() & {
+            "SLOTMESH_TOKENS",
+            "SLOTMESH_JWT_JWKS",
+            "SLOTMESH_ANONYMOUS",
+        }:
+            tell("nobody can be let in by HTTP: set SLOTMESH_TOKENS=FILE for routers, or SLOTMESH_ANONYMOUS=true")
     tell(f"look at it:  slotmesh status --address {controller}{by}; Ctrl-C stops it")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -70,6 +72,18 @@ async def test_each_reason_has_a_status_of_http(reason: Reason) -> None:
     assert 400 <= status < 600
     assert http_status("PERMISSION_DENIED", Reason.HANDLER_ERROR, Executed.YES) == 403
     assert http_status("INVALID_ARGUMENT", Reason.PAYLOAD_TOO_LARGE, Executed.YES) == 500
+
+
+async def test_a_call_that_a_stop_ends_is_told_so() -> None:
+    async with AsyncExitStack() as stack:
+        mesh = await stack.enter_async_context(served_mesh({"kinds": Kinds}, graceful_timeout="50ms"))
+        (kinds,) = mesh.mesh.instances("kinds")
+        asked = asyncio.ensure_future(mesh.post("/kinds/wait"))
+        await kinds.started.wait()
+        await stack.aclose()
+        answer = await asked
+        assert (answer.status, answer.json["reason"]) == (503, "DRAINING")
+        assert (answer.json["executed"], answer.headers["retry-after"]) == ("unknown", "1")
 
 
 async def test_what_is_full_says_when_to_come_again() -> None:
