@@ -17,7 +17,7 @@ from tests.attacks.attack import Attack
 from tests.attacks.bystander import bystander_of
 from tests.attacks.catalogue import ATTACKS
 from tests.attacks.target import target_of
-from tests.attacks.trial import Trial, table_of, tried
+from tests.attacks.trial import Trial, line_of, table_of, tried
 
 
 async def campaign(attacks: Sequence[Attack], scale: float, quiet_s: float) -> tuple[list[Trial], int]:
@@ -35,7 +35,8 @@ async def campaign(attacks: Sequence[Attack], scale: float, quiet_s: float) -> t
                 try:
                     async with bystander_of(target.router, str(target.directory) if target.directory else None) as seen:
                         trials.append(await tried(attack, target, seen, scale, quiet_s))
-                    sys.stdout.write(f"{trials[-1].told}\n")
+                    sys.stdout.write(f"{trials[-1].told}\n{line_of(trials[-1])}\n")
+                    sys.stdout.flush()
                 except Exception:  # noqa: BLE001 - whatever it is, the other attacks are made, and the status tells
                     sys.stdout.write(f"FAILED\n{traceback.format_exc()}")
                     failed += 1

@@ -89,6 +89,11 @@ def table_of(trials: Sequence[Trial]) -> str:
     return "\n".join([*lines, "", *(f"{each.name} ({each.mesh}): {each.told}" for each in trials)]) + "\n"
 
 
+def line_of(trial: Trial) -> str:
+    """The figures of one trial, as they come: who ends the campaign before its end has them."""
+    return "; ".join(f"{head}: {cell}" for head, cell in zip(_HEAD[2:], _row_of(trial)[2:], strict=True))
+
+
 def _row_of(trial: Trial) -> tuple[str, ...]:
     quiet, attacked = trial.quiet, trial.under_attack
     return (
