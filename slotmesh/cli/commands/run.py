@@ -6,6 +6,7 @@ import os
 import sys
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -170,7 +171,8 @@ def _mesh_of(
 def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path] | None) -> Mesh:
     user_config = _read_config(config)
     if ":" not in handler:
-        told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}"
+        module = handler.removesuffix(".py").replace("/", ".") or "app"
+        told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
     mesh = mesh_of_handler(handler, user_config, replicas, _read_protos(proto) if proto else None)
     if mistakes := mesh_mistakes(mesh):
@@ -205,6 +207,8 @@ def _read_protos(files: list[Path]) -> GrpcServices:
 def _check(order: Order) -> None:
     if order.router_port == order.controller_port != 0:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
+    if order.http_port is not None and find_spec("uvicorn") is None:
+        raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
 
 
 def _read_config(settings: list[str]) -> dict[str, JsonValue]:

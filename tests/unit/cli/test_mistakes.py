@@ -36,12 +36,19 @@ def told(*arguments: str) -> str:
         (("status", "--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml', 'name'"),
         (("status", "--address", "nowhere"), "(or SLOTMESH_CONTROLLER, SLOTMESH_ADDRESS): expected HOST:PORT"),
         (("health", "--address", "nowhere"), "expected HOST:PORT"),
+        (("run", "greeter"), "is 'greeter': write greeter:NAME"),
+        (("run", "apps/greeter.py"), "is 'apps/greeter.py': write apps.greeter:NAME"),
     ],
 )
 def test_mistakes_are_told_in_own_words(arguments: tuple[str, ...], expected: str) -> None:
     text = told(*arguments)
     assert expected in text
     assert not FOREIGN.search(text), text
+
+
+def test_http_without_its_extra_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotmesh.cli.commands.run.find_spec", lambda _: None)
+    assert "needs the extra http: pip install 'slotmesh[http]'" in told("run", "greeter:Greeter", "--http", "0")
 
 
 def _options(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
