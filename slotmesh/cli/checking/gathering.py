@@ -38,6 +38,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         try:
             async with asyncio.timeout(ASK_WITHIN_S):
                 snapshot = await operator.snapshot()
+                routes = (await operator.configuration()).routes
         except NotLeader:
             standing = await operator.standing()
             leader = standing.leader_address
@@ -56,6 +57,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         own_version=VERSION,
         snapshot=snapshot,
         answers=(*answers, *asked),
+        routes=routes,
         own_tls=own,
         silent_routers=silent,
         lagging_routers=lagging,

@@ -9,6 +9,7 @@ from typing import Final
 
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.security.identity import Role
+from slotmesh.spec.routes import Route
 
 _ROLES: Final = {"router": Role.ROUTER, "replica": Role.REPLICA}
 
@@ -110,6 +111,8 @@ class SeenMesh:
     own_version: str
     snapshot: Snapshot
     answers: tuple[ServerAnswer, ...]
+    routes: tuple[Route, ...] = ()
+    """Paths of HTTP, and what they lead to."""
     own_tls: OwnTls = field(default_factory=OwnTls)
     silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds since the newest report, of those that have sent none for long."""

@@ -10,6 +10,7 @@ from slotmesh.cli.checking.seen import SeenMesh
 from slotmesh.cli.snapshot import FAILED, Snapshot
 from slotmesh.cli.view.troubles import LOOPING_AFTER
 from slotmesh.spec.model import Backend
+from slotmesh.spec.routes import route_subject
 
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
@@ -108,6 +109,12 @@ def endpoints(seen: SeenMesh) -> Iterator[MeshFinding]:
             well += 1
     if well:
         yield ok(Section.ENDPOINTS, f"{well} of {len(snapshot.endpoints)} lead to backends that there are")
+    named = {endpoint.name for endpoint in snapshot.endpoints}
+    for route in seen.routes:
+        if route.endpoint not in named:
+            text = f"route {route.path} leads to endpoint {route.endpoint}, which there is not: its requests get 404"
+            fix = f"apply the endpoint, or `slotmesh delete {route_subject(route.path)}`"
+            yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, route_subject(route.path), text, fix)
     if not snapshot.endpoints:
         text = "there is no endpoint: nothing can be called"
         yield MeshFinding(Section.ENDPOINTS, Severity.WARNING, "", text, "`slotmesh apply mesh.yaml`")

@@ -15,6 +15,7 @@ from slotmesh.cli.checking.printing import print_findings
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, OwnTls, SeenMesh, ServerAnswer, Validity
 from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.routes import Route
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -335,3 +336,12 @@ def test_both_forms_have_the_same() -> None:
         assert f"{finding['text']}\n" in out.getvalue()
         assert (finding["fix"] or "") in out.getvalue()
     assert out.getvalue().endswith("\n1 error, 0 warnings\n")
+
+
+def test_a_route_to_no_endpoint_is_told() -> None:
+    seen = replace(
+        SEEN, routes=(Route(path="/a", endpoint="e", method="m"), Route(path="/b", endpoint="E", method="m"))
+    )
+    severity, subject, text = one(seen, Section.ENDPOINTS)
+    assert (severity, subject) == (Severity.WARNING, "route/b")
+    assert text == "route /b leads to endpoint E, which there is not: its requests get 404"
