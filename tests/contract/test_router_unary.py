@@ -219,6 +219,7 @@ async def test_a_flood_from_one_connection_does_not_hold_up_another_ones_calls(m
     flood = [asyncio.ensure_future(mesh.stub.Call(request(b"flood"))) for _ in range(1000)]
     await wait_until(
         lambda: any(load.queued == 992 for report in mesh.controller.reports for load in report.loads),
+        timeout=30.0,
         what="the flood is queued",
     )
     async with open_channel(mesh.address) as channel:
