@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import grpc
 
+from benchmarks.processes import end_of
 from slotmesh.inference import grpc_inference_service_pb2 as pb
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import open_channel
@@ -64,12 +65,7 @@ async def mlserver() -> AsyncIterator[Any]:
         finally:
             with suppress(ProcessLookupError):
                 process.terminate()
-            try:
-                async with asyncio.timeout(_STOP_TIMEOUT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+            await end_of(process, _STOP_TIMEOUT_S)
 
 
 def _write(folder: Path, ports: dict[str, int]) -> None:

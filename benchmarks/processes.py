@@ -65,12 +65,7 @@ class ServerProcess(MeshProcess):
         """Asks it to end, and waits; kills it where it does not."""
         with suppress(ProcessLookupError):
             self._process.terminate()
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        await end_of(self._process, STOP_TIMEOUT_S)
 
 
 class ProcessMesh:
@@ -195,6 +190,16 @@ async def process_mesh(
                     await asyncio.gather(*(router.stop() for router in mesh.routers))
         finally:
             await controller.stop()
+
+
+async def end_of(process: Process, within_s: float) -> None:
+    """Waits for the end of a process that was asked to stop, and kills it where that takes longer."""
+    try:
+        async with asyncio.timeout(within_s):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 async def start_server(

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, cast
 
+from benchmarks.processes import end_of
 from slotmesh.runtime.exits import CannotStart
 
 PYTHON: Final = Path(__file__).resolve().parent.parent / ".venv-ray" / "bin" / "python"
@@ -72,9 +73,4 @@ async def ray_serve(path: str) -> AsyncIterator[str]:
             yield f"127.0.0.1:{port}"
         finally:
             stdin.close()
-            try:
-                async with asyncio.timeout(_STOP_TIMEOUT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+            await end_of(process, _STOP_TIMEOUT_S)

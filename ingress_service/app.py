@@ -86,7 +86,6 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
     counters, cors = Counters(), Cors(origins_of(settings.cors_origins))
     bodies = HeldBodies(settings.max_held_size, settings.max_body_size)
     failures, traces = FailedRequests(), setup_tracing("slotmesh-ingress", settings, {names.INSTANCE: new_id()})
-    is_stopping = False
     async with Supervisor(on_failure=on_failure) as tasks:
         callers = _callers(settings, tls)
 
@@ -94,7 +93,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             mesh.table = RouteTable(routes, has_defaults=settings.default_routes)
 
         def why_not_ready() -> str:
-            if is_stopping:
+            if front.is_stopping:
                 return "stopping"
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
@@ -126,7 +125,6 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             scheme = "http" if settings.https_cert is None else "https"
             _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
             yield Ingress(server.address, front, watch, counters, callers, bodies, server)
-            is_stopping = True
             front.is_stopping = True
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:

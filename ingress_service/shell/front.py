@@ -74,7 +74,7 @@ class HttpFront:
         self._sockets = sockets
         self._inference = inference
         self.is_stopping = False
-        """Who is cancelled now has not left: the grace is over."""
+        """Set by the app. From then on who is cancelled has not left: the grace is over."""
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

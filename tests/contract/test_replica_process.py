@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -235,12 +236,27 @@ async def test_all_wrong_settings_are_told_at_once(here: Path) -> None:
     assert "--advertise HOST[:PORT] (SLOTMESH_ADVERTISE) is required" in err
 
 
-async def test_sigterm_ends_it_and_sigint_does_not(here: Path) -> None:
+def ignores(pid: int, asked: signal.Signals) -> bool:
+    """As the kernel has it."""
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text("utf-8"), re.MULTILINE)
+    return bool(int(mask, 16) >> (asked - 1) & 1)
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+async def test_who_has_started_it_by_hand_ends_it(here: Path, asked: signal.Signals) -> None:
     async with serving(here) as (process, _):
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)
-        process.terminate()
+        process.send_signal(asked)
         assert await ended(process) == 0
+
+
+async def test_with_a_launcher_ctrl_c_is_the_launchers(here: Path) -> None:
+    """Ctrl-C in a terminal reaches the whole group: the launcher says when its replicas end."""
+    with ParentPipe() as parent:
+        async with serving(here, f"--parent-fd={parent.fd}", pass_fds=parent.pass_fds) as (process, _):
+            assert ignores(process.pid, signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            process.terminate()
+            assert await ended(process) == 0
 
 
 async def test_a_signal_that_comes_while_the_process_ends_does_not_change_its_status(here: Path) -> None:
