@@ -70,6 +70,7 @@ async def test_default_routes_come_after_it(routed: ServedMesh) -> None:
         ("DELETE", "/v2/repository/index", 405, "POST"),
         ("GET", "/v2/models/model/nothing", 404, ""),
         ("GET", "/v2/models/", 404, ""),
+        ("GET", "/v2/models", 404, ""),
         ("GET", "/v2/models//ready", 404, ""),
         ("GET", "/v2/models/model/versions//ready", 404, ""),
         ("GET", "/v2/models/%FF/ready", 404, ""),

@@ -64,8 +64,12 @@ async def test_accept_chooses_between_json_and_msgpack(served: ServedMesh) -> No
         {**MSGPACK, "accept": "text/html;q=0.9, application/json"},
     )
     assert (plain.headers["content-type"], plain.json) == ("application/json", 2)
-    assert (await served.post("/kinds/add", [1], accept="image/png")).status == 406
-    assert (await served.post("/kinds/add", [1], content_type="application/x-www-form-urlencoded")).status == 415
+    odd = await served.post("/kinds/add", [1], accept="image/png")
+    assert (odd.status, "text/event-stream" in odd.json["detail"]) == (406, True)
+    form = "application/x-www-form-urlencoded"  # what curl -d sends
+    odd = await served.post("/kinds/add", [1], content_type=form)
+    assert odd.status == 415
+    assert odd.json["detail"].startswith(f"Content-Type is {form}, and must be one of application/json (curl --json)")
 
 
 async def test_routes_have_methods_parameters_and_queries(served: ServedMesh) -> None:
