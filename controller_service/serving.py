@@ -234,7 +234,7 @@ def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
 
 def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:
     """For replicas that this controller starts: where they find certificates of their own."""
-    flags = {"--tls-dir": settings.tls_dir, "--tls-ca": settings.tls_ca}
+    flags = {"--tls-dir": settings.tls_dir, "--tls-ca": settings.tls_ca, "--tls-crl": settings.tls_crl}
     return tuple(f"{flag}={path.absolute()}" for flag, path in flags.items() if path is not None)
 
 

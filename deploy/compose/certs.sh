@@ -1,6 +1,6 @@
 #!/bin/sh
 # For deploy/compose/tls.yaml: issues what the mesh needs into volumes. `init` leaves what is there, `rotate` issues again;
-# `token NAME` prints a bearer token, for callers by HTTP.
+# `token NAME` prints a bearer token, for callers by HTTP; `revoke KIND/NAME` takes certificates back.
 set -eu
 certs="python -m slotmesh.cli certs"
 unset SLOTMESH_TLS_DIR || true
@@ -20,6 +20,17 @@ hand() { # init|rotate DIRECTORY IDENTITY FILE USER [FLAGS OF certs issue]
 if [ "$1" = token ]; then
     shift
     exec python -m slotmesh.cli token create "$@" --file "$tokens"
+fi
+
+if [ "$1" = revoke ]; then
+    shift
+    $certs revoke "$@" --dir "$root/authority"
+    for directory in "$root"/certs/*/; do
+        cp "$root/authority/ca.crl" "$directory/ca.crl.new"
+        chown --reference="$directory/ca.crt" "$directory/ca.crl.new"
+        mv "$directory/ca.crl.new" "$directory/ca.crl"
+    done
+    exit
 fi
 
 $certs init --if-missing --dir "$root/authority"

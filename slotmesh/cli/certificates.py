@@ -1,4 +1,4 @@
-"""What `slotmesh certs` does: makes a development authority, issues with it, issues again.
+"""What `slotmesh certs` does: makes a development authority, issues with it, issues again, and takes back.
 
 Invariants: an authority is never overwritten; what is refused is told with the way out, and nothing is half done of it
 but whole files. `cryptography` is imported here, and this module only where one of these commands runs.
@@ -30,7 +30,8 @@ from slotmesh.security.tls.authority import (
     replace,
 )
 from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in
-from slotmesh.security.tls_paths import CA_FILE
+from slotmesh.security.tls.revoking import revoke as revoked
+from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
 
 DAYS: Final = 90
 """How long certificates last, unless something else is said."""
@@ -53,6 +54,11 @@ class CertificatePlace:
     def ca(self) -> Path:
         """The certificate of the authority."""
         return self.directory / CA_FILE
+
+    @property
+    def crl(self) -> Path:
+        """What the authority has taken back."""
+        return self.directory / CRL_FILE
 
     def authority(self) -> Authority:
         """Raises BadTls."""
@@ -82,7 +88,11 @@ def initialise(place: CertificatePlace, trust_domain: str, operator: str | None,
 def issue(
     place: CertificatePlace, written: str, dns_names: Sequence[str], out: Path | None, lifetime: timedelta
 ) -> Path:
-    """Issues a certificate for `KIND` or `KIND/NAME`, in `out` with the authority's beside it. Raises BadTls."""
+    """Issues a certificate for `KIND` or `KIND/NAME`, in `out` with the authority's, and its list, beside it.
+
+    Raises:
+        BadTls: it cannot be issued or written.
+    """
     authority = place.authority()
     subject = subject_of(authority.trust_domain, written, dns_names)
     if out is None:
@@ -91,7 +101,9 @@ def issue(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadTls(f"{out}: cannot be made: {error.strerror}") from None
-    replace(out / CA_FILE, place.ca.read_bytes(), mode=0o644)
+    for path in (place.ca, place.crl):
+        if path.exists():
+            replace(out / path.name, path.read_bytes(), mode=0o644)
     return authority.issue(out, subject, lifetime)
 
 
@@ -108,6 +120,38 @@ def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | 
         there = ", ".join(held) or "none"
         raise BadTls(f"{place.directory / unknown[0]}.crt: there is none to issue again; there are: {there}")
     return [_again(authority, place, held[name], lifetime) for name in wanted]
+
+
+def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool) -> int:
+    """Takes back what was issued to these names so far, and the certificates of these files.
+
+    `keep_current`: those of the directory stay. Returns how many were not taken back before.
+
+    Raises:
+        BadTls: nothing was taken back.
+    """
+    authority = place.authority()
+    if not names and not files:
+        raise BadTls("whose certificates? Give KIND or KIND/NAME, as client/alice, or --file PATH")
+    serials: list[int] = []
+    for written in names:
+        subject = subject_of(authority.trust_domain, written)
+        serials += _issued_to(authority, place.directory / f"{subject.stem}.crt", subject, keep_current=keep_current)
+    serials += [authority.own_certificate(path).serial_number for path in files]
+    return revoked(authority, place.crl, serials)
+
+
+def _issued_to(authority: Authority, path: Path, subject: Subject, *, keep_current: bool) -> list[int]:
+    """Raises BadTls: there are none."""
+    current = [authority.own_certificate(path).serial_number] if path.exists() else []
+    serials = {each.serial_number for each in authority.issued.of(subject.uri)}.union(current)
+    if found := sorted(serials.difference(current if keep_current else [])):
+        return found
+    beside = ", beside the one that is kept" if keep_current and current else ""
+    raise BadTls(
+        f"{authority.issued.path}: nothing was issued to {subject.uri} that has not ended{beside}; "
+        "--file takes back a certificate that you have"
+    )
 
 
 def subject_of(trust_domain: str, written: str, dns_names: Sequence[str] = ()) -> Subject:

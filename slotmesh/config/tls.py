@@ -37,6 +37,12 @@ class TlsSettings(Settings):
         None, description="PEM file with the private key, which others on the machine cannot read (mode 600)."
     )
 
+    tls_crl: Path | None = Field(
+        None,
+        description="PEM file with lists of certificates that the authorities have revoked, as `slotmesh certs revoke` "
+        "makes it; before ca.crl of --tls-dir.",
+    )
+
     @property
     def tls_names(self) -> tuple[str, ...]:
         """What the files of --tls-dir may be called, without .crt and .key; the first that is there counts."""
@@ -49,7 +55,8 @@ class TlsSettings(Settings):
         Raises:
             ValueError: they are not complete.
         """
-        return chosen_paths(self.tls_dir, self.tls_ca, self.tls_cert, self.tls_key, names=self.tls_names)
+        given = (self.tls_dir, self.tls_ca, self.tls_cert, self.tls_key)
+        return chosen_paths(*given, crl=self.tls_crl, names=self.tls_names)
 
     @model_validator(mode="after")
     def _has_whole_tls(self) -> Self:
@@ -69,7 +76,7 @@ class TlsSettings(Settings):
         from slotmesh.security.tls import BadTls, TlsFiles, TlsSource  # noqa: PLC0415 - see the head of the module
 
         try:
-            source = TlsSource(TlsFiles(paths.ca, paths.cert, paths.key))
+            source = TlsSource(TlsFiles(paths.ca, paths.cert, paths.key, paths.crl))
             if role is not None:
                 source.require_server(role, backend)
             return source

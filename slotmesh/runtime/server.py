@@ -91,7 +91,7 @@ class GrpcServer:
         if problem := start_problem(host, tls=tls is not None, tokens=token_port is not None, insecure=insecure):
             raise SettingsError(f"--host: {problem}" if token_port is None else f"--token-port: {problem}")
         if authorizer is None and tls is not None:
-            authorizer = Authorizer(tls.trust_domain, tokens, authorities=lambda: tls.current().ca_pem)
+            authorizer = Authorizer(tls.trust_domain, tokens, trust=lambda: tls.current().trust)
         self._name = name
         self._host = host
         self._port = port

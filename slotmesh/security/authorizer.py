@@ -19,7 +19,7 @@ from slotmesh.security.audit import AUDIT
 from slotmesh.security.credentials import Credential
 from slotmesh.security.current import CALLER, RPC
 from slotmesh.security.identity import Identity
-from slotmesh.security.peer_certificates import PeerCertificates
+from slotmesh.security.peer_certificates import PeerCertificates, Trust
 from slotmesh.security.refusals import decide, has_expired, unknown_caller
 from slotmesh.security.rules import Rule
 from slotmesh.security.tokens.failures import BadToken, TokenProblem
@@ -65,14 +65,14 @@ class Authorizer:
         trust_domain: str,
         tokens: TokenVerifier | None = None,
         *,
-        authorities: Callable[[], bytes] | None = None,
+        trust: Trust = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`tokens` None: no token is accepted. `authorities` gives those that certificates need now, in PEM form.
+        """`tokens` None: no token is accepted. `trust` gives the authorities that certificates need now.
 
-        None: what a handshake has checked holds until it expires. `now`: seconds since 1970.
+        Without it what a handshake has checked holds until it expires. `now`: seconds since 1970.
         """
-        self._certificates = PeerCertificates(trust_domain, authorities)
+        self._certificates = PeerCertificates(trust_domain, trust)
         self._tokens = tokens
         self._now = now
 

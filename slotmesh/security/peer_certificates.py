@@ -1,8 +1,8 @@
 """Whom the certificate of a connection names, and whether the authorities of now still vouch for it.
 
 Invariants: the handshake has checked the certificate's chain; here it is read, and checked again by each set of
-authorities that there is while it is in use: a connection is no older than the trust in who has made it. One that names
-two identities, or none, or one of another trust domain, is nobody's.
+authorities that there is while it is in use, and by what they have taken back: a connection is no older than the trust in
+who has made it. One that names two identities, or none, or one of another trust domain, is nobody's.
 Owner: the server's authorizer, on its event loop.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from slotmesh.security.identity import Identity, identity_of
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from slotmesh.security.tls.trust import TrustedAuthorities
 
+Trust: TypeAlias = "Callable[[], TrustedAuthorities | None]"
+"""Gives the authorities of now, the same object for as long as nothing changes. None: what a handshake has checked holds.
+"""
 KEPT: Final = 1024
 """Certificates that are remembered, of all that have connected: those that were shown last."""
 _CHAIN: Final = "x509_pem_cert_chain"
@@ -29,33 +32,31 @@ _CHAIN: Final = "x509_pem_cert_chain"
 class PeerCertificate:
     """One that names somebody."""
 
-    __slots__ = ("_chain", "_checked_by", "_is_trusted", "_trust", "identity")
+    __slots__ = ("_chain", "_checked_by", "_problem", "_trust", "identity")
 
-    def __init__(self, identity: Identity, chain: list[x509.Certificate], trust: _Trust) -> None:
+    def __init__(self, identity: Identity, chain: list[x509.Certificate], trust: Trust) -> None:
         self.identity = identity
         self._chain = chain
         self._trust = trust
         self._checked_by: TrustedAuthorities | None = None
-        self._is_trusted = True
+        self._problem: str | None = None
 
     def problem(self) -> str | None:
         """Why it would not be accepted again, its end aside; None where it would."""
         # Once for each set of authorities: a signature takes a hundred times as long as the rest of an rpc's look.
-        if (authorities := self._trust.current()) is not self._checked_by:
+        if (authorities := self._trust()) is not self._checked_by:
             self._checked_by = authorities
-            self._is_trusted = authorities is None or authorities.vouch_for(self._chain)
-        if self._is_trusted:
-            return None
-        return f"the certificate of {self.identity.name} is not signed by an authority that is trusted here now"
+            why = None if authorities is None else authorities.problem(self._chain)
+            self._problem = None if why is None else f"the certificate of {self.identity.name} {why}"
+        return self._problem
 
 
 class PeerCertificates:
     """Those that have connected to a server, read once each."""
 
-    def __init__(self, trust_domain: str, authorities: Callable[[], bytes] | None = None) -> None:
-        """`authorities` gives those of now, in PEM form; None: what a handshake has checked holds."""
+    def __init__(self, trust_domain: str, trust: Trust = lambda: None) -> None:
         self._trust_domain = trust_domain
-        self._trust = _Trust(authorities)
+        self._trust = trust
         self._known: OrderedDict[bytes, PeerCertificate | None] = OrderedDict()
 
     def credential_of(self, context: Any) -> PeerCertificate | None:
@@ -91,25 +92,3 @@ class PeerCertificates:
             return None
         expiring = replace(identity, expires_at=certificate.not_valid_after_utc.timestamp())
         return PeerCertificate(expiring, [certificate, *between], self._trust)
-
-
-class _Trust:
-    """The authorities of now, read once for each content of their file."""
-
-    def __init__(self, pem: Callable[[], bytes] | None) -> None:
-        self._pem = pem
-        self._read_of: bytes | None = None
-        self._authorities: TrustedAuthorities | None = None
-
-    def current(self) -> TrustedAuthorities | None:
-        """None: nobody says which they are."""
-        if self._pem is None:
-            return None
-        pem = self._pem()
-        if pem is not self._read_of:
-            if pem != self._read_of:
-                from slotmesh.security.tls.trust import TrustedAuthorities  # noqa: PLC0415 - as in `_read`
-
-                self._authorities = TrustedAuthorities(pem)
-            self._read_of = pem
-        return self._authorities

@@ -13,6 +13,8 @@ from typing import Final
 
 CA_FILE: Final = "ca.crt"
 """Of a directory of certificates: those of the authorities."""
+CRL_FILE: Final = "ca.crl"
+"""Of the same directory, where there is one: what the authorities have taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class TlsPaths:
     ca: Path
     cert: Path | None = None
     key: Path | None = None
+    crl: Path | None = None
+    """Where lists of revoked certificates are, or will be."""
 
 
 def chosen_paths(
@@ -30,10 +34,11 @@ def chosen_paths(
     cert: Path | None,
     key: Path | None,
     *,
+    crl: Path | None = None,
     names: Sequence[str],
     needs_certificate: bool = True,
 ) -> TlsPaths | None:
-    """The files to use; None where nothing was given. `ca`, and `cert` with `key`, go before those of the directory.
+    """The files to use; None where nothing was given. `ca`, `crl`, and `cert` with `key`, go before the directory's.
 
     `names`: what the directory's files of this identity may be called, without `.crt` and `.key`; the first that is
     there counts. `needs_certificate` False: one that is nowhere is left out.
@@ -44,8 +49,10 @@ def chosen_paths(
     if (cert is None) != (key is None):
         given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
         raise ValueError(f"{missing} is required with {given}: a certificate and its private key go together")
+    if crl is not None and not crl.exists():
+        raise ValueError(f"--tls-crl: {crl} is missing; `slotmesh certs revoke` makes one")
     if directory is None:
-        return _without_directory(ca, cert, key, needs_certificate=needs_certificate)
+        return _without_directory(ca, cert, key, crl, needs_certificate=needs_certificate)
     if not directory.is_dir():
         raise ValueError(f"--tls-dir: {directory} is no directory; {_made_by(directory, 'init')}")
     authorities = ca or directory / CA_FILE
@@ -53,7 +60,7 @@ def chosen_paths(
         raise ValueError(f"--tls-dir: {authorities} is missing; {_made_by(directory, 'init')}")
     if cert is None:
         cert, key = certificate_in(directory, names, needs_certificate=needs_certificate)
-    return TlsPaths(authorities, cert, key)
+    return TlsPaths(authorities, cert, key, crl or directory / CRL_FILE)
 
 
 def certificate_in(
@@ -79,15 +86,17 @@ def certificate_in(
 
 
 def _without_directory(
-    ca: Path | None, cert: Path | None, key: Path | None, *, needs_certificate: bool
+    ca: Path | None, cert: Path | None, key: Path | None, crl: Path | None, *, needs_certificate: bool
 ) -> TlsPaths | None:
     if ca is None:
-        if cert is None:
+        if cert is None and crl is None:
             return None
+        if cert is None:
+            raise ValueError("--tls-ca is required with --tls-crl: whose list of revoked certificates it is")
         raise ValueError("--tls-ca is required with --tls-cert: the certificates of the authorities that are trusted")
     if cert is None and needs_certificate:
         raise ValueError("--tls-cert and --tls-key are required with --tls-ca: members of the mesh show a certificate")
-    return TlsPaths(ca, cert, key)
+    return TlsPaths(ca, cert, key, crl)
 
 
 def _made_by(directory: Path, command: str) -> str:

@@ -291,6 +291,15 @@ TLS_AUTHORITY_END = _gauge(
     "s",
     "When the first of the authorities that it trusts expires, in seconds since 1970.",
 )
+TLS_REVOKED = _gauge(
+    "slotmesh.tls.revoked", "{certificate}", "Certificates that its lists of revoked ones name."
+)
+TLS_REVOCATIONS_END = _gauge(
+    "slotmesh.tls.revocations.end",
+    "s",
+    "When the first of its lists of revoked certificates should be replaced by a newer one, in seconds since 1970; 0 "
+    "without one.",
+)
 TLS_RELOAD_FAILURES = _counter(
     "slotmesh.tls.reload.failures",
     "{reload}",

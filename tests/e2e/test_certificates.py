@@ -8,17 +8,23 @@ import ssl
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 import slotmesh
-from slotmesh.cli.certificates import CertificatePlace, initialise, issue, lifetime_of, rotate
+from slotmesh.cli.certificates import CertificatePlace, initialise, issue, lifetime_of, revoke, rotate
+from slotmesh.client.tls import dialer_of
+from slotmesh.security.identity import Role
 from slotmesh.units import parse_host_port
+from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc
 from tests.support.mesh import started_mesh
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(90)]
 ROTATIONS = 10
 PAUSE_S = 0.05
+WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +48,11 @@ def shown(address: str, directory: Path) -> bytes | None:
 class Load:
     """Calls at a steady pace: on one stream, and on connections that are made for one call each."""
 
-    def __init__(self, address: str, directory: Path) -> None:
+    def __init__(self, address: str, directory: Path, name: str = "client-alice") -> None:
         self.done: Counter[str] = Counter()
         self._is_over = asyncio.Event()
         self._address = address
-        self._tls = slotmesh.Tls.from_dir(directory, "client-alice")
+        self._tls = slotmesh.Tls.from_dir(directory, name)
 
     def end(self) -> None:
         self._is_over.set()
@@ -94,4 +100,36 @@ async def test_rotation_fails_no_call(place: CertificatePlace) -> None:
                 await asyncio.to_thread(rotate, place, (), None)
                 seen = [await shows_another(*each, directory) for each in zip(servers, seen, strict=True)]
                 assert all(load.done[kind] > before[kind] for kind in ("on a stream", "on new connections"))
+            load.end()
+
+
+async def test_who_was_revoked_is_refused_and_nobody_else_notices(place: CertificatePlace) -> None:
+    """By all processes of the mesh, which read the list beside their certificates."""
+    directory = place.directory
+    issue(place, "client/bob", (), None, lifetime_of(None, 24))
+    issue(place, "viewer/eve", (), None, lifetime_of(None, 24))
+    async with started_mesh("tests.e2e.handlers:Gallery", flags=["--tls-dir", str(directory)]) as mesh:
+        load = Load(mesh.router_address, directory, "client-bob")
+        of_alice, of_eve = (slotmesh.Tls.from_dir(directory, name) for name in ("client-alice", "viewer-eve"))
+        async with (
+            asyncio.TaskGroup() as tasks,
+            slotmesh.connect(mesh.router_address, tls=of_alice) as alice,
+            dialer_of(of_eve, None).open(mesh.controller_address, Role.CONTROLLER) as eve,
+        ):
+            tasks.create_task(load.on_a_stream())
+            tasks.create_task(load.on_new_connections())
+            status: Any = controller_service_pb2_grpc.ControllerServiceStub(eve)
+            assert await alice.endpoint("Gallery").double(1) == 2
+            assert await status.ListBackends(controller_service_pb2.ListBackendsRequest())
+            revoke(place, ["client/alice", "viewer/eve"], [], keep_current=False)
+            async with asyncio.timeout(WITHIN_S):
+                with pytest.raises(slotmesh.SlotmeshError, match="the certificate of client/alice was revoked"):
+                    while await alice.endpoint("Gallery").double(1):
+                        await asyncio.sleep(PAUSE_S)
+                with pytest.raises(grpc.aio.AioRpcError, match="the certificate of viewer/eve was revoked"):
+                    while await status.ListBackends(controller_service_pb2.ListBackendsRequest()):
+                        await asyncio.sleep(PAUSE_S)
+            before = load.done.copy()
+            while not all(load.done[kind] > before[kind] for kind in before):
+                await asyncio.sleep(PAUSE_S)
             load.end()

@@ -40,6 +40,8 @@ class Authority:
         self.trust_domain = trust_domain
         directory.mkdir(parents=True, exist_ok=True)
         self.ca = directory / "ca.crt"
+        self.crl = directory / "ca.crl"
+        self._revoked: list[x509.RevokedCertificate] = []
         self._pair = _authority(trust_domain, not_after or datetime.now(UTC) + timedelta(days=1))
         self._sends = b""
         _write(self.ca, self._pair.certificate.public_bytes(Encoding.PEM))
@@ -72,7 +74,31 @@ class Authority:
         # The key first: who reads between the two finds a pair that does not match, and reads again.
         _write(key, pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         _write(cert, pair.certificate.public_bytes(Encoding.PEM) + self._sends)
-        return TlsFiles(self.ca, cert, key)
+        return TlsFiles(self.ca, cert, key, self.crl)
+
+    def revoke(self, *paths: Path | None) -> bytes:
+        """Takes the certificates of these files back; writes `directory/ca.crl`, and returns what is in it."""
+        for path in paths:
+            assert path is not None
+            serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(datetime.now(UTC))
+            self._revoked.append(revoked.build())
+        pem = self.signed_list(*self._revoked)
+        _write(self.crl, pem)
+        return pem
+
+    def signed_list(
+        self, *revoked: x509.RevokedCertificate, extension: tuple[x509.ExtensionType, bool] | None = None
+    ) -> bytes:
+        """A list in PEM form. `extension`: one that it has, and whether it is critical."""
+        now = datetime.now(UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._pair.certificate.subject)
+        builder = builder.last_update(now - _AGE).next_update(now + _AGE)
+        if extension is not None:
+            builder = builder.add_extension(extension[0], critical=extension[1])
+        for each in revoked:
+            builder = builder.add_revoked_certificate(each)
+        return builder.sign(self._pair.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def source(self, kind: str, name: str = "", *, not_after: datetime | None = None) -> TlsSource:
         """Issues a certificate, and reads it as a process does."""

@@ -125,10 +125,41 @@ def rotate(
 
 
 @certs.command()
+def revoke(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[KIND[/NAME]]...", help="Whose: all that was issued to them so far.")
+    ] = None,
+    directory: Directory = CERTS,
+    ca_key: CaKey = None,
+    keep_current: Annotated[
+        bool, typer.Option("--keep-current", help="All but the one that is in DIR now, which `rotate` has made, say.")
+    ] = False,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="PATH", help="A certificate that is elsewhere; may be given several times."),
+    ] = None,
+) -> None:
+    """Take certificates back before they end: who shows one is refused, on connections and streams that are open too.
+
+    Writes the list DIR/ca.crl, which services read beside ca.crt (`--tls-dir`, or `--tls-crl`). Like this:
+
+        slotmesh certs revoke client/alice
+    """
+    from slotmesh.cli import certificates  # noqa: PLC0415 - see above
+
+    place = certificates.CertificatePlace.of(directory, ca_key)
+    with certificates.told():
+        added = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
+    plural = "certificate" if added == 1 else "certificates"
+    typer.echo(f"{place.crl}: {added} {plural} revoked; give this list to all services, beside their ca.crt")
+    typer.echo("They refuse who shows one within 5 seconds")
+
+
+@certs.command()
 def show(directory: Directory = CERTS, as_document: AsJson = False, output: Output = OutputForm.TABLE) -> None:
     """Show whom the certificates of a directory name, and until when.
 
-    Red: less than a fifth of the time is left. Exit status 4: one has expired, or cannot be used.
+    Red: less than a fifth of the time is left. Exit status 4: one has expired, was revoked, or cannot be used.
     """
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
     from slotmesh.cli.view.certificates import as_json, print_certificates  # noqa: PLC0415 - see above

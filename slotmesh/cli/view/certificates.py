@@ -47,6 +47,7 @@ def _document(each: HeldCertificate, now: float) -> dict[str, Any]:
         "file": str(each.path),
         "state": each.state(now),
         "problem": each.problem,
+        "serial": None if certificate is None else f"{certificate.serial_number:x}",
         "identities": [] if certificate is None else list(certificate.uris),
         "dns_names": [] if certificate is None else list(certificate.dns_names),
         "not_before": None if certificate is None else _time(certificate.not_before).isoformat(),

@@ -30,6 +30,7 @@ from slotmesh.security.identity import name_of_another, server_names_of, uri_of
 from slotmesh.security.secret_files import FileGuard
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
+from slotmesh.security.tls.issued import IssuedRecord
 
 AUTHORITY_DAYS: Final = 3650
 SHORTEST: Final = timedelta(hours=24)
@@ -49,6 +50,8 @@ class Authority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
     trust_domain: str
+    issued: IssuedRecord
+    """What it has issued."""
 
     def issue(self, directory: Path, subject: Subject, lifetime: timedelta, now: datetime | None = None) -> Path:
         """Writes `NAME.key`, then `NAME.crt`, over what there was. Returns the path of the certificate.
@@ -62,10 +65,25 @@ class Authority:
             raise BadTls(f"the authority ends on {ends:%Y-%m-%d}, before this certificate would: give fewer --days")
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = _leaf(self, subject, key, now - _BACKDATED, now + lifetime)
+        self.issued.add(subject.uri, leaf)  # first: nothing is issued that could not be taken back
         path = directory / f"{subject.stem}.crt"
         replace(directory / f"{subject.stem}.key", _pem(key), mode=0o600)
         replace(path, leaf.public_bytes(Encoding.PEM), mode=0o644)
         return path
+
+
+    def own_certificate(self, path: Path) -> x509.Certificate:
+        """The certificate of a file, which this authority has issued.
+
+        Raises:
+            BadTls: it is none, or another authority's.
+        """
+        pem = read_pem(path, "certificate")
+        with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            found = x509.load_pem_x509_certificate(pem)
+            found.verify_directly_issued_by(self.certificate)
+            return found
+        raise BadTls(f"{path}: is no certificate that the authority of {self.trust_domain} has issued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +148,7 @@ def create_authority(certificate_path: Path, key_path: Path, trust_domain: str) 
             raise BadTls(f"{path.parent}: cannot be made: {error.strerror}") from None
     replace(key_path, _pem(key), mode=0o600, is_new=True)
     replace(certificate_path, certificate.public_bytes(Encoding.PEM), mode=0o644, is_new=True)
-    return Authority(certificate, key, trust_domain)
+    return Authority(certificate, key, trust_domain, IssuedRecord.beside(key_path))
 
 
 def load_authority(certificate_path: Path, key_path: Path) -> Authority:
@@ -154,7 +172,7 @@ def load_authority(certificate_path: Path, key_path: Path) -> Authority:
         raise BadTls(f"{key_path}: is not the key of the authority in {certificate_path}")
     with suppress(InvalidSignature, ValueError, TypeError):
         certificate.verify_directly_issued_by(certificate)
-        return Authority(certificate, key, uri.removeprefix("spiffe://"))
+        return Authority(certificate, key, uri.removeprefix("spiffe://"), IssuedRecord.beside(key_path))
     raise BadTls(f"{certificate_path}: is not the certificate of an authority by itself")
 
 

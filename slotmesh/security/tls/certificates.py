@@ -38,6 +38,9 @@ class Certificate:
     """`server` and `client`, as far as it may be used so; None: for anything."""
     public_key: bytes
     """In DER form."""
+    issuer: bytes
+    """The name of who has issued it, in DER form."""
+    serial_number: int
 
     @property
     def trust_domain(self) -> str:
@@ -97,6 +100,8 @@ def _certificate(found: x509.Certificate) -> Certificate:
         not_after=found.not_valid_after_utc.timestamp(),
         usages=None if usages is None else frozenset(_USAGES[each] for each in usages if each in _USAGES),
         public_key=_der(found.public_key()),
+        issuer=found.issuer.public_bytes(),
+        serial_number=found.serial_number,
     )
 
 

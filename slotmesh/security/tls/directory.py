@@ -1,4 +1,7 @@
-"""The certificates of a directory, as `slotmesh certs` makes it: ca.crt, and NAME.crt and NAME.key of each identity."""
+"""The certificates of a directory, as `slotmesh certs` makes it: ca.crt, and NAME.crt and NAME.key of each identity.
+
+Beside them is ca.crl, where the authority has taken some back.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cryptography.x509 import load_pem_x509_certificates
+
 from slotmesh.security.tls.certificates import Certificate, read_certificates
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls_paths import CA_FILE
+from slotmesh.security.tls.revocations import Revoked, read_revocations
+from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
 
 CA_KEY_FILE: Final = "ca.key"
 SOON: Final = 1 / 5
@@ -25,6 +31,7 @@ class HeldCertificate:
     """The first one in the file; None where it cannot be read."""
     problem: str = ""
     """Why it cannot be read."""
+    is_revoked: bool = False
 
     @property
     def name(self) -> str:
@@ -37,9 +44,11 @@ class HeldCertificate:
         return self.path.name == CA_FILE
 
     def state(self, now: float) -> str:
-        """`ok`, `ends-soon`, `expired`, `not-valid-yet` or `unreadable` at `now`, seconds since 1970."""
+        """`ok`, `ends-soon`, `expired`, `revoked`, `not-valid-yet` or `unreadable` at `now`, seconds since 1970."""
         if (held := self.certificate) is None:
             return "unreadable"
+        if self.is_revoked:
+            return "revoked"
         if now >= held.not_after:
             return "expired"
         if now < held.not_before:
@@ -51,7 +60,7 @@ def certificates_in(directory: Path) -> list[HeldCertificate]:
     """All of them, the authority first.
 
     Raises:
-        BadTls: there is no such directory, or nothing in it.
+        BadTls: there is no such directory, or nothing in it; or its list of revoked certificates cannot be read.
     """
     try:
         paths = sorted(each for each in directory.iterdir() if each.suffix == ".crt" and not each.name.startswith("."))
@@ -59,11 +68,24 @@ def certificates_in(directory: Path) -> list[HeldCertificate]:
         raise BadTls(f"{directory}: cannot be read: {error.strerror}; `slotmesh certs init` makes one") from None
     if not paths:
         raise BadTls(f"{directory}: has no certificates; `slotmesh certs init` makes some")
-    return [_held(each) for each in sorted(paths, key=lambda path: path.name != CA_FILE)]
+    revoked = _revoked_in(directory)
+    return [_held(each, revoked) for each in sorted(paths, key=lambda path: path.name != CA_FILE)]
 
 
-def _held(path: Path) -> HeldCertificate:
+def _revoked_in(directory: Path) -> frozenset[Revoked]:
+    """Raises BadTls."""
+    if not (path := directory / CRL_FILE).exists():
+        return frozenset()
     try:
-        return HeldCertificate(path, read_certificates(read_pem(path, "certificate"))[0])
+        authorities = load_pem_x509_certificates(read_pem(directory / CA_FILE, "certificates of authorities"))
+        return read_revocations(read_pem(path, "list of revoked certificates"), authorities).revoked
+    except ValueError as error:
+        raise BadTls(f"{path}: {error}") from None
+
+
+def _held(path: Path, revoked: frozenset[Revoked]) -> HeldCertificate:
+    try:
+        found = read_certificates(read_pem(path, "certificate"))[0]
+        return HeldCertificate(path, found, is_revoked=(found.issuer, found.serial_number) in revoked)
     except BadTls as error:
         return HeldCertificate(path, None, str(error).removeprefix(f"{path}: "))

@@ -6,15 +6,20 @@ keys are in no message, log or repr.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+from cryptography.x509 import load_pem_x509_certificates
+
 from slotmesh.security.secret_files import FileGuard, FileStamp, UnusableFile, read_guarded, stamp
 from slotmesh.security.tls.certificates import Certificate, public_key_of, read_certificates
 from slotmesh.security.tls.errors import BadTls, UnmatchedPair
+from slotmesh.security.tls.revocations import NOTHING_REVOKED, read_revocations
+from slotmesh.security.tls.trust import TrustedAuthorities
 
 ROTATE: Final = "`slotmesh certs rotate` issues it again"
 
@@ -30,10 +35,12 @@ class TlsFiles:
     cert: Path | None = None
     """The certificate, and those between it and the authority."""
     key: Path | None = None
+    crl: Path | None = None
+    """Lists of certificates that the authorities have taken back; there need not be such a file."""
 
-    def stamps(self) -> tuple[FileStamp, ...]:
+    def stamps(self) -> tuple[FileStamp | None, ...]:
         """Changes whenever a file does. Raises OSError."""
-        return tuple(stamp(path) for path in (self.ca, self.cert, self.key) if path is not None)
+        return (*(stamp(path) for path in (self.ca, self.cert, self.key) if path is not None), self._stamp_of_lists())
 
     def read(self, now: float | None = None) -> TlsMaterial:
         """What the files hold. `now` is the time in seconds since 1970; the clock's where it is None.
@@ -45,6 +52,8 @@ class TlsFiles:
         now = time.time() if now is None else now
         ca = read_pem(self.ca, "certificates of authorities (--tls-ca)")
         authorities = _of(self.ca, lambda: read_certificates(ca))
+        crl = self._lists()
+        trust = _of(self.crl or self.ca, lambda: _trust(ca, crl))
         usable = [each for each in authorities if each.time_problem(now) is None]
         if not usable:
             problem = authorities[0].time_problem(now)
@@ -53,7 +62,9 @@ class TlsFiles:
         of_authorities = domains.pop() if len(domains) == 1 else ""
         ca_not_after = min(each.not_after for each in usable)
         if self.cert is None and self.key is None:
-            return TlsMaterial(ca_pem=ca, trust_domain=of_authorities, ca_not_after=ca_not_after)
+            return TlsMaterial(
+                ca_pem=ca, crl_pem=crl, trust=trust, trust_domain=of_authorities, ca_not_after=ca_not_after
+            )
         if self.cert is None or self.key is None:
             given, missing = ("key", "--tls-cert") if self.cert is None else ("certificate", "--tls-key")
             raise BadTls(f"{self.cert or self.key}: the {given} is of no use alone; give {missing} as well")
@@ -68,6 +79,8 @@ class TlsFiles:
             raise BadTls(f"{self.cert}: names {len(leaf.uris)} identities, {', '.join(leaf.uris)}; it may name one")
         return TlsMaterial(
             ca_pem=ca,
+            crl_pem=crl,
+            trust=trust,
             cert_pem=cert,
             key_pem=key,
             leaf=leaf,
@@ -75,12 +88,27 @@ class TlsFiles:
             ca_not_after=ca_not_after,
         )
 
+    def _lists(self) -> bytes | None:
+        """None where there is no such file. Raises BadTls."""
+        if self.crl is None or not os.path.lexists(self.crl):
+            return None
+        return read_pem(self.crl, "list of revoked certificates (--tls-crl)")
+
+    def _stamp_of_lists(self) -> FileStamp | None:
+        if self.crl is None or not os.path.lexists(self.crl):
+            return None
+        return stamp(self.crl)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsMaterial:
     """What a connection is made with."""
 
     ca_pem: bytes = field(repr=False)
+    crl_pem: bytes | None = field(default=None, repr=False)
+    """Lists of revoked certificates; None where there are none."""
+    trust: TrustedAuthorities = field(compare=False, repr=False)
+    """Whom these stand for."""
     cert_pem: bytes | None = field(default=None, repr=False)
     key_pem: bytes | None = field(default=None, repr=False)
     leaf: Certificate | None = None
@@ -116,6 +144,13 @@ def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> byte
         raise BadTls(f"{path}: the {what} cannot be read: there is no such file") from None
     except UnusableFile as error:
         raise BadTls(str(error)) from None
+
+
+def _trust(ca_pem: bytes, crl_pem: bytes | None) -> TrustedAuthorities:
+    """Raises BadTls."""
+    authorities = load_pem_x509_certificates(ca_pem)
+    revocations = NOTHING_REVOKED if crl_pem is None else read_revocations(crl_pem, authorities)
+    return TrustedAuthorities(authorities, revocations)
 
 
 def _of(path: Path, read: Callable[[], ReadT]) -> ReadT:

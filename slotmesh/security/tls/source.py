@@ -53,6 +53,7 @@ class TlsSource:
         self._watch = FileWatch(self.look, "certificates")
         self._stamps = _stamps(files)
         self._material = _read_pair(files)
+        self._tell_of_others()
         self._version = 1
         self._looked_at = now()
         self._problem = ""
@@ -146,6 +147,9 @@ class TlsSource:
             material = self.files.read()
             if problem := self._check(material):
                 raise BadTls(f"{self.files.cert}: {problem}")
+            if self._material.crl_pem is not None and material.crl_pem is None:
+                # Nobody takes a revocation back by losing a file.
+                raise BadTls(f"{self.files.crl}: the list of revoked certificates is gone; to be without one, restart")
         except BadTls as error:
             # Perhaps half of a pair that is being replaced: its stamps are not kept, so that it is read again.
             self._failed(str(error))
@@ -156,7 +160,15 @@ class TlsSource:
             self._material = material
             self._version += 1
             ends = None if material.not_after is None else datetime.fromtimestamp(material.not_after, UTC).isoformat()
-            _log.info("certificates were read again", identity=material.uri, version=self._version, valid_until=ends)
+            revoked = len(material.trust.revocations.revoked)
+            told = {"identity": material.uri, "version": self._version, "valid_until": ends, "revoked": revoked}
+            _log.info("certificates were read again", **told)
+            self._tell_of_others()
+
+    def _tell_of_others(self) -> None:
+        if of_others := self._material.trust.revocations.of_others:
+            why = "no authority that is trusted here has signed them"
+            _log.warning("lists of revoked certificates count for nothing", lists=of_others, why=why)
 
     def _failed(self, problem: str) -> None:
         if problem != self._problem:
@@ -181,7 +193,7 @@ def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration
     return grpc.ssl_server_certificate_configuration([(material.key_pem, material.cert_pem)], material.ca_pem)
 
 
-def _stamps(files: TlsFiles) -> tuple[FileStamp, ...] | None:
+def _stamps(files: TlsFiles) -> tuple[FileStamp | None, ...] | None:
     try:
         return files.stamps()
     except OSError:

@@ -1,6 +1,7 @@
 """Which certificates the authorities of now vouch for: asked of peers that connected while there may have been others.
 
-Purpose: a handshake checks a certificate once, by the authorities of its moment; a connection outlives these.
+Purpose: a handshake checks a certificate once, by the authorities of its moment, and asks nobody what they have taken
+back; a connection outlives both.
 Invariants: what cannot be checked is not vouched for. As in handshakes, a certificate that stands among the authorities
 is vouched for by that, and one between an authority and a leaf counts where the peer has sent it.
 """
@@ -13,16 +14,24 @@ from typing import Final
 
 from cryptography import x509
 
+from slotmesh.security.tls.revocations import NOTHING_REVOKED, Revocations
+
 MOST_BETWEEN: Final = 4
 """Certificates between an authority and a leaf."""
 
 
 class TrustedAuthorities:
-    """Those of one file."""
+    """Those of one file, and what they have taken back."""
 
-    def __init__(self, pem: bytes) -> None:
-        """Raises ValueError."""
-        self._authorities = x509.load_pem_x509_certificates(pem)
+    def __init__(self, authorities: Sequence[x509.Certificate], revocations: Revocations = NOTHING_REVOKED) -> None:
+        self._authorities = authorities
+        self.revocations = revocations
+
+    def problem(self, chain: Sequence[x509.Certificate]) -> str | None:
+        """Why they do not stand for the first of the chain, a predicate; None where they do."""
+        if any(map(self.revocations.name, chain)):
+            return "was revoked"
+        return None if self.vouch_for(chain) else "is not signed by an authority that is trusted here now"
 
     def vouch_for(self, chain: Sequence[x509.Certificate], now: datetime | None = None) -> bool:
         """Whether one of them has issued the first of the chain, directly or by way of the others in it."""

@@ -24,6 +24,8 @@ from slotmesh.security.identity import Identity, Role, identity_of, trust_domain
 from slotmesh.security.peer_certificates import PeerCertificates
 from slotmesh.security.tls.certificates import public_key_of, read_certificates
 from slotmesh.security.tls.errors import BadTls
+from slotmesh.security.tls.revocations import read_revocations
+from slotmesh.security.tls.trust import TrustedAuthorities
 from slotmesh.security.tokens.document import BadTokenFile, parse_tokens, write_tokens
 from slotmesh.security.tokens.failures import BadToken
 from slotmesh.security.tokens.jwt_rules import JwtRules
@@ -126,7 +128,8 @@ def certificates() -> Iterator[Callable[[bytes], object]]:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     authority = b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
-    peers = PeerCertificates(DOMAIN, lambda: authority)
+    trusted = TrustedAuthorities(x509.load_pem_x509_certificates(authority))
+    peers = PeerCertificates(DOMAIN, lambda: trusted)
 
     def run(data: bytes) -> None:
         source, changed, changed_key = Source(data), bytearray(der), bytearray(key_pem)
@@ -159,6 +162,32 @@ def _certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 
 
 @contextmanager
+def revocations() -> Iterator[Callable[[bytes], object]]:
+    """A list of revoked certificates, of which some bytes are others: it says nothing that was not signed."""
+    key = ec.derive_private_key(7, ec.SECP256R1())
+    authority, began = _certificate(key), datetime(2026, 1, 1, tzinfo=UTC)
+    entry = x509.RevokedCertificateBuilder(7, began).build()
+    builder = x509.CertificateRevocationListBuilder(authority.subject, began, began + timedelta(days=1))
+    pem = builder.add_revoked_certificate(entry).sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    der = base64.b64decode(b"".join(pem.splitlines()[1:-1]))
+    sound = read_revocations(pem, [authority]).revoked
+
+    def run(data: bytes) -> None:
+        source, changed = Source(data), bytearray(der)
+        for _ in range(source.below(5)):
+            changed[source.byte() % len(changed)] = source.byte()
+        block = b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(changed) + b"-----END X509 CRL-----\n"
+        with suppress(BadTls):
+            found = read_revocations(source.rest() if source.below(6) == 1 else block, [authority])
+            if found.revoked and found.revoked != sound:
+                raise AssertionError(f"nobody has signed {found!r}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        yield run
+
+
+@contextmanager
 def identities() -> Iterator[Callable[[bytes], object]]:
     def run(data: bytes) -> None:
         uri = data.decode("utf-8", "replace")
@@ -176,5 +205,6 @@ TARGETS: Final = {
     "credentials-token-files": token_files,
     "credentials-key-sets": key_sets,
     "credentials-certificates": certificates,
+    "credentials-revocations": revocations,
     "credentials-identities": identities,
 }

@@ -80,6 +80,10 @@ def test_an_authority_is_never_overwritten(directory: Path) -> None:
         (["issue", "replica/a", "--dns", "*.replica.mesh.test"], 1, "would let replica/a pass for a replica"),
         (["issue", "router", "--dns", "controller.mesh.test"], 1, "would let router pass for a controller"),
         (["issue", "router", "--dns", "*.mesh.test"], 1, "would let router pass for a controller"),
+        (["revoke"], 1, "whose certificates?"),
+        (["revoke", "client/nobody"], 1, "nothing was issued to spiffe://mesh.test/client/nobody that has not ended"),
+        (["revoke", "router", "--keep-current"], 1, "has not ended, beside the one that is kept"),
+        (["revoke", "--file", "none.crt"], 1, "none.crt: the certificate cannot be read: there is no such file"),
         (["rotate", "client/nobody"], 1, "client-nobody.crt: there is none to issue again; there are: controller"),
     ],
 )
@@ -182,6 +186,92 @@ def test_show_tells_until_when_and_fails_where_one_has_expired(directory: Path) 
     assert (states["client-late"], states["client-gone"], states["odd"]) == ("ends-soon", "expired", "unreadable")
     assert "expired" in run("show", "--dir", directory).stdout
     assert "client-late" in run("show", "--dir", directory, "-o", "name").stdout.splitlines()
+
+
+def revoked(directory: Path) -> set[int]:
+    """Serial numbers that its list has."""
+    return {serial for _, serial in TlsFiles(directory / "ca.crt", crl=directory / "ca.crl").read().trust.revocations.revoked}
+
+
+def serial(directory: Path, name: str) -> int:
+    return _leaf(directory, name).serial_number
+
+
+def test_all_that_somebody_had_is_taken_back(directory: Path, tmp_path: Path) -> None:
+    """What was issued before as well, and to another directory; nobody else's."""
+    serials = set()
+    for out in ([], ["--out", tmp_path / "laptop"], []):
+        assert run("issue", "client/bob", "--dir", directory, *out).exit_code == 0
+        serials.add(serial(tmp_path / "laptop" if out else directory, "client-bob"))
+    run("issue", "client/eve", "--dir", directory)
+    ran = run("revoke", "client/bob", "--dir", directory)
+    assert (ran.exit_code, "3 certificates revoked" in ran.stdout) == (0, True), ran.output
+    assert revoked(directory) == serials
+    assert "0 certificates revoked" in run("revoke", "client/bob", "--dir", directory).stdout, "again"
+    run("issue", "client/bob", "--dir", directory)
+    assert serial(directory, "client-bob") not in revoked(directory), "who gets another one has one that counts"
+    assert run("revoke", "client/bob", "client/eve", "--dir", directory).exit_code == 0
+    assert revoked(directory) == serials | {serial(directory, name) for name in ("client-bob", "client-eve")}
+    assert stat.S_IMODE((directory / "ca.crl").stat().st_mode) == 0o644
+
+
+def test_what_a_rotation_has_made_can_be_kept(directory: Path) -> None:
+    before = serial(directory, "router")
+    run("rotate", "router", "--dir", directory)
+    assert run("revoke", "router", "--keep-current", "--dir", directory).exit_code == 0
+    assert revoked(directory) == {before}
+
+
+def test_a_certificate_that_was_found_is_taken_back(directory: Path, tmp_path: Path) -> None:
+    """And one of a directory whose record of what was issued is lost."""
+    run("issue", "client/bob", "--dir", directory, "--out", tmp_path / "found")
+    (directory / "ca.issued").unlink()
+    assert run("revoke", "--file", tmp_path / "found" / "client-bob.crt", "--dir", directory).exit_code == 0
+    assert run("revoke", "router", "--dir", directory).exit_code == 0
+    assert revoked(directory) == {serial(tmp_path / "found", "client-bob"), serial(directory, "router")}
+
+
+def test_the_list_goes_with_what_is_issued_elsewhere(directory: Path, tmp_path: Path) -> None:
+    run("revoke", "replica", "--dir", directory)
+    run("issue", "replica", "--dir", directory, "--out", tmp_path / "gpu")
+    assert (tmp_path / "gpu" / "ca.crl").read_bytes() == (directory / "ca.crl").read_bytes()
+
+
+def test_show_tells_what_was_revoked(directory: Path) -> None:
+    run("revoke", "router", "--dir", directory)
+    shown = run("show", "--dir", directory, "--json")
+    assert shown.exit_code == 4
+    states = {each["name"]: each["state"] for each in json.loads(shown.stdout)["certificates"]}
+    assert states == {"router": "revoked"} | dict.fromkeys(("ca", "controller", "operator-ann", "replica"), "ok")
+    assert "revoked" in run("show", "--dir", directory).stdout
+
+
+@pytest.mark.parametrize("which", ["another authority's", "no list", "no record"])
+def test_lists_and_records_that_cannot_be_read_are_told(directory: Path, tmp_path: Path, which: str) -> None:
+    if which == "no record":
+        (directory / "ca.issued").write_text("nothing\n")
+        said = "line 1 is no record of a certificate"
+    elif which == "no list":
+        (directory / "ca.crl").write_text("nothing\n")
+        said = "holds something else than whole lists"
+    else:
+        other = tmp_path / "other"
+        run("init", "--dir", other, "--trust-domain", "mesh.test")
+        run("revoke", "router", "--dir", other)
+        (directory / "ca.crl").write_bytes((other / "ca.crl").read_bytes())
+        said = "is not the list of this authority alone"
+    before = sorted(directory.iterdir())
+    refused = run("revoke", "router", "--dir", directory)
+    assert (refused.exit_code, said in refused.stderr) == (1, True), refused.stderr
+    assert sorted(directory.iterdir()) == before
+
+
+def test_a_file_of_another_authority_is_not_revoked(directory: Path, tmp_path: Path) -> None:
+    run("init", "--dir", tmp_path / "other", "--trust-domain", "mesh.test")
+    refused = run("revoke", "--file", tmp_path / "other" / "router.crt", "--dir", directory)
+    assert refused.exit_code == 1
+    assert "is no certificate that the authority of mesh.test has issued" in refused.stderr
+    assert not (directory / "ca.crl").exists()
 
 
 def test_no_message_has_a_key(directory: Path) -> None:

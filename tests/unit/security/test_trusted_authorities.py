@@ -56,7 +56,7 @@ class Issuing:
 
 
 def vouched(chain: list[Issuing], *authorities: Issuing, now: datetime = NOW) -> bool:
-    trusted = TrustedAuthorities(b"".join(each.pem for each in authorities))
+    trusted = TrustedAuthorities([each.certificate for each in authorities])
     return trusted.vouch_for([each.certificate for each in chain], now)
 
 

@@ -1,0 +1,84 @@
+"""What an authority has issued: a line a certificate, so that all of somebody's can be taken back, lost ones included.
+
+Invariants: lines are appended, whole ones at once, and never changed. There is nothing secret in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+
+from slotmesh.security.tls.errors import BadTls
+
+SUFFIX: Final = ".issued"
+"""In place of the `.key` of the authority's key."""
+
+
+class Issued(msgspec.Struct, frozen=True, kw_only=True):
+    """One certificate."""
+
+    identity: str
+    """Its URI."""
+    serial: str
+    """In hexadecimal digits: JSON has no integers of this size."""
+    until: datetime
+
+    @property
+    def serial_number(self) -> int:
+        return int(self.serial, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedRecord:
+    """The file."""
+
+    path: Path
+
+    @classmethod
+    def beside(cls, key_path: Path) -> IssuedRecord:
+        """That of the authority with this key."""
+        return cls(key_path.with_name(key_path.name.removesuffix(".key") + SUFFIX))
+
+    def add(self, identity: str, certificate: x509.Certificate) -> None:
+        """Raises BadTls."""
+        entry = Issued(
+            identity=identity, serial=f"{certificate.serial_number:x}", until=certificate.not_valid_after_utc
+        )
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "ab", buffering=0) as file:
+                file.write(msgspec.json.encode(entry) + b"\n")
+                os.fsync(descriptor)
+        except OSError as error:
+            raise BadTls(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def of(self, identity: str, now: datetime | None = None) -> list[Issued]:
+        """Those of this identity that have not ended.
+
+        Raises:
+            BadTls: the file cannot be read.
+        """
+        now = datetime.now(UTC) if now is None else now
+        return [each for each in self._entries() if each.identity == identity and each.until > now]
+
+    def _entries(self) -> Iterator[Issued]:
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise BadTls(f"{self.path}: cannot be read: {error.strerror}") from None
+        for number, line in enumerate(lines, start=1):
+            try:
+                entry = msgspec.json.decode(line, type=Issued)
+                _ = entry.serial_number
+            except (msgspec.MsgspecError, ValueError):
+                raise BadTls(f"{self.path}: line {number} is no record of a certificate: mend it, or take it out") from None
+            yield entry
