@@ -1,8 +1,8 @@
 """Whom the certificate of a connection names, and whether the authorities of now still vouch for it.
 
 Invariants: the handshake has checked the certificate's chain; here it is read, and checked again by each set of
-authorities that there is while it is in use, and by what they have taken back: a connection is no older than the trust in
-who has made it. One that names two identities, or none, or one of another trust domain, is nobody's.
+authorities that there is while it is in use, and by what they have taken back: a connection is no older than the trust
+in who has made it. One that names two identities, or none, or one of another trust domain, is nobody's.
 Owner: the server's authorizer, on its event loop.
 """
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from slotmesh.security.tls.trust import TrustedAuthorities
 
 Trust: TypeAlias = "Callable[[], TrustedAuthorities | None]"
-"""Gives the authorities of now, the same object for as long as nothing changes. None: what a handshake has checked holds.
-"""
+"""Gives the authorities of now, the same object while nothing changes. None: what a handshake has checked holds."""
 KEPT: Final = 1024
 """Certificates that are remembered, of all that have connected: those that were shown last."""
 _CHAIN: Final = "x509_pem_cert_chain"

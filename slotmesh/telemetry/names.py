@@ -291,9 +291,7 @@ TLS_AUTHORITY_END = _gauge(
     "s",
     "When the first of the authorities that it trusts expires, in seconds since 1970.",
 )
-TLS_REVOKED = _gauge(
-    "slotmesh.tls.revoked", "{certificate}", "Certificates that its lists of revoked ones name."
-)
+TLS_REVOKED = _gauge("slotmesh.tls.revoked", "{certificate}", "Certificates that its lists of revoked ones name.")
 TLS_REVOCATIONS_END = _gauge(
     "slotmesh.tls.revocations.end",
     "s",

@@ -71,7 +71,6 @@ class Authority:
         replace(path, leaf.public_bytes(Encoding.PEM), mode=0o644)
         return path
 
-
     def own_certificate(self, path: Path) -> x509.Certificate:
         """The certificate of a file, which this authority has issued.
 

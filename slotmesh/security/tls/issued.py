@@ -80,5 +80,7 @@ class IssuedRecord:
                 entry = msgspec.json.decode(line, type=Issued)
                 _ = entry.serial_number
             except (msgspec.MsgspecError, ValueError):
-                raise BadTls(f"{self.path}: line {number} is no record of a certificate: mend it, or take it out") from None
+                raise BadTls(
+                    f"{self.path}: line {number} is no record of a certificate: mend it, or take it out"
+                ) from None
             yield entry

@@ -1,7 +1,7 @@
 """Lists of certificates that were taken back before they end (RFC 5280, section 5): what they name, and until when.
 
-Invariants: nothing of a list goes unheeded: one that is changed, partly written, or says more than is understood here is
-refused. A list counts for certificates of who has signed it alone.
+Invariants: nothing of a list goes unheeded: one that is changed, partly written, or says more than is understood here
+is refused. A list counts for certificates of who has signed it alone.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _read(block: bytes) -> x509.CertificateRevocationList:
     if critical:
         # Of deltas, and of lists that name certificates of others, among them.
         raise BadTls(
-            f"holds a list of revoked certificates with the critical extension {critical[0].dotted_string}, which is not "
-            "understood here: give whole lists, each of certificates of its own authority"
+            f"holds a list of revoked certificates with the critical extension {critical[0].dotted_string}, which is "
+            "not understood here: give whole lists, each of certificates of its own authority"
         )
     return found
 

@@ -190,7 +190,10 @@ def test_show_tells_until_when_and_fails_where_one_has_expired(directory: Path) 
 
 def revoked(directory: Path) -> set[int]:
     """Serial numbers that its list has."""
-    return {serial for _, serial in TlsFiles(directory / "ca.crt", crl=directory / "ca.crl").read().trust.revocations.revoked}
+    return {
+        serial
+        for _, serial in TlsFiles(directory / "ca.crt", crl=directory / "ca.crl").read().trust.revocations.revoked
+    }
 
 
 def serial(directory: Path, name: str) -> int:
@@ -200,7 +203,8 @@ def serial(directory: Path, name: str) -> int:
 def test_all_that_somebody_had_is_taken_back(directory: Path, tmp_path: Path) -> None:
     """What was issued before as well, and to another directory; nobody else's."""
     serials = set()
-    for out in ([], ["--out", tmp_path / "laptop"], []):
+    places: tuple[list[str | Path], ...] = ([], ["--out", tmp_path / "laptop"], [])
+    for out in places:
         assert run("issue", "client/bob", "--dir", directory, *out).exit_code == 0
         serials.add(serial(tmp_path / "laptop" if out else directory, "client-bob"))
     run("issue", "client/eve", "--dir", directory)

@@ -15,6 +15,7 @@ from slotmesh.security.tls import BadTls, TlsSource
 from slotmesh.security.tls.revocations import MOST_LISTS, read_revocations
 from slotmesh.security.tls.trust import TrustedAuthorities
 from tests.support.certificates import Authority
+from tests.unit.security.test_trusted_authorities import Issuing
 
 
 @pytest.fixture
@@ -80,7 +81,14 @@ def test_changed_and_partly_written_lists_are_refused(ours: Authority) -> None:
     lists = ours.revoke(leaf(ours, "alice")[0])
     lines = lists.splitlines(keepends=True)
     assert "not signed" in refusal(ours, b"".join([*lines[:-3], lines[-3][:8], b"AAAA", lines[-3][12:], *lines[-2:]]))
-    for wrong in (b"", b"nothing", lists[:-30], lists + lists[:100], ours.ca.read_bytes(), lists + ours.ca.read_bytes()):
+    for wrong in (
+        b"",
+        b"nothing",
+        lists[:-30],
+        lists + lists[:100],
+        ours.ca.read_bytes(),
+        lists + ours.ca.read_bytes(),
+    ):
         assert "something else than whole lists" in refusal(ours, wrong)
     assert "cannot be understood" in refusal(ours, b"".join([lines[0], *lines[2:]]))
     assert f"{MOST_LISTS} is the bound" in refusal(ours, lists * (MOST_LISTS + 1))
@@ -97,8 +105,6 @@ def test_lists_that_do_not_count_alone_are_refused(ours: Authority, extension: A
 
 
 def test_who_may_not_sign_lists_has_signed_none(ours: Authority) -> None:
-    from tests.unit.security.test_trusted_authorities import Issuing  # noqa: PLC0415 - its authorities say what they may
-
     root = Issuing("root", ca=True, signs=True)
     ours._pair = root  # type: ignore[assignment]  # it has the same parts
     with pytest.raises(BadTls, match="has not signed"):
