@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 
 import grpc
@@ -9,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from router_service.core.replicas.frames import MAX_FRAME_SLICES
+from router_service.shell.clients.stream import ClientStream
 from slotmesh.errors import Executed
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
@@ -62,6 +64,34 @@ async def test_batches_may_follow_open_at_once_and_half_close_answers_all(mesh: 
     assert frames[0].WhichOneof("frame") == "opened"
     assert sum(len(batch.call_ids) for frame in frames for batch in frame.results.batches) == 2
     assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ending", ["half-closed", "cancelled"])
+@pytest.mark.parametrize("session", ["", "5e55" * 8])
+async def test_a_stream_that_has_ended_leaves_nothing_to_the_garbage_collector(
+    mesh: RouterBench, session: str, ending: str
+) -> None:
+    """Hundreds that end at once would else be found by one collection, for which all calls wait."""
+    gc.collect()
+    gc.disable()
+    try:
+        call = await mesh.open(session_id=session, epoch=1 if session else 0)
+        await call.write(calls(1, b"a"))
+        done, _ = await outcomes(call, 1)
+        assert done == {1: b"a"}
+        assert any(isinstance(each, ClientStream) for each in gc.get_objects())
+        if ending == "half-closed":
+            await call.done_writing()
+            assert await read_frame(call) is None
+        else:
+            call.cancel()
+        await wait_until(
+            lambda: not any(isinstance(each, ClientStream) for each in gc.get_objects()),
+            what="the stream is freed",
+        )
+    finally:
+        gc.enable()
 
 
 @pytest.mark.asyncio

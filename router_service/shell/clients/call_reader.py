@@ -35,6 +35,10 @@ MAX_NEIGHBOURS = 8
 off as a run for each key."""
 
 
+def _to_nobody(*_: object) -> None:
+    """The client of a reader that is closed."""
+
+
 class CallReader:
     """Makes calls for the scheduler out of frames."""
 
@@ -65,6 +69,10 @@ class CallReader:
         self._max_payload_bytes = max_payload_bytes
         self.traces: dict[int, TraceContext] | None = None
         """Of the calls of the newest frame, as far as it was admitted; None where none has a trace context."""
+
+    def close(self) -> None:
+        """Nothing more is read. Whom it answers through is let go: they refer to this one as well."""
+        self._reject = self._deliver = _to_nobody
 
     def admitted(
         self, frame: router_service_pb2.CallFrame

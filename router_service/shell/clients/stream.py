@@ -178,6 +178,7 @@ class ClientStream:
     def ended(self) -> None:
         """The stream has ended, in order or not: nothing more can be answered."""
         self._pacer.stop()
+        self._calls.close()
         self._results.close()
         self.caller.leave()
         self._all_answered.set()
