@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.runtime.accepting import MANY
 from slotmesh.runtime.edge import Edge, admitted
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
@@ -47,8 +48,9 @@ _log = get_logger(__name__)
 class GuardedRegistration:
     """Takes the place of the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
 
-    They are registered as generic ones: grpc.aio waits for calls of each method that is registered by itself in a task
-    of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
+    They are registered as generic ones, but for those of which there are many: grpc.aio waits for calls of each method
+    that is registered by itself in a task of its own, and looks at all of these tasks for each rpc: with fifteen
+    methods a fiftieth of an rpc's time.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class GuardedRegistration:
         self._turns = turns
         self.services: list[str] = []
         """Full names, in the order of registration."""
+        self.of_many: dict[str, Handler] = {}
+        """Handlers that are registered by themselves, by `/SERVICE/METHOD`."""
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """The unguarded form of what is registered by method: left out."""
@@ -91,6 +95,9 @@ class GuardedRegistration:
             for method, handler, rule in ((name, each, rule_of(service, name)) for name, each in handlers.items())
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
+        if of_many := {method: guarded[method] for method in guarded if f"{service}/{method}" in MANY}:
+            self._server.add_registered_method_handlers(service, of_many)
+            self.of_many |= {f"/{service}/{method}": handler for method, handler in of_many.items()}
         if service not in self.services:
             self.services.append(service)
 

@@ -17,6 +17,7 @@ from slotmesh.config import SettingsError
 from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.config.listening import start_problem
 from slotmesh.runtime import channelz, health, reflection
+from slotmesh.runtime.accepting import accepting_server, serve_many
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.exits import CannotStart
@@ -128,7 +129,7 @@ class GrpcServer:
         Raises:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
-        server = grpc.aio.server(options=server_options(self._limits))
+        server = accepting_server(server_options(self._limits))
         if self._own is not None:
             own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
             server.add_generic_rpc_handlers((own,))
@@ -142,6 +143,7 @@ class GrpcServer:
         state.add(registration.services)
         reflection.register(registration.services, registration, self._own)
         self._bind(server)
+        serve_many(server, self._name, registration.of_many)
         await server.start()
         self._server, self._health = server, state
         by_token = {} if self.token_address is None else {"token_address": self.token_address}

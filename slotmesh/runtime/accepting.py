@@ -1,0 +1,164 @@
+"""A server of `grpc.aio` that takes in several rpcs at a time.
+
+Purpose: `grpc.aio` asks its core for one rpc, and for the next one some turns of the event loop after that has come.
+With many rpcs that is what they wait for, and half of what they cost: a flood of them, cancelled ones too, makes all
+others wait. Here some are asked for ahead (`accept_ahead`), and those of the methods in `MANY` do not pass through the
+loop of `grpc.aio` at all.
+Invariants: what comes is handed to `grpc.aio` as its own loop does it. This is done by its inside, which may change:
+where it is not as expected, its own loop takes in everything, and nothing but time is lost. Nothing is asked for from a
+server that stops: its core may be gone.
+Owner: the server, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeAlias
+
+import grpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.accept_ahead import AT_ONCE, AcceptAhead
+from slotmesh.runtime.channels import Options
+from slotmesh.status import abort
+from slotmesh.telemetry.log import get_logger
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+
+MANY: Final = frozenset(
+    {
+        "slotmesh.v1.RouterService/Call",
+        "slotmesh.v1.RouterService/CallJson",
+        "slotmesh.v1.RouterService/StreamCalls",
+        "slotmesh.v1.SlotService/ReserveSlot",
+        "slotmesh.v1.SlotService/Dispatch",
+        "slotmesh.v1.SlotService/ReleaseSlot",
+        "inference.GRPCInferenceService/ModelInfer",
+    }
+)
+"""Full names. Each one costs all rpcs of other methods a microsecond, in `grpc.aio`'s own loop."""
+_HANDLING: Final = {
+    (False, False): "_handle_unary_unary_rpc",
+    (False, True): "_handle_unary_stream_rpc",
+    (True, False): "_handle_stream_unary_rpc",
+    (True, True): "_handle_stream_stream_rpc",
+}
+"""What `grpc.aio` handles an rpc by, whose request and response are streams or not."""
+_EXPECTED: Final = {
+    **dict.fromkeys(_HANDLING.values(), ("method_handler", "rpc_state", "loop")),
+    "_schedule_rpc_coro": ("rpc_coro", "rpc_state", "loop", "method_name"),
+}
+"""What is used of `grpc.aio`'s inside, and what it takes."""
+_OF_CORES: Final = ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running", "shutdown")
+
+_log = get_logger(__name__)
+
+
+def accepting_server(options: Options) -> grpc.aio.Server:
+    """A server, as `grpc.aio.server` makes one."""
+    if (problem := _problem()) is not None:
+        _log.warning("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
+        return grpc.aio.server(options=options)
+    # The only way to say which core it shall have. Nothing else runs meanwhile.
+    own, cygrpc.AioServer = cygrpc.AioServer, _accepting_core()
+    try:
+        return grpc.aio.server(options=options)
+    finally:
+        cygrpc.AioServer = own
+
+
+def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handler]) -> None:
+    """Before its start: these are the handlers that are registered at it one by one, by `/SERVICE/METHOD`.
+
+    `name`: of the server, for those whom it refuses while it stops.
+    """
+    core: Any = getattr(server, "_server", None)
+    if hasattr(core, "serve_many"):
+        core.serve_many(name, handlers)
+
+
+def _accepting_core() -> Any:
+    """A class: what it derives from is not there where `grpc.aio` is another."""
+
+    class AcceptingCore(cygrpc.AioServer):  # type: ignore[misc]  # it has no stubs
+        """What `grpc.aio` calls a server, within."""
+
+        def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
+            self._running_loop = asyncio.get_running_loop()
+            self._handlers = {path.encode(): handler for path, handler in handlers.items()}
+            self._refusing = _refusing(name)
+            self._ahead = AcceptAhead(self._next_rpc, self._refuse)
+            self._tasks: set[asyncio.Task[Any]] = set()
+
+        def _make_request_call_future(self, method: bytes | None) -> Any:
+            """Called by grpc's own loop: the next rpc of this registered method, or of any that is not."""
+            if method is None:
+                return self._ahead.next()
+            if (handler := self._handlers.get(method)) is None:
+                return super()._make_request_call_future(method)
+            for _ in range(AT_ONCE):
+                self._hold(self._accept(method, handler))
+            return self._running_loop.create_future()  # for ever: its loop cancels it when the server stops
+
+        async def shutdown(self, grace: float | None) -> None:
+            self._ahead.close()
+            await super().shutdown(grace)
+
+        async def _accept(self, method: bytes, handler: Handler) -> None:
+            path = method.decode()
+            while self.is_running():
+                try:
+                    rpc = await self._request_registered_call(method)
+                except cygrpc._RequestCallError:
+                    continue  # the server stops, else there is a next one
+                self._handle(path, handler, rpc)
+
+        async def _next_rpc(self) -> Any:
+            if not self.is_running():
+                raise cygrpc._RequestCallError
+            return await self._request_call()
+
+        def _refuse(self, rpc: Any) -> None:
+            self._handle("", self._refusing, rpc)
+
+        def _handle(self, path: str, handler: Handler, rpc: Any) -> None:
+            loop = self._running_loop
+            handle = getattr(cygrpc, _HANDLING[handler.request_streaming, handler.response_streaming])
+            self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))
+
+        def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
+            """A loop keeps no task from being collected."""
+            task = self._running_loop.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    return AcceptingCore
+
+
+def _refusing(name: str) -> Handler:
+    """Of rpcs of whatever method."""
+
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, Failure(reason=Reason.DRAINING, message=f"the {name} stops"))
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _problem() -> str | None:
+    """What is not as expected of `grpc.aio`; None where everything is."""
+    core = getattr(cygrpc, "AioServer", None)
+    if missing := [name for name in _OF_CORES if not callable(getattr(core, name, None))]:
+        return f"its servers have no {missing[0]}"
+    if not isinstance(getattr(cygrpc, "_RequestCallError", None), type):
+        return "it has no _RequestCallError"
+    for name, takes in _EXPECTED.items():
+        try:
+            found = tuple(inspect.signature(getattr(cygrpc, name)).parameters)
+        except (AttributeError, TypeError, ValueError):
+            return f"it has no {name}"
+        if found != takes:
+            return f"its {name} takes {', '.join(found)}"
+    return None

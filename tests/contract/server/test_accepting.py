@@ -1,0 +1,137 @@
+"""How servers take in rpcs: many at a time, of all methods, until they stop; and where grpc.aio is another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import grpc
+import pytest
+
+from slotmesh.runtime import accepting
+from slotmesh.runtime.channels import open_channel
+from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
+from tests.contract.server.served_router import Setting, StatusCode, call, serving
+
+pytestmark = pytest.mark.asyncio
+CALLS = 600
+KINDS = ("of many", "of few")
+
+
+async def answered(channel: grpc.aio.Channel, kind: str, timeout_s: float = 30.0) -> StatusCode:
+    """One rpc, of a method that is registered by itself, or of one that is not; how it ends."""
+    stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+    try:
+        if kind == "of many":
+            await call(channel, timeout_s=timeout_s)
+        else:
+            request = router_service_pb2.CallStreamingRequest(payload=b"x")
+            rpc = stub.CallStreaming(request, timeout=timeout_s)
+            try:
+                while await rpc.read() is not grpc.aio.EOF:
+                    pass
+            finally:
+                rpc.cancel()
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return StatusCode.OK
+
+
+async def test_grpc_is_as_expected() -> None:
+    """Where this fails after an upgrade, servers work on, and lose half of their unary calls a second."""
+    assert accepting._problem() is None
+    assert "slotmesh.v1.RouterService/Call" in accepting.MANY
+    assert "slotmesh.v1.RouterService/CallStreaming" not in accepting.MANY
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_all_that_come_at_once_are_taken_in(setting: Setting, kind: str) -> None:
+    _, router, channel = setting
+    held, met, echo = 0, asyncio.Event(), router.unary
+
+    async def meet(request: Any, context: Any) -> Any:
+        nonlocal held
+        held += 1
+        if held == CALLS:
+            met.set()
+        await met.wait()
+        return await echo(request, context)
+
+    router.unary = meet
+    ends = await asyncio.gather(*(answered(channel, kind) for _ in range(CALLS)))
+    assert Counter(ends) == {StatusCode.OK: CALLS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_who_takes_a_call_back_is_heard(setting: Setting, kind: str) -> None:
+    _, router, channel = setting
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Any, context: Any) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    router.unary = wait
+    calling = asyncio.create_task(answered(channel, kind))
+    async with asyncio.timeout(10):
+        await begun.wait()
+        calling.cancel()
+        await ended.wait()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_that_stops_answers_all_that_have_come(kind: str) -> None:
+    """Each once, and what was executed is answered so."""
+    ends: Counter[StatusCode] = Counter()
+    async with serving() as (server, router, _), open_channel(server.address) as channel:
+        executed, echo = 0, router.unary
+
+        async def count(request: Any, context: Any) -> Any:
+            nonlocal executed
+            executed += 1
+            return await echo(request, context)
+
+        async def call_on() -> None:
+            while ends[StatusCode.UNAVAILABLE] == 0:
+                ends[await answered(channel, kind)] += 1
+
+        router.unary = count
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            for _ in range(64):
+                tasks.create_task(call_on())
+            while ends[StatusCode.OK] < CALLS:  # noqa: ASYNC110 - at the other end of a connection
+                await asyncio.sleep(0.005)
+            await server.stop(grace_s=5.0)
+    assert ends.keys() <= {StatusCode.OK, StatusCode.UNAVAILABLE, StatusCode.CANCELLED}, ends
+    assert ends[StatusCode.OK] == executed, ends
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_servers_come_and_go(kind: str) -> None:
+    """Nothing is asked for from one that has stopped: its core is gone."""
+    for _ in range(20):
+        async with serving() as (_, _, channel):
+            assert await answered(channel, kind) is StatusCode.OK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_where_grpc_is_another_its_own_loop_takes_in_everything(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setitem(accepting._EXPECTED, "_schedule_rpc_coro", ("rpc", "loop"))
+    warned: list[str] = []
+    monkeypatch.setattr(accepting._log, "warning", lambda _text, **told: warned.append(told["why"]))
+    async with serving() as (_, _, channel):
+        ends = await asyncio.gather(*(answered(channel, kind) for _ in range(50)))
+    assert Counter(ends) == {StatusCode.OK: 50}
+    assert warned == ["its _schedule_rpc_coro takes rpc_coro, rpc_state, loop, method_name"]
+
+
+@pytest.mark.parametrize("missing", ["_make_request_call_future", "_request_registered_call"])
+async def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr(accepting, "_OF_CORES", (f"{missing}_of_another_version",))
+    assert accepting._problem() == f"its servers have no {missing}_of_another_version"
