@@ -25,11 +25,8 @@ async def campaign(attacks: Sequence[Attack], scale: float, quiet_s: float) -> t
     trials: list[Trial] = []
     failed = 0
     for by_tls in (False, True):
-        chosen = [each for each in attacks if (each.by_tls if by_tls else each.in_plain_text)]
-        if not chosen:
-            continue
         async with target_of(by_tls=by_tls) as target:
-            for attack in chosen:
+            for attack in attacks:
                 sys.stdout.write(f"{attack.name} ({target.kind})\n")
                 sys.stdout.flush()
                 try:

@@ -18,9 +18,6 @@ class Attack:
 
     Raises AssertionError.
     """
-    in_plain_text: bool = True
-    by_tls: bool = False
-    """Against which meshes."""
     warm_up: float = 0.05
     """The scale of a round before all measurements, as a part of the attack's own: pools are as large then as they
     get, and as much garbage waits for a collection."""

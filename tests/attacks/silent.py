@@ -104,4 +104,4 @@ async def run(target: Target, scale: float) -> str:
     )
 
 
-ATTACK = Attack("silent", run, by_tls=True)
+ATTACK = Attack("silent", run)

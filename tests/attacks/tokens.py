@@ -153,4 +153,4 @@ def _changed(token: str, dice: random.Random) -> str:
     return f"{token[:at]}{chr(ord(token[at]) ^ 1 << dice.randrange(7))}{token[at + 1 :]}"
 
 
-ATTACK = Attack("tokens", run, in_plain_text=True, by_tls=True)
+ATTACK = Attack("tokens", run)
