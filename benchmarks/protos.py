@@ -36,8 +36,10 @@ from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 HANDLER: Final = "benchmarks.proto_handler:ProtoEcho"
 ENDPOINT: Final = "ProtoEcho"
 LEAST: Final = {"unary": 0.6, "bidi": 0.5}
-"""Own rpcs beside `RouterService.Call`, and streams through the mesh beside those of a bare server. `Call` is registered
-at the server, and taken in past `grpc.aio`'s own loop (`slotmesh.runtime.accepting`); rpcs that come and go cannot be."""
+"""Own rpcs beside `RouterService.Call`, and streams through the mesh beside those of a bare server.
+
+`Call` is registered at the server, and taken in past the loop of `grpc.aio` (`slotmesh.runtime.accepting`); rpcs that
+come and go cannot be."""
 STREAM_AHEAD: Final = 64
 _WARM_UP_S: Final = 0.5
 _MESH: Final = "protos"
