@@ -60,7 +60,7 @@ _log = get_logger(__name__)
 def accepting_server(options: Options) -> grpc.aio.Server:
     """A server, as `grpc.aio.server` makes one."""
     if (problem := _problem()) is not None:
-        _log.warning("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
+        _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
     # The only way to say which core it shall have. Nothing else runs meanwhile.
     own, cygrpc.AioServer = cygrpc.AioServer, _accepting_core()

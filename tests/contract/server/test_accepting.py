@@ -16,6 +16,7 @@ from tests.contract.server.served_router import Setting, StatusCode, call, servi
 
 pytestmark = pytest.mark.asyncio
 CALLS = 600
+OLDER = tuple(map(int, grpc.__version__.split(".")[:2])) < (1, 85)
 KINDS = ("of many", "of few")
 
 
@@ -38,6 +39,7 @@ async def answered(channel: grpc.aio.Channel, kind: str, timeout_s: float = 30.0
     return StatusCode.OK
 
 
+@pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
 async def test_grpc_is_as_expected() -> None:
     """Where this fails after an upgrade, servers work on, and lose half of their unary calls a second."""
     assert accepting._problem() is None
@@ -123,12 +125,12 @@ async def test_where_grpc_is_another_its_own_loop_takes_in_everything(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setitem(accepting._EXPECTED, "_schedule_rpc_coro", ("rpc", "loop"))
-    warned: list[str] = []
-    monkeypatch.setattr(accepting._log, "warning", lambda _text, **told: warned.append(told["why"]))
+    told: list[str] = []
+    monkeypatch.setattr(accepting._log, "info", lambda _text, **fields: told.append(fields["why"]))
     async with serving() as (_, _, channel):
         ends = await asyncio.gather(*(answered(channel, kind) for _ in range(50)))
     assert Counter(ends) == {StatusCode.OK: 50}
-    assert warned == ["its _schedule_rpc_coro takes rpc_coro, rpc_state, loop, method_name"]
+    assert OLDER or told == ["its _schedule_rpc_coro takes rpc_coro, rpc_state, loop, method_name"]
 
 
 @pytest.mark.parametrize("missing", ["_make_request_call_future", "_request_registered_call"])
