@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -49,6 +49,9 @@ class SimServer:
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         self._handlers.extend(handlers)
+
+    def add_registered_method_handlers(self, handlers: Mapping[str, Any]) -> None:
+        """They are among the generic ones, too."""
 
     def add_insecure_port(self, address: bytes) -> int:
         host, _, port = address.decode().rpartition(":")

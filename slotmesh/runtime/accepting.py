@@ -52,6 +52,8 @@ _EXPECTED: Final = {
     "_schedule_rpc_coro": ("rpc_coro", "rpc_state", "loop", "method_name"),
 }
 """What is used of `grpc.aio`'s inside, and what it takes."""
+_MAY_BE_DERIVED_FROM: Final = 1 << 10
+"""Py_TPFLAGS_BASETYPE."""
 _OF_CORES: Final = ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running", "shutdown")
 
 _log = get_logger(__name__)
@@ -59,11 +61,11 @@ _log = get_logger(__name__)
 
 def accepting_server(options: Options) -> grpc.aio.Server:
     """A server, as `grpc.aio.server` makes one."""
-    if (problem := _problem()) is not None:
+    if (problem := _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
     # The only way to say which core it shall have. Nothing else runs meanwhile.
-    own, cygrpc.AioServer = cygrpc.AioServer, _accepting_core()
+    own, cygrpc.AioServer = cygrpc.AioServer, _AcceptingCore
     try:
         return grpc.aio.server(options=options)
     finally:
@@ -78,64 +80,6 @@ def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handle
     core: Any = getattr(server, "_server", None)
     if hasattr(core, "serve_many"):
         core.serve_many(name, handlers)
-
-
-def _accepting_core() -> Any:
-    """A class: what it derives from is not there where `grpc.aio` is another."""
-
-    class AcceptingCore(cygrpc.AioServer):  # type: ignore[misc]  # it has no stubs
-        """What `grpc.aio` calls a server, within."""
-
-        def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
-            self._running_loop = asyncio.get_running_loop()
-            self._handlers = {path.encode(): handler for path, handler in handlers.items()}
-            self._refusing = _refusing(name)
-            self._ahead = AcceptAhead(self._next_rpc, self._refuse)
-            self._tasks: set[asyncio.Task[Any]] = set()
-
-        def _make_request_call_future(self, method: bytes | None) -> Any:
-            """Called by grpc's own loop: the next rpc of this registered method, or of any that is not."""
-            if method is None:
-                return self._ahead.next()
-            if (handler := self._handlers.get(method)) is None:
-                return super()._make_request_call_future(method)
-            for _ in range(AT_ONCE):
-                self._hold(self._accept(method, handler))
-            return self._running_loop.create_future()  # for ever: its loop cancels it when the server stops
-
-        async def shutdown(self, grace: float | None) -> None:
-            self._ahead.close()
-            await super().shutdown(grace)
-
-        async def _accept(self, method: bytes, handler: Handler) -> None:
-            path = method.decode()
-            while self.is_running():
-                try:
-                    rpc = await self._request_registered_call(method)
-                except cygrpc._RequestCallError:
-                    continue  # the server stops, else there is a next one
-                self._handle(path, handler, rpc)
-
-        async def _next_rpc(self) -> Any:
-            if not self.is_running():
-                raise cygrpc._RequestCallError
-            return await self._request_call()
-
-        def _refuse(self, rpc: Any) -> None:
-            self._handle("", self._refusing, rpc)
-
-        def _handle(self, path: str, handler: Handler, rpc: Any) -> None:
-            loop = self._running_loop
-            handle = getattr(cygrpc, _HANDLING[handler.request_streaming, handler.response_streaming])
-            self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))
-
-        def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
-            """A loop keeps no task from being collected."""
-            task = self._running_loop.create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    return AcceptingCore
 
 
 def _refusing(name: str) -> Handler:
@@ -154,6 +98,8 @@ def _problem() -> str | None:
         return f"its servers have no {missing[0]}"
     if not isinstance(getattr(cygrpc, "_RequestCallError", None), type):
         return "it has no _RequestCallError"
+    if not (isinstance(core, type) and core.__flags__ & _MAY_BE_DERIVED_FROM):
+        return "its servers are final"
     for name, takes in _EXPECTED.items():
         try:
             found = tuple(inspect.signature(getattr(cygrpc, name)).parameters)
@@ -162,3 +108,73 @@ def _problem() -> str | None:
         if found != takes:
             return f"its {name} takes {', '.join(found)}"
     return None
+
+
+_PROBLEM: Final = _problem()
+"""With what there is when this module is loaded: it derives from that."""
+_CORE: Any = cygrpc.AioServer if _PROBLEM is None else object
+
+
+class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
+    """What `grpc.aio` calls a server, within."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._running_loop = asyncio.get_running_loop()
+        self._handlers: dict[bytes, Handler] = {}
+        self._refusing = _refusing("server")
+        self._ahead = AcceptAhead(self._next_rpc, self._refuse)
+        self._failures: dict[bytes, asyncio.Future[None]] = {}
+        """What the loop of `grpc.aio` waits for in place of rpcs of these methods: it ends by their exceptions."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = {path.encode(): handler for path, handler in handlers.items()}
+        self._refusing = _refusing(name)
+
+    def _make_request_call_future(self, method: bytes | None) -> Any:
+        """Called by grpc's own loop: the next rpc of this registered method, or of any that is not."""
+        if method is None:
+            return self._ahead.next()
+        if (handler := self._handlers.get(method)) is None:
+            return super()._make_request_call_future(method)
+        self._failures[method] = self._running_loop.create_future()
+        for _ in range(AT_ONCE):
+            self._hold(self._accept(method, handler))
+        return self._failures[method]
+
+    async def shutdown(self, grace: float | None) -> None:
+        self._ahead.close()
+        await super().shutdown(grace)
+
+    async def _accept(self, method: bytes, handler: Handler) -> None:
+        path = method.decode()
+        while self.is_running():
+            try:
+                rpc = await self._request_registered_call(method)
+            except cygrpc._RequestCallError:
+                continue  # the server stops, else there is a next one
+            except Exception as error:  # noqa: BLE001 - what its own loop would raise
+                if not (failure := self._failures[method]).done():
+                    failure.set_exception(error)
+                return
+            self._handle(path, handler, rpc)
+
+    async def _next_rpc(self) -> Any:
+        if not self.is_running():
+            raise cygrpc._RequestCallError
+        return await self._request_call()
+
+    def _refuse(self, rpc: Any) -> None:
+        self._handle("", self._refusing, rpc)
+
+    def _handle(self, path: str, handler: Handler, rpc: Any) -> None:
+        loop = self._running_loop
+        handle = getattr(cygrpc, _HANDLING[handler.request_streaming, handler.response_streaming])
+        self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))
+
+    def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
+        """A loop keeps no task from being collected."""
+        task = self._running_loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

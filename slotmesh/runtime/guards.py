@@ -48,9 +48,8 @@ _log = get_logger(__name__)
 class GuardedRegistration:
     """Takes the place of the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
 
-    They are registered as generic ones, but for those of which there are many: grpc.aio waits for calls of each method
-    that is registered by itself in a task of its own, and looks at all of these tasks for each rpc: with fifteen
-    methods a fiftieth of an rpc's time.
+    They are registered as generic ones, and those that come by the thousand by themselves as well: `grpc.aio` looks at
+    each method that is registered so for each rpc of the others: with fifteen methods a fiftieth of an rpc's time.
     """
 
     def __init__(

@@ -128,6 +128,10 @@ class _Recorder:
             for method, handler in generic._method_handlers.items():
                 self._handlers[method.removeprefix("/")] = handler
 
+    def add_registered_method_handlers(self, service: str, added: Mapping[str, Handler]) -> None:
+        """They are among the generic ones, too."""
+        self._server.add_registered_method_handlers(service, added)
+
 
 async def send(handler: Any, frames: Sequence[bytes], metadata: Sequence[tuple[str, str | bytes]] = ()) -> Peer:
     """Calls the rpc with these frames, the first alone where it takes one message. A defect is raised.

@@ -8,11 +8,13 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.runtime import accepting
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import Setting, StatusCode, call, serving
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 CALLS = 600
@@ -45,6 +47,19 @@ async def test_grpc_is_as_expected() -> None:
     assert accepting._problem() is None
     assert "slotmesh.v1.RouterService/Call" in accepting.MANY
     assert "slotmesh.v1.RouterService/CallStreaming" not in accepting.MANY
+    async with serving() as (server, _, _):
+        core: Any = server._server._server  # type: ignore[union-attr]
+        assert core.is_running()
+        assert {*core._handlers} == {f"/{each}".encode() for each in accepting.MANY if "RouterService" in each}
+
+
+@pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
+async def test_where_no_more_can_be_taken_in_the_server_ends() -> None:
+    """As grpc's own loop does: a method that nobody serves would look like a slow one for ever."""
+    async with serving() as (server, _, _):
+        core: Any = server._server._server  # type: ignore[union-attr]
+        core._failures[b"/slotmesh.v1.RouterService/Call"].set_exception(OSError("broken"))
+        await wait_until(lambda: not core.is_running(), what="the server ends")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +148,9 @@ async def test_where_grpc_is_another_its_own_loop_takes_in_everything(
     assert OLDER or told == ["its _schedule_rpc_coro takes rpc_coro, rpc_state, loop, method_name"]
 
 
-@pytest.mark.parametrize("missing", ["_make_request_call_future", "_request_registered_call"])
-async def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setattr(accepting, "_OF_CORES", (f"{missing}_of_another_version",))
-    assert accepting._problem() == f"its servers have no {missing}_of_another_version"
+async def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in accepting._OF_CORES:
+        core = type("Core", (), {each: print for each in accepting._OF_CORES if each != name})
+        with monkeypatch.context() as another:
+            another.setattr(cygrpc, "AioServer", core)
+            assert accepting._problem() == f"its servers have no {name}"
