@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import pytest
+from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.authorizer import Authorizer
 from slotmesh.security.current import caller
@@ -98,8 +100,11 @@ async def status_of(channel: grpc.aio.Channel, rpc: tuple[str, str], token: str 
     """How an rpc with an empty request ends, or how it begins: its status' name, and its message."""
     metadata = None if token is None else (("authorization", f"Bearer {token}"),)
     method: Any = channel.stream_stream(f"/{rpc[0]}/{rpc[1]}")
-    call = method(iter([b""]), metadata=metadata, timeout=10)
+    call = method(metadata=metadata, timeout=10)
     try:
+        with suppress(asyncio.InvalidStateError):  # it was refused before the request was sent
+            await writer_of(call)(empty_pb2.Empty())
+            await call.done_writing()
         await call.read()  # nothing of the stubs; health's Watch would never end
         call.cancel()
         return "OK", ""

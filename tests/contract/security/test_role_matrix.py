@@ -96,7 +96,7 @@ async def test_tokens() -> None:
     async with serving(Authorizer(TRUST_DOMAIN, tokens)) as address, grpc.aio.insecure_channel(address) as channel:
         for token, identity in identities.items():
             found = await statuses(channel, token)
-            assert let_in(found) == expected(identity.roles), token
+            assert let_in(found) == expected(identity.roles), (token, found)
         assert only_open(await statuses(channel, "old"))
         assert only_open(await statuses(channel, "unknown"))
         assert only_open(await statuses(channel))
