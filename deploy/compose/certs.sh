@@ -27,7 +27,7 @@ if [ "$1" = revoke ]; then
     $certs revoke "$@" --dir "$root/authority"
     for directory in "$root"/certs/*/; do
         cp "$root/authority/ca.crl" "$directory/ca.crl.new"
-        chown --reference="$directory/ca.crt" "$directory/ca.crl.new"
+        chown --reference="$directory" "$directory/ca.crl.new"
         mv "$directory/ca.crl.new" "$directory/ca.crl"
     done
     exit

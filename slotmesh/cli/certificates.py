@@ -19,7 +19,7 @@ import typer
 
 from slotmesh.cli.outcome import FAILED
 from slotmesh.security.identity import Role, trust_domain_of
-from slotmesh.security.tls import BadTls
+from slotmesh.security.tls import BadTls, revoking
 from slotmesh.security.tls.authority import (
     LONGEST,
     SHORTEST,
@@ -29,8 +29,8 @@ from slotmesh.security.tls.authority import (
     load_authority,
     replace,
 )
-from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in
-from slotmesh.security.tls.revoking import revoke as revoked
+from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in, held_in
+from slotmesh.security.tls.files import read_pem
 from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
 
 DAYS: Final = 90
@@ -101,9 +101,9 @@ def issue(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadTls(f"{out}: cannot be made: {error.strerror}") from None
-    for path in (place.ca, place.crl):
-        if path.exists():
-            replace(out / path.name, path.read_bytes(), mode=0o644)
+    for path, what in ((place.ca, "certificate of the authority"), (place.crl, "list of revoked certificates")):
+        if path.exists() and out.resolve() != place.directory.resolve():
+            replace(out / path.name, read_pem(path, what), mode=0o644)
     return authority.issue(out, subject, lifetime)
 
 
@@ -125,7 +125,7 @@ def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | 
 def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool) -> int:
     """Takes back what was issued to these names so far, and the certificates of these files.
 
-    `keep_current`: those of the directory stay. Returns how many were not taken back before.
+    `keep_current`: what was issued to each of these names last stays. Returns how many were not taken back before.
 
     Raises:
         BadTls: nothing was taken back.
@@ -138,16 +138,27 @@ def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path],
         subject = subject_of(authority.trust_domain, written)
         serials += _issued_to(authority, place.directory / f"{subject.stem}.crt", subject, keep_current=keep_current)
     serials += [authority.own_certificate(path).serial_number for path in files]
-    return revoked(authority, place.crl, serials)
+    return revoking.revoke(authority, place.crl, serials)
 
 
 def _issued_to(authority: Authority, path: Path, subject: Subject, *, keep_current: bool) -> list[int]:
-    """Raises BadTls: there are none."""
-    current = [authority.own_certificate(path).serial_number] if path.exists() else []
-    serials = {each.serial_number for each in authority.issued.of(subject.uri)}.union(current)
-    if found := sorted(serials.difference(current if keep_current else [])):
+    """Serial numbers. `path`: where the newest certificate is, where there is no record of it.
+
+    Raises:
+        BadTls: there are none.
+    """
+    serials = [each.serial_number for each in authority.issued.of(subject.uri)]
+    try:
+        held = [authority.own_certificate(path).serial_number] if path.exists() else []
+    except BadTls:
+        if not serials:
+            raise
+        held = []  # the record knows all that was issued
+    serials = [*(each for each in held if each not in serials), *serials]
+    kept = serials[-1:] if keep_current else []
+    if found := [each for each in serials if each not in kept]:
         return found
-    beside = ", beside the one that is kept" if keep_current and current else ""
+    beside = ", beside the one that is kept" if kept else ""
     raise BadTls(
         f"{authority.issued.path}: nothing was issued to {subject.uri} that has not ended{beside}; "
         "--file takes back a certificate that you have"
@@ -190,7 +201,7 @@ def _again(authority: Authority, place: CertificatePlace, held: HeldCertificate,
 
 def until(path: Path) -> str:
     """When the certificate of a file ends, for people. Raises BadTls."""
-    (held,) = (each for each in certificates_in(path.parent) if each.path == path)
+    held = held_in(path)
     ends = 0.0 if held.certificate is None else held.certificate.not_after
     return datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%d %H:%M UTC")
 

@@ -44,9 +44,9 @@ class PeerCertificate:
         """Why it would not be accepted again, its end aside; None where it would."""
         # Once for each set of authorities: a signature takes a hundred times as long as the rest of an rpc's look.
         if (authorities := self._trust()) is not self._checked_by:
-            self._checked_by = authorities
             why = None if authorities is None else authorities.problem(self._chain)
             self._problem = None if why is None else f"the certificate of {self.identity.name} {why}"
+            self._checked_by = authorities
         return self._problem
 
 

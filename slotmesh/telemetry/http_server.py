@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PEER_URIS: Final = "slotmesh.peer_uris"
 """Of a request: the URIs that the certificate of the peer names, which was checked; none without one."""
+PEER_IS_REVOKED: Final = "slotmesh.peer_is_revoked"
+"""Whether that certificate was taken back."""
 PEER_ENDS_AT: Final = "slotmesh.peer_ends_at"
 """Of a request: when that certificate ends, seconds since 1970; not there without one."""
 MAX_REQUESTS: Final = 32
@@ -110,14 +112,18 @@ class _QuietHandler(WSGIRequestHandler):
 
     def __init__(self, request: Any, client_address: Any, server: HttpServer, deadline: Deadline) -> None:
         self._deadline = deadline
+        self._context = server.context
         super().__init__(request, client_address, server)
 
     def get_environ(self) -> WSGIEnvironment:
         """Called when the request was read."""
         self._deadline.move(ANSWER_S)
         environ = super().get_environ()
-        shown: Any = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        secured, context = self.connection, self._context
+        shown: Any = secured.getpeercert() if isinstance(secured, ssl.SSLSocket) else None
         if shown:
+            der = secured.getpeercert(binary_form=True)
+            environ[PEER_IS_REVOKED] = context is None or der is None or context.is_revoked(der)
             names = shown.get("subjectAltName", ())
             environ[PEER_URIS] = tuple(value for kind, value in names if kind == "URI")
             environ[PEER_ENDS_AT] = float(ssl.cert_time_to_seconds(shown["notAfter"]))

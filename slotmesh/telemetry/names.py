@@ -257,12 +257,10 @@ CONTROLLER_CRASH_LOOPS = _gauge(
     "1 while replicas of the backend end soon after their start, again and again, so that the next start waits.",
     (BACKEND,),
 )
-CONTROLLER_EVENTS = _counter(
-    "slotmesh.controller.events", "{event}", "Events, as `slotmesh events` has them.", (EVENT,)
-)
+CONTROLLER_EVENTS = _counter("slotmesh.controller.events", "{event}", "Events, as in `slotmesh events`.", (EVENT,))
 CONTROLLER_REVISION = _gauge("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")
 CONTROLLER_LAUNCHES = _counter(
-    "slotmesh.controller.launches", "{process}", "Replica processes started, in place of others as well.", (BACKEND,)
+    "slotmesh.controller.launches", "{process}", "Replica processes that were started.", (BACKEND,)
 )
 
 RPC_SERVER_CALL_DURATION = _histogram(
@@ -274,8 +272,7 @@ RPC_SERVER_CALL_DURATION = _histogram(
 PROCESS_SPANS_DROPPED = _counter(
     "slotmesh.process.spans.dropped",
     "{span}",
-    "Spans of a router, replica or ingress that did not leave: too many waited, some could not be encoded, or the "
-    "collector did not take them.",
+    "Spans that did not leave: too many waited, some could not be encoded, or the collector did not take them.",
 )
 PROCESS_LOOP_LAG = _histogram(
     "slotmesh.process.loop.lag",
@@ -293,10 +290,7 @@ TLS_AUTHORITY_END = _gauge(
 )
 TLS_REVOKED = _gauge("slotmesh.tls.revoked", "{certificate}", "Certificates that its lists of revoked ones name.")
 TLS_REVOCATIONS_END = _gauge(
-    "slotmesh.tls.revocations.end",
-    "s",
-    "When the first of its lists of revoked certificates should be replaced by a newer one, in seconds since 1970; 0 "
-    "without one.",
+    "slotmesh.tls.revocations.end", "s", "When the first of these lists should have a newer one, since 1970; 0: never."
 )
 TLS_RELOAD_FAILURES = _counter(
     "slotmesh.tls.reload.failures",

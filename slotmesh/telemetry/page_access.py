@@ -39,10 +39,12 @@ class PageAccess:
     now: Callable[[], float] = field(default=time.time)
     """Seconds since 1970."""
 
-    def refusal(self, uris: Sequence[str], ends_at: float, authorization: str) -> Refusal | None:
+    def refusal(
+        self, uris: Sequence[str], ends_at: float, authorization: str, *, is_revoked: bool = False
+    ) -> Refusal | None:
         """Why a page of viewers is not shown; None: it is.
 
-        `uris`: of a certificate that was checked, which ends at `ends_at`.
+        `uris`: of a certificate that was checked, which ends at `ends_at`, and was taken back where it `is_revoked`.
         """
         known: Identity | None
         if authorization:
@@ -52,6 +54,8 @@ class PageAccess:
             known = identity_of(uris[0], self.trust_domain) if len(uris) == 1 else None
             if known is None:
                 return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}: show a client certificate or a bearer token\n")
+            if is_revoked:
+                return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}, and this certificate was revoked\n", known)
             if ends_at <= self.now():
                 return Refusal(Reason.UNAUTHENTICATED, f"{_NEEDED}, and this certificate has expired\n", known)
         if Role.VIEWER not in known.roles:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AUDIT
-from slotmesh.telemetry.http_server import PEER_ENDS_AT, PEER_URIS
+from slotmesh.telemetry.http_server import PEER_ENDS_AT, PEER_IS_REVOKED, PEER_URIS
 from slotmesh.telemetry.instruments import on_this_loop
 from slotmesh.telemetry.page_access import PageAccess, Refusal
 
@@ -75,7 +75,10 @@ class Pages:
         if self._access is None:
             return None
         return self._access.refusal(
-            environ.get(PEER_URIS, ()), environ.get(PEER_ENDS_AT, 0.0), environ.get("HTTP_AUTHORIZATION", "")
+            environ.get(PEER_URIS, ()),
+            environ.get(PEER_ENDS_AT, 0.0),
+            environ.get("HTTP_AUTHORIZATION", ""),
+            is_revoked=environ.get(PEER_IS_REVOKED, False),
         )
 
     def _health(self) -> tuple[str, str]:

@@ -32,6 +32,15 @@ class ServerContext:
         except (OSError, ValueError) as error:
             raise CannotStart(f"{tls.files.cert}: cannot be used for the Prometheus endpoint: {error}") from None
 
+    def is_revoked(self, certificate: bytes) -> bool:
+        """Whether this certificate, in DER form, was taken back; so is one that cannot be read. Not for event loops."""
+        from cryptography import x509  # noqa: PLC0415 - most of a second, for those who have certificates
+
+        try:
+            return self._tls.look().trust.revocations.names(x509.load_der_x509_certificate(certificate))
+        except Exception:  # noqa: BLE001 - of a dozen kinds
+            return True
+
     def newest(self) -> ssl.SSLContext:
         """For one connection, from now. Not for event loops: it may read files. Raises OSError, ValueError."""
         return _made(self._tls.look())

@@ -41,8 +41,8 @@ NOT_ACCEPTED = "saw the certificate of spiffe://mesh.test/operator/ops: that is 
 class FilesOfBefore(TlsFiles):
     """Of a process that has read them two minutes ago, and has not found newer ones since."""
 
-    def read(self, now: float | None = None) -> TlsMaterial:
-        return TlsFiles.read(self, time.time() - 120)
+    def read(self, now: float | None = None, *, lists_of: TlsMaterial | None = None) -> TlsMaterial:
+        return TlsFiles.read(self, time.time() - 120, lists_of=lists_of)
 
 
 def expired(authority: Authority, kind: str, name: str = "") -> TlsSource:

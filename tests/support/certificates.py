@@ -41,7 +41,8 @@ class Authority:
         directory.mkdir(parents=True, exist_ok=True)
         self.ca = directory / "ca.crt"
         self.crl = directory / "ca.crl"
-        self._revoked: list[x509.RevokedCertificate] = []
+        self.revoked: list[x509.RevokedCertificate] = []
+        """What is in its list."""
         self._pair = _authority(trust_domain, not_after or datetime.now(UTC) + timedelta(days=1))
         self._sends = b""
         _write(self.ca, self._pair.certificate.public_bytes(Encoding.PEM))
@@ -82,18 +83,22 @@ class Authority:
             assert path is not None
             serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
             revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(datetime.now(UTC))
-            self._revoked.append(revoked.build())
-        pem = self.signed_list(*self._revoked)
+            self.revoked.append(revoked.build())
+        pem = self.signed_list(*self.revoked)
         _write(self.crl, pem)
         return pem
 
     def signed_list(
-        self, *revoked: x509.RevokedCertificate, extension: tuple[x509.ExtensionType, bool] | None = None
+        self,
+        *revoked: x509.RevokedCertificate,
+        extension: tuple[x509.ExtensionType, bool] | None = None,
+        issuer: x509.Name | None = None,
+        age: timedelta = timedelta(0),
     ) -> bytes:
-        """A list in PEM form. `extension`: one that it has, and whether it is critical."""
+        """A list in PEM form. `extension`: one that it has, and whether it is critical. `issuer`: as it writes that."""
         now = datetime.now(UTC)
-        builder = x509.CertificateRevocationListBuilder().issuer_name(self._pair.certificate.subject)
-        builder = builder.last_update(now - _AGE).next_update(now + _AGE)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(issuer or self._pair.certificate.subject)
+        builder = builder.last_update(now - age).next_update(now + _AGE)
         if extension is not None:
             builder = builder.add_extension(extension[0], critical=extension[1])
         for each in revoked:

@@ -132,7 +132,7 @@ def revoke(
     directory: Directory = CERTS,
     ca_key: CaKey = None,
     keep_current: Annotated[
-        bool, typer.Option("--keep-current", help="All but the one that is in DIR now, which `rotate` has made, say.")
+        bool, typer.Option("--keep-current", help="All but the newest one, which `rotate` has made, say.")
     ] = False,
     files: Annotated[
         list[Path] | None,
@@ -149,7 +149,10 @@ def revoke(
 
     place = certificates.CertificatePlace.of(directory, ca_key)
     with certificates.told():
+        is_recorded = place.authority().issued.is_there
         added = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
+    if names and not is_recorded:
+        typer.echo("There is no record of what was issued: certificates that are not in DIR need --file", err=True)
     plural = "certificate" if added == 1 else "certificates"
     typer.echo(f"{place.crl}: {added} {plural} revoked; give this list to all services, beside their ca.crt")
     typer.echo("They refuse who shows one within 5 seconds")
@@ -163,11 +166,11 @@ def show(directory: Directory = CERTS, as_document: AsJson = False, output: Outp
     """
     from slotmesh.cli import certificates  # noqa: PLC0415 - see above
     from slotmesh.cli.view.certificates import as_json, print_certificates  # noqa: PLC0415 - see above
-    from slotmesh.security.tls.directory import certificates_in  # noqa: PLC0415 - see above
+    from slotmesh.security.tls.directory import certificates_in, revoked_in  # noqa: PLC0415 - see above
 
     form, now = form_of(output, as_document), time.time()
     with certificates.told():
-        held = certificates_in(directory)
+        held = certificates_in(directory, revoked_in(directory))
     Printable(
         table=partial(print_certificates, held, now),
         document=partial(as_json, held, now),

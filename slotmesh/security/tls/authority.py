@@ -81,8 +81,9 @@ class Authority:
         with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             found = x509.load_pem_x509_certificate(pem)
             found.verify_directly_issued_by(self.certificate)
-            return found
-        raise BadTls(f"{path}: is no certificate that the authority of {self.trust_domain} has issued")
+            if found != self.certificate:
+                return found
+        raise BadTls(f"{path}: is no certificate that the authority of {self.trust_domain} has issued to somebody")
 
 
 @dataclass(frozen=True, slots=True)

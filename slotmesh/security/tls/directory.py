@@ -56,11 +56,11 @@ class HeldCertificate:
         return "ends-soon" if held.not_after - now < SOON * (held.not_after - held.not_before) else "ok"
 
 
-def certificates_in(directory: Path) -> list[HeldCertificate]:
-    """All of them, the authority first.
+def certificates_in(directory: Path, revoked: frozenset[Revoked] = frozenset()) -> list[HeldCertificate]:
+    """All of them, the authority first. `revoked`: as `revoked_in` says.
 
     Raises:
-        BadTls: there is no such directory, or nothing in it; or its list of revoked certificates cannot be read.
+        BadTls: there is no such directory, or nothing in it.
     """
     try:
         paths = sorted(each for each in directory.iterdir() if each.suffix == ".crt" and not each.name.startswith("."))
@@ -68,22 +68,26 @@ def certificates_in(directory: Path) -> list[HeldCertificate]:
         raise BadTls(f"{directory}: cannot be read: {error.strerror}; `slotmesh certs init` makes one") from None
     if not paths:
         raise BadTls(f"{directory}: has no certificates; `slotmesh certs init` makes some")
-    revoked = _revoked_in(directory)
-    return [_held(each, revoked) for each in sorted(paths, key=lambda path: path.name != CA_FILE)]
+    return [held_in(each, revoked) for each in sorted(paths, key=lambda path: path.name != CA_FILE)]
 
 
-def _revoked_in(directory: Path) -> frozenset[Revoked]:
-    """Raises BadTls."""
+def revoked_in(directory: Path) -> frozenset[Revoked]:
+    """What its list has taken back; nothing where there is none.
+
+    Raises:
+        BadTls: the list cannot be used.
+    """
     if not (path := directory / CRL_FILE).exists():
         return frozenset()
+    ca_pem, crl_pem = read_pem(directory / CA_FILE, "certificates of authorities"), read_pem(path, "list of revoked")
     try:
-        authorities = load_pem_x509_certificates(read_pem(directory / CA_FILE, "certificates of authorities"))
-        return read_revocations(read_pem(path, "list of revoked certificates"), authorities).revoked
-    except ValueError as error:
+        return read_revocations(crl_pem, load_pem_x509_certificates(ca_pem)).revoked
+    except (BadTls, ValueError) as error:
         raise BadTls(f"{path}: {error}") from None
 
 
-def _held(path: Path, revoked: frozenset[Revoked]) -> HeldCertificate:
+def held_in(path: Path, revoked: frozenset[Revoked] = frozenset()) -> HeldCertificate:
+    """What is in one file."""
     try:
         found = read_certificates(read_pem(path, "certificate"))[0]
         return HeldCertificate(path, found, is_revoked=(found.issuer, found.serial_number) in revoked)

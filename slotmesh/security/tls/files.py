@@ -17,8 +17,8 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from slotmesh.security.secret_files import FileGuard, FileStamp, UnusableFile, read_guarded, stamp
 from slotmesh.security.tls.certificates import Certificate, public_key_of, read_certificates
-from slotmesh.security.tls.errors import BadTls, UnmatchedPair
-from slotmesh.security.tls.revocations import NOTHING_REVOKED, read_revocations
+from slotmesh.security.tls.errors import BadLists, BadTls, UnmatchedPair
+from slotmesh.security.tls.revocations import read_revocations
 from slotmesh.security.tls.trust import TrustedAuthorities
 
 ROTATE: Final = "`slotmesh certs rotate` issues it again"
@@ -42,18 +42,20 @@ class TlsFiles:
         """Changes whenever a file does. Raises OSError."""
         return (*(stamp(path) for path in (self.ca, self.cert, self.key) if path is not None), self._stamp_of_lists())
 
-    def read(self, now: float | None = None) -> TlsMaterial:
+    def read(self, now: float | None = None, *, lists_of: TlsMaterial | None = None) -> TlsMaterial:
         """What the files hold. `now` is the time in seconds since 1970; the clock's where it is None.
 
+        `lists_of`: what it holds to be revoked counts, and not what the file says.
+
         Raises:
+            BadLists: the lists of revoked certificates cannot be used.
             UnmatchedPair: the key is not that of the certificate.
             BadTls: a file is missing, cannot be read, is not valid now, or does not go with the others.
         """
         now = time.time() if now is None else now
         ca = read_pem(self.ca, "certificates of authorities (--tls-ca)")
         authorities = _of(self.ca, lambda: read_certificates(ca))
-        crl = self._lists()
-        trust = _of(self.crl or self.ca, lambda: _trust(ca, crl))
+        crl, trust = self._trust(ca) if lists_of is None else (lists_of.crl_pem, lists_of.trust.with_authorities(ca))
         usable = [each for each in authorities if each.time_problem(now) is None]
         if not usable:
             problem = authorities[0].time_problem(now)
@@ -88,11 +90,19 @@ class TlsFiles:
             ca_not_after=ca_not_after,
         )
 
-    def _lists(self) -> bytes | None:
-        """None where there is no such file. Raises BadTls."""
+    def _trust(self, ca_pem: bytes) -> tuple[bytes | None, TrustedAuthorities]:
+        """The lists of revoked certificates, None where there is no such file; and whom they leave. Raises BadLists."""
+        authorities = load_pem_x509_certificates(ca_pem)
         if self.crl is None or not os.path.lexists(self.crl):
-            return None
-        return read_pem(self.crl, "list of revoked certificates (--tls-crl)")
+            return None, TrustedAuthorities(authorities)
+        try:
+            crl_pem = read_pem(self.crl, "list of revoked certificates (--tls-crl)")
+        except BadTls as error:
+            raise BadLists(str(error)) from None
+        try:
+            return crl_pem, TrustedAuthorities(authorities, read_revocations(crl_pem, authorities))
+        except BadTls as error:
+            raise BadLists(f"{self.crl}: {error}") from None
 
     def _stamp_of_lists(self) -> FileStamp | None:
         if self.crl is None or not os.path.lexists(self.crl):
@@ -144,13 +154,6 @@ def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> byte
         raise BadTls(f"{path}: the {what} cannot be read: there is no such file") from None
     except UnusableFile as error:
         raise BadTls(str(error)) from None
-
-
-def _trust(ca_pem: bytes, crl_pem: bytes | None) -> TrustedAuthorities:
-    """Raises BadTls."""
-    authorities = load_pem_x509_certificates(ca_pem)
-    revocations = NOTHING_REVOKED if crl_pem is None else read_revocations(crl_pem, authorities)
-    return TrustedAuthorities(authorities, revocations)
 
 
 def _of(path: Path, read: Callable[[], ReadT]) -> ReadT:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from cryptography import x509
@@ -28,7 +28,7 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
     """Its URI."""
     serial: str
     """In hexadecimal digits: JSON has no integers of this size."""
-    until: datetime
+    until: Annotated[datetime, msgspec.Meta(tz=True)]
 
     @property
     def serial_number(self) -> int:
@@ -46,6 +46,11 @@ class IssuedRecord:
         """That of the authority with this key."""
         return cls(key_path.with_name(key_path.name.removesuffix(".key") + SUFFIX))
 
+    @property
+    def is_there(self) -> bool:
+        """Not where an earlier version has issued all that there is."""
+        return self.path.exists()
+
     def add(self, identity: str, certificate: x509.Certificate) -> None:
         """Raises BadTls."""
         entry = Issued(
@@ -53,14 +58,16 @@ class IssuedRecord:
         )
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "ab", buffering=0) as file:
-                file.write(msgspec.json.encode(entry) + b"\n")
+            with os.fdopen(descriptor, "ab") as file:
+                # A line that was torn before stays alone.
+                file.write(b"\n" + msgspec.json.encode(entry) + b"\n")
+                file.flush()
                 os.fsync(descriptor)
         except OSError as error:
             raise BadTls(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def of(self, identity: str, now: datetime | None = None) -> list[Issued]:
-        """Those of this identity that have not ended.
+        """Those of this identity that have not ended, the newest last.
 
         Raises:
             BadTls: the file cannot be read.
@@ -76,9 +83,12 @@ class IssuedRecord:
         except OSError as error:
             raise BadTls(f"{self.path}: cannot be read: {error.strerror}") from None
         for number, line in enumerate(lines, start=1):
+            if not line:
+                continue
             try:
                 entry = msgspec.json.decode(line, type=Issued)
-                _ = entry.serial_number
+                if entry.serial_number <= 0:
+                    raise ValueError
             except (msgspec.MsgspecError, ValueError):
                 raise BadTls(
                     f"{self.path}: line {number} is no record of a certificate: mend it, or take it out"

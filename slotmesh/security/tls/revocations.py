@@ -7,8 +7,8 @@ is refused. A list counts for certificates of who has signed it alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from cryptography import x509
@@ -18,7 +18,7 @@ from slotmesh.security.tls.errors import BadTls
 MOST_LISTS: Final = 16
 """In one file."""
 _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
-_BEGIN: Final = b"-----BEGIN "
+_DASHES: Final = b"-----"
 
 Revoked: TypeAlias = tuple[bytes, int]
 """The name of who has issued a certificate, in DER form, and the certificate's serial number."""
@@ -31,14 +31,21 @@ class Revocations:
     revoked: frozenset[Revoked] = frozenset()
     next_update: float | None = None
     """When the first of the lists should have been replaced by a newer one, seconds since 1970; None: never."""
-    lists: int = 0
-    """How many there are."""
-    of_others: int = 0
-    """Those of them whose authorities are not trusted here: they count for nothing."""
+    made_at: Mapping[bytes, float] = field(default_factory=dict)
+    """When the newest list of an authority was made, seconds since 1970, by its name in DER form."""
+    unsigned: int = 0
+    """Lists that no authority that is trusted here has signed: they count for nothing."""
 
-    def name(self, certificate: x509.Certificate) -> bool:
-        """Whether one of them names this one."""
+    def names(self, certificate: x509.Certificate) -> bool:
+        """Whether one of them names this one. Raises whatever a certificate does whose issuer cannot be read."""
         return bool(self.revoked) and (certificate.issuer.public_bytes(), certificate.serial_number) in self.revoked
+
+    def go_back_behind(self, before: Revocations, authorities: Sequence[x509.Certificate]) -> bool:
+        """Whether one of these authorities has no list in here, or an older one, and had one before."""
+        trusted = {each.subject.public_bytes() for each in authorities}
+        return any(
+            self.made_at.get(issuer, 0.0) < made_at for issuer, made_at in before.made_at.items() if issuer in trusted
+        )
 
 
 NOTHING_REVOKED: Final = Revocations()
@@ -51,33 +58,67 @@ def read_revocations(pem: bytes, authorities: Sequence[x509.Certificate]) -> Rev
         BadTls: one cannot be understood, is not what its authority has signed, or is one of a kind that does not count
             alone.
     """
+    revoked: set[Revoked] = set()
+    ends: list[float] = []
+    made_at: dict[bytes, float] = {}
+    unsigned = 0
+    for block in blocks_of(pem):
+        found = _read(block)
+        if (signer := _signer_of(found, authorities)) is None:
+            unsigned += 1
+            continue
+        # The signer's own bytes, which stand in what it issues: a list may write the same name in other ones.
+        issuer = signer.subject.public_bytes()
+        revoked.update((issuer, each) for each in found.serial_numbers)
+        made_at[issuer] = max(found.made_at, made_at.get(issuer, 0.0))
+        if found.next_update is not None:
+            ends.append(found.next_update)
+    return Revocations(frozenset(revoked), min(ends, default=None), made_at, unsigned)
+
+
+def blocks_of(pem: bytes) -> list[bytes]:
+    """Each list in PEM form by itself; at least one. What stands between them, as openssl writes it, is skipped.
+
+    Raises:
+        BadTls: there is none, there are too many, or something else is begun.
+    """
     blocks = _BLOCK.findall(pem)
-    if not blocks or len(blocks) != pem.count(_BEGIN):
+    if not blocks or _DASHES in _BLOCK.sub(b"", pem):
         raise BadTls("holds something else than whole lists of revoked certificates in PEM form")
     if len(blocks) > MOST_LISTS:
         raise BadTls(f"holds {len(blocks)} lists of revoked certificates; {MOST_LISTS} is the bound")
-    revoked: set[Revoked] = set()
-    ends: list[float] = []
-    of_others = 0
-    for block in blocks:
-        found = _read(block)
-        if not _is_signed_by_one(found, authorities):
-            of_others += 1
-            continue
-        issuer = found.issuer.public_bytes()
-        revoked.update((issuer, each.serial_number) for each in found)
-        if found.next_update_utc is not None:
-            ends.append(found.next_update_utc.timestamp())
-    return Revocations(frozenset(revoked), min(ends, default=None), len(blocks), of_others)
+    return blocks
 
 
-def _read(block: bytes) -> x509.CertificateRevocationList:
+@dataclass(frozen=True, slots=True)
+class _List:
+    """One, read to its end: what cannot be read is found here, and nowhere later."""
+
+    crl: x509.CertificateRevocationList
+    issuer: x509.Name
+    key_id: bytes | None
+    """Of the key that has signed it, where it says so."""
+    serial_numbers: frozenset[int]
+    made_at: float
+    next_update: float | None
+
+
+def _read(block: bytes) -> _List:
     """Raises BadTls."""
     try:
-        found = x509.load_pem_x509_crl(block)
-        critical = [each.oid for each in found.extensions if each.critical]
-        for entry in found:
+        crl = x509.load_pem_x509_crl(block)
+        critical = [each.oid for each in crl.extensions if each.critical]
+        for entry in crl:
             critical += [each.oid for each in entry.extensions if each.critical]
+        ends = crl.next_update_utc
+        found = _List(
+            crl,
+            crl.issuer,
+            _key_id_of(crl),
+            frozenset(each.serial_number for each in crl),
+            crl.last_update_utc.timestamp(),
+            None if ends is None else ends.timestamp(),
+        )
     except Exception:  # noqa: BLE001 - of a dozen kinds, which have nothing in common
         raise BadTls("holds a list of revoked certificates that cannot be understood") from None
     if critical:
@@ -89,35 +130,46 @@ def _read(block: bytes) -> x509.CertificateRevocationList:
     return found
 
 
-def _is_signed_by_one(found: x509.CertificateRevocationList, authorities: Sequence[x509.Certificate]) -> bool:
-    """False: it is the list of another authority.
+def _key_id_of(crl: x509.CertificateRevocationList) -> bytes | None:
+    try:
+        return crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _signer_of(found: _List, authorities: Sequence[x509.Certificate]) -> x509.Certificate | None:
+    """None: it is the list of another authority.
 
     Raises:
         BadTls: it says that it is of one of these, and is not.
     """
-    candidates = [each for each in authorities if each.subject == found.issuer and _may_be_of(found, each)]
-    if any(_has_signed(each, found) for each in candidates):
-        return True
+    candidates = [each for each in authorities if _may_be_of(found, each)]
+    for each in candidates:
+        if _has_signed(each, found):
+            return each
     if candidates:
         raise BadTls("holds a list of revoked certificates that its authority has not signed: get it again")
-    return False
+    return None
 
 
-def _may_be_of(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
-    """By the ids of their keys: another authority may have the same name, as the one before it."""
+def _may_be_of(found: _List, authority: x509.Certificate) -> bool:
+    """By name, and by the ids of their keys: another authority may have the same name, as the one before it."""
     try:
-        signer = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+        if authority.subject != found.issuer:
+            return False
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
     except x509.ExtensionNotFound:
         return True
-    return signer is None or signer == own
+    except Exception:  # noqa: BLE001 - of several libraries' kinds: what cannot be read is another's
+        return False
+    return found.key_id is None or found.key_id == own
 
 
-def _has_signed(authority: x509.Certificate, found: x509.CertificateRevocationList) -> bool:
+def _has_signed(authority: x509.Certificate, found: _List) -> bool:
     try:
         if not _may_sign(authority):
             return False
-        return found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
+        return found.crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
     except Exception:  # noqa: BLE001 - of several libraries' kinds: what cannot be checked was not signed
         return False
 

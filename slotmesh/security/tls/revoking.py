@@ -1,11 +1,15 @@
 """Taking certificates back: the list that an authority signs, with what it has taken back before.
 
-Invariants: what was taken back stays so; a list is replaced in one step, by a newer one.
+Invariants: what was taken back stays so, with several who do it at once as well; the file is replaced in one step, and
+lists of other authorities in it stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from slotmesh.security.secret_files import MAX_BYTES
 from slotmesh.security.tls.authority import Authority, replace
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.revocations import read_revocations
+from slotmesh.security.tls.revocations import blocks_of, read_revocations
 
 
 def revoke(authority: Authority, path: Path, serial_numbers: Sequence[int], now: datetime | None = None) -> int:
@@ -25,46 +30,70 @@ def revoke(authority: Authority, path: Path, serial_numbers: Sequence[int], now:
     It holds until the authority ends: nothing has to write it again meanwhile.
 
     Raises:
-        BadTls: the list that is there is not one of this authority, or cannot be read or written.
+        BadTls: the file cannot be read or written, or there would be more in it than services read.
     """
     now = datetime.now(UTC) if now is None else now
     ends = authority.certificate.not_valid_after_utc
     if now >= ends:
         raise BadTls(f"the authority has ended on {ends:%Y-%m-%d}, and with it all that it has issued")
-    before = _list_in(path, authority)
-    known = {} if before is None else {each.serial_number: each for each in before}
-    added = [each for each in dict.fromkeys(serial_numbers) if each not in known]
-    number = 1 if before is None else _number_of(before) + 1
-    builder = (
-        x509.CertificateRevocationListBuilder()
-        .issuer_name(authority.certificate.subject)
-        .last_update(now)
-        .next_update(ends)
-        .add_extension(x509.CRLNumber(number), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
-    )
-    for entry in known.values():
-        builder = builder.add_revoked_certificate(entry)
-    for serial in added:
-        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
-        builder = builder.add_revoked_certificate(entry)
-    signed = builder.sign(authority.key, hashes.SHA256())
-    replace(path, signed.public_bytes(Encoding.PEM), mode=0o644)
+    with _alone(path.parent):
+        own, others = _lists_in(path, authority)
+        known = {entry.serial_number: entry for each in own for entry in each}
+        added = [each for each in dict.fromkeys(serial_numbers) if each not in known]
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(authority.certificate.subject)
+            .last_update(max([now, *(each.last_update_utc for each in own)]))
+            .next_update(ends)
+            .add_extension(x509.CRLNumber(max(map(_number_of, own), default=0) + 1), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False
+            )
+        )
+        for entry in known.values():
+            builder = builder.add_revoked_certificate(entry)
+        for serial in added:
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(entry)
+        pem = builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        content = b"\n".join([pem, *others])
+        if len(content) > MAX_BYTES:
+            raise BadTls(
+                f"{path}: would have {len(content)} bytes, and services read {MAX_BYTES}: change the authority"
+            )
+        replace(path, content, mode=0o644)
     return len(added)
 
 
-def _list_in(path: Path, authority: Authority) -> x509.CertificateRevocationList | None:
-    """None where there is none. Raises BadTls."""
-    if not path.exists():
-        return None
-    pem = read_pem(path, "list of revoked certificates")
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Others who do the same in this directory wait. Raises BadTls."""
     try:
-        found = read_revocations(pem, [authority.certificate])
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadTls(f"{directory}: cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lists_in(path: Path, authority: Authority) -> tuple[list[x509.CertificateRevocationList], list[bytes]]:
+    """Those of this authority, and those of others, in PEM form. Raises BadTls."""
+    own: list[x509.CertificateRevocationList] = []
+    others: list[bytes] = []
+    if not path.exists():
+        return own, others
+    try:
+        for block in blocks_of(read_pem(path, "list of revoked certificates")):
+            if read_revocations(block, [authority.certificate]).unsigned:
+                others.append(block)
+            else:
+                own.append(x509.load_pem_x509_crl(block))
     except BadTls as error:
-        raise BadTls(f"{path}: {error}") from None
-    if found.of_others or found.lists > 1:
-        raise BadTls(f"{path}: is not the list of this authority alone; move it away")
-    return x509.load_pem_x509_crl(pem)
+        raise BadTls(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+    return own, others
 
 
 def _number_of(found: x509.CertificateRevocationList) -> int:

@@ -21,7 +21,7 @@ import grpc
 from slotmesh.security.file_watch import LOOK_S, FileWatch
 from slotmesh.security.identity import Role
 from slotmesh.security.secret_files import FileStamp
-from slotmesh.security.tls.errors import BadTls, UnmatchedPair
+from slotmesh.security.tls.errors import BadLists, BadTls, UnmatchedPair
 from slotmesh.security.tls.files import TlsFiles, TlsMaterial
 from slotmesh.security.tls.server_rules import server_problem
 from slotmesh.telemetry.log import get_logger
@@ -53,7 +53,7 @@ class TlsSource:
         self._watch = FileWatch(self.look, "certificates")
         self._stamps = _stamps(files)
         self._material = _read_pair(files)
-        self._tell_of_others()
+        self._tell_of_unsigned_lists()
         self._version = 1
         self._looked_at = now()
         self._problem = ""
@@ -144,18 +144,18 @@ class TlsSource:
             self._problem = ""
             return
         try:
-            material = self.files.read()
+            material, problem_of_lists = self._read_lists_or_keep_them()
             if problem := self._check(material):
                 raise BadTls(f"{self.files.cert}: {problem}")
-            if self._material.crl_pem is not None and material.crl_pem is None:
-                # Nobody takes a revocation back by losing a file.
-                raise BadTls(f"{self.files.crl}: the list of revoked certificates is gone; to be without one, restart")
         except BadTls as error:
             # Perhaps half of a pair that is being replaced: its stamps are not kept, so that it is read again.
             self._failed(str(error))
             return
-        # Stamps of before the reading: what has changed meanwhile is read again.
-        self._stamps, self._problem = stamps, ""
+        if problem_of_lists:
+            self._failed(problem_of_lists)
+        else:
+            # Stamps of before the reading: what has changed meanwhile is read again.
+            self._stamps, self._problem = stamps, ""
         if material != self._material:
             self._material = material
             self._version += 1
@@ -163,12 +163,30 @@ class TlsSource:
             revoked = len(material.trust.revocations.revoked)
             told = {"identity": material.uri, "version": self._version, "valid_until": ends, "revoked": revoked}
             _log.info("certificates were read again", **told)
-            self._tell_of_others()
+            self._tell_of_unsigned_lists()
 
-    def _tell_of_others(self) -> None:
-        if of_others := self._material.trust.revocations.of_others:
+    def _read_lists_or_keep_them(self) -> tuple[TlsMaterial, str]:
+        """What the files hold, and why their lists of revoked certificates do not count: then those before them do.
+
+        Nobody takes a revocation back by losing a file, or by an older one; and no list keeps newer certificates away.
+
+        Raises:
+            BadTls: the other files cannot be used.
+        """
+        before = self._material
+        try:
+            material = self.files.read()
+        except BadLists as error:
+            return self.files.read(lists_of=before), str(error)
+        if material.trust.revocations.go_back_behind(before.trust.revocations, material.trust.authorities):
+            problem = f"{self.files.crl}: a list of revoked certificates is gone, or an older one; to go by it, restart"
+            return self.files.read(lists_of=before), problem
+        return material, ""
+
+    def _tell_of_unsigned_lists(self) -> None:
+        if unsigned := self._material.trust.revocations.unsigned:
             why = "no authority that is trusted here has signed them"
-            _log.warning("lists of revoked certificates count for nothing", lists=of_others, why=why)
+            _log.warning("lists of revoked certificates count for nothing", lists=unsigned, why=why)
 
     def _failed(self, problem: str) -> None:
         if problem != self._problem:

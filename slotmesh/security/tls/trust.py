@@ -24,14 +24,22 @@ class TrustedAuthorities:
     """Those of one file, and what they have taken back."""
 
     def __init__(self, authorities: Sequence[x509.Certificate], revocations: Revocations = NOTHING_REVOKED) -> None:
-        self._authorities = authorities
+        self.authorities = [each for each in authorities if not revocations.names(each)]
         self.revocations = revocations
+
+    def with_authorities(self, pem: bytes) -> TrustedAuthorities:
+        """Others, in PEM form, of whom the same is taken back. Raises ValueError."""
+        return TrustedAuthorities(x509.load_pem_x509_certificates(pem), self.revocations)
 
     def problem(self, chain: Sequence[x509.Certificate]) -> str | None:
         """Why they do not stand for the first of the chain, a predicate; None where they do."""
-        if any(map(self.revocations.name, chain)):
-            return "was revoked"
-        return None if self.vouch_for(chain) else "is not signed by an authority that is trusted here now"
+        try:
+            if any(map(self.revocations.names, chain)):
+                return "was revoked"
+            is_trusted = self.vouch_for(chain)
+        except Exception:  # noqa: BLE001 - the peer has chosen what is in the chain: some names cannot be read
+            return "cannot be checked: a name in what was sent with it cannot be read"
+        return None if is_trusted else "is not signed by an authority that is trusted here now"
 
     def vouch_for(self, chain: Sequence[x509.Certificate], now: datetime | None = None) -> bool:
         """Whether one of them has issued the first of the chain, directly or by way of the others in it."""
@@ -40,9 +48,9 @@ class TrustedAuthorities:
 
     def _reach(self, subject: x509.Certificate, between: Sequence[x509.Certificate], depth: int, now: datetime) -> bool:
         """`depth`: how many certificates stand between this one and the leaf, itself counted."""
-        if any(_is_valid(each, now) and each == subject for each in self._authorities):
+        if any(_is_valid(each, now) and each == subject for each in self.authorities):
             return True
-        if any(_has_issued(each, subject, depth, now) for each in self._authorities):
+        if any(_has_issued(each, subject, depth, now) for each in self.authorities):
             return True
         return depth < MOST_BETWEEN and any(
             _has_issued(each, subject, depth, now)
@@ -53,9 +61,9 @@ class TrustedAuthorities:
 
 def _has_issued(issuer: x509.Certificate, subject: x509.Certificate, below: int, now: datetime) -> bool:
     """`below`: how many certificates of authorities follow the issuer's on the way to the leaf."""
-    if issuer.subject != subject.issuer or not _is_valid(issuer, now):
-        return False
     try:
+        if issuer.subject != subject.issuer or not _is_valid(issuer, now):
+            return False
         if not _may_issue(issuer, below):
             return False
         subject.verify_directly_issued_by(issuer)

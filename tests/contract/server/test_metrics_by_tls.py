@@ -102,6 +102,15 @@ def test_a_token_goes_before_a_certificate(pages: Pages, token: str, status: int
     assert pages.get("/metrics", pages.authority.issue("viewer", "prometheus"), token=token)[0] == status
 
 
+def test_metrics_are_for_nobody_who_was_revoked(pages: Pages) -> None:
+    eve, ann = pages.authority.issue("viewer", "eve"), pages.authority.issue("viewer", "ann")
+    assert pages.get("/metrics", eve)[0] == 200
+    pages.authority.revoke(eve.cert)
+    pages.now += LOOK_S
+    assert pages.get("/metrics", eve) == (401, "the role viewer is needed, and this certificate was revoked\n")
+    assert pages.get("/metrics", ann)[0] == 200
+
+
 def test_without_a_credential_only_health_is_told(pages: Pages) -> None:
     assert pages.get("/metrics")[0] == 401
     assert pages.get("/healthz") == (200, "ok\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.tls import BadTls, TlsFiles, TlsMaterial
 from slotmesh.security.tls.authority import Subject, load_authority, replace
 from slotmesh.security.tls.certificates import Certificate
+from slotmesh.security.tls.revoking import revoke
 from slotmesh.security.tls.server_rules import server_problem
 
 
@@ -250,24 +252,73 @@ def test_show_tells_what_was_revoked(directory: Path) -> None:
     assert "revoked" in run("show", "--dir", directory).stdout
 
 
-@pytest.mark.parametrize("which", ["another authority's", "no list", "no record"])
-def test_lists_and_records_that_cannot_be_read_are_told(directory: Path, tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("which", ["no list", "no record"])
+def test_lists_and_records_that_cannot_be_read_are_told(directory: Path, which: str) -> None:
     if which == "no record":
         (directory / "ca.issued").write_text("nothing\n")
         said = "line 1 is no record of a certificate"
-    elif which == "no list":
+    else:
         (directory / "ca.crl").write_text("nothing\n")
         said = "holds something else than whole lists"
-    else:
-        other = tmp_path / "other"
-        run("init", "--dir", other, "--trust-domain", "mesh.test")
-        run("revoke", "router", "--dir", other)
-        (directory / "ca.crl").write_bytes((other / "ca.crl").read_bytes())
-        said = "is not the list of this authority alone"
     before = sorted(directory.iterdir())
     refused = run("revoke", "router", "--dir", directory)
     assert (refused.exit_code, said in refused.stderr) == (1, True), refused.stderr
     assert sorted(directory.iterdir()) == before
+
+
+@pytest.mark.parametrize("line", ['{"identity": "torn', '{"identity":"x","serial":"0","until":"2030-01-01T00:00:00Z"}'])
+def test_a_line_of_the_record_that_means_nothing_is_told(directory: Path, line: str) -> None:
+    """And what is issued later stays a line of its own."""
+    record = directory / "ca.issued"
+    record.write_text(record.read_text() + line)
+    run("issue", "client/bob", "--dir", directory)
+    refused = run("revoke", "client/bob", "--dir", directory)
+    assert (refused.exit_code, "is no record of a certificate" in refused.stderr) == (1, True)
+    record.write_text(record.read_text().replace(line, ""))
+    assert run("revoke", "client/bob", "--dir", directory).exit_code == 0
+
+
+def test_a_bad_list_keeps_no_certificate_from_being_issued(directory: Path) -> None:
+    (directory / "ca.crl").write_text("nothing\n")
+    assert run("rotate", "router", "--dir", directory).exit_code == 0
+    assert run("issue", "client/bob", "--dir", directory).exit_code == 0
+    assert "holds something else" in run("show", "--dir", directory).stderr
+
+
+def test_lists_of_other_authorities_stay(directory: Path, tmp_path: Path) -> None:
+    """While a mesh goes from one to another, both have theirs in one file."""
+    other = tmp_path / "other"
+    run("init", "--dir", other, "--trust-domain", "mesh.test")
+    run("revoke", "router", "--dir", other)
+    theirs = (other / "ca.crl").read_bytes()
+    (directory / "ca.crl").write_bytes(theirs)
+    assert run("revoke", "router", "--dir", directory).exit_code == 0
+    assert theirs.strip() in (directory / "ca.crl").read_bytes()
+    (directory / "ca.crt").write_bytes((directory / "ca.crt").read_bytes() + (other / "ca.crt").read_bytes())
+    assert revoked(directory) == {serial(directory, "router"), serial(other, "router")}
+
+
+def test_what_was_issued_elsewhere_last_is_current(directory: Path, tmp_path: Path) -> None:
+    """As in compose, where each service has a volume of its own."""
+    run("issue", "router", "--dir", directory, "--out", tmp_path / "volume")
+    assert run("revoke", "router", "--keep-current", "--dir", directory).exit_code == 0
+    assert revoked(directory) == {serial(directory, "router")}
+
+
+def test_those_who_revoke_at_once_lose_nothing(directory: Path) -> None:
+    names = [f"client/c{number}" for number in range(6)]
+    for name in names:
+        run("issue", name, "--dir", directory)
+    authority = load_authority(directory / "ca.crt", directory / "ca.key")
+    serials = [authority.issued.of(f"spiffe://mesh.test/{name}")[0].serial_number for name in names]
+    with ThreadPoolExecutor() as threads:
+        assert [*threads.map(lambda each: revoke(authority, directory / "ca.crl", [each]), serials)] == [1] * len(names)
+    assert revoked(directory) == set(serials)
+
+
+def test_an_authority_does_not_revoke_itself(directory: Path) -> None:
+    refused = run("revoke", "--file", directory / "ca.crt", "--dir", directory)
+    assert (refused.exit_code, (directory / "ca.crl").exists()) == (1, False)
 
 
 def test_a_file_of_another_authority_is_not_revoked(directory: Path, tmp_path: Path) -> None:
