@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -56,6 +57,9 @@ _MAY_BE_DERIVED_FROM: Final = 1 << 10
 """Py_TPFLAGS_BASETYPE."""
 _OF_CORES: Final = ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running", "shutdown")
 
+_MAKING: Final = threading.Lock()
+"""Servers are made one after another, whatever threads their loops run in."""
+
 _log = get_logger(__name__)
 
 
@@ -64,12 +68,12 @@ def accepting_server(options: Options) -> grpc.aio.Server:
     if (problem := _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
-    # The only way to say which core it shall have. Nothing else runs meanwhile.
-    own, cygrpc.AioServer = cygrpc.AioServer, _AcceptingCore
-    try:
-        return grpc.aio.server(options=options)
-    finally:
-        cygrpc.AioServer = own
+    with _MAKING:  # the only way to say which core it shall have
+        own, cygrpc.AioServer = cygrpc.AioServer, _AcceptingCore
+        try:
+            return grpc.aio.server(options=options)
+        finally:
+            cygrpc.AioServer = own
 
 
 def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handler]) -> None:

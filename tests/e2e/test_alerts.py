@@ -100,7 +100,8 @@ async def apply(mesh: MeshRun, file: Path) -> None:
 @contextmanager
 def standing_still(mesh: MeshRun, module: str) -> Iterator[None]:
     """The process that runs this module does nothing as long as the block lasts."""
-    (pid,) = [pid for pid, command in mesh.processes().items() if module in command]
+    # The oldest: what it starts has its command line for a moment.
+    pid = min(pid for pid, command in mesh.processes().items() if module in command)
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

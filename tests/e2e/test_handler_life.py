@@ -60,7 +60,7 @@ async def replicas_of(mesh: MeshRun, backend: str) -> list[ReplicaStatus]:
     return [it for it in (await mesh.members()).replicas if it.backend == backend]
 
 
-async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 30.0) -> list[ReplicaStatus]:
+async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 60.0) -> list[ReplicaStatus]:
     """The backend's replicas, once this is true of them."""
     deadline = time.monotonic() + timeout
     while not holds(found := await replicas_of(mesh, backend)):
