@@ -31,6 +31,7 @@ from slotmesh.security.tls.authority import (
 )
 from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in, held_in
 from slotmesh.security.tls.files import read_pem
+from slotmesh.security.tls.issued import Issued
 from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
 
 DAYS: Final = 90
@@ -122,10 +123,10 @@ def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | 
     return [_again(authority, place, held[name], lifetime) for name in wanted]
 
 
-def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool) -> int:
+def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool) -> Revoked:
     """Takes back what was issued to these names so far, and the certificates of these files.
 
-    `keep_current`: what was issued to each of these names last stays. Returns how many were not taken back before.
+    `keep_current`: what was issued to each of these names last stays.
 
     Raises:
         BadTls: nothing was taken back.
@@ -133,32 +134,52 @@ def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path],
     authority = place.authority()
     if not names and not files:
         raise BadTls("whose certificates? Give KIND or KIND/NAME, as client/alice, or --file PATH")
-    serials: list[int] = []
-    for written in names:
-        subject = subject_of(authority.trust_domain, written)
-        serials += _issued_to(authority, place.directory / f"{subject.stem}.crt", subject, keep_current=keep_current)
-    serials += [authority.own_certificate(path).serial_number for path in files]
-    return revoking.revoke(authority, place.crl, serials)
+    entries: list[Issued] = []
+    for name in names:
+        subject = subject_of(authority.trust_domain, _written(name, authority.trust_domain))
+        entries += _issued_to(authority, place.directory / f"{subject.stem}.crt", subject, keep_current=keep_current)
+    entries += [Issued.of(authority.own_certificate(path)) for path in files]
+    done = revoking.revoke(authority, place.crl, entries)
+    held = [each for each in certificates_in(place.directory) if each.certificate is not None]
+    lost = [each for each in held if each.certificate and each.certificate.serial_number in done.revoked]
+    return Revoked(done.added, len(done.revoked), tuple(lost))
 
 
-def _issued_to(authority: Authority, path: Path, subject: Subject, *, keep_current: bool) -> list[int]:
-    """Serial numbers. `path`: where the newest certificate is, where there is no record of it.
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """What was taken back."""
+
+    added: int
+    total: int
+    """Certificates that the list names."""
+    held: tuple[HeldCertificate, ...]
+    """Those of the directory that are among them."""
+
+
+def _written(name: str, trust_domain: str) -> str:
+    """`client/alice`, for its URI and for the name of its file as well."""
+    written = name.removeprefix(f"spiffe://{trust_domain}/")
+    return written if "/" in written else written.replace("-", "/", 1)
+
+
+def _issued_to(authority: Authority, path: Path, subject: Subject, *, keep_current: bool) -> list[Issued]:
+    """`path`: where the newest certificate is, where there is no record of it.
 
     Raises:
         BadTls: there are none.
     """
-    serials = [each.serial_number for each in authority.issued.of(subject.uri)]
+    entries = authority.issued.of(subject.uri)
     try:
-        held = [authority.own_certificate(path).serial_number] if path.exists() else []
+        held = [Issued.of(authority.own_certificate(path), subject.uri)] if path.exists() else []
     except BadTls:
-        if not serials:
+        if not entries:
             raise
         held = []  # the record knows all that was issued
-    serials = [*(each for each in held if each not in serials), *serials]
-    kept = serials[-1:] if keep_current else []
-    if found := [each for each in serials if each not in kept]:
+    known = {each.serial for each in entries}
+    entries = [*(each for each in held if each.serial not in known), *entries]
+    if found := entries[:-1] if keep_current else entries:
         return found
-    beside = ", beside the one that is kept" if kept else ""
+    beside = ", beside the one that is kept" if entries else ""
     raise BadTls(
         f"{authority.issued.path}: nothing was issued to {subject.uri} that has not ended{beside}; "
         "--file takes back a certificate that you have"

@@ -96,7 +96,7 @@ class Authorizer:
                     CALLER.set(credential.identity)
                     RPC.set(rule.method)
                     return Admission(rule, credential)
-                failure = unknown_caller(rule, f"{rule.needs}: {problem}")
+                failure, why = unknown_caller(rule, f"{rule.needs}: {problem}"), problem
         failure = failure or unknown_caller(rule, rule.needs)
         AUDIT.denied(identity, rule.method, failure, context.peer(), why)
         return failure

@@ -81,7 +81,9 @@ def issue(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where to write it, with ca.crt; beside the authority unless given."),
+        typer.Option(
+            "--out", metavar="DIR", help="Where to write it, with ca.crt and ca.crl; beside the authority unless given."
+        ),
     ] = None,
     days: Days = None,
     hours: Hours = None,
@@ -132,7 +134,7 @@ def revoke(
     directory: Directory = CERTS,
     ca_key: CaKey = None,
     keep_current: Annotated[
-        bool, typer.Option("--keep-current", help="All but the newest one, which `rotate` has made, say.")
+        bool, typer.Option("--keep-current", help="All but the one that was issued last, in whatever directory.")
     ] = False,
     files: Annotated[
         list[Path] | None,
@@ -150,12 +152,19 @@ def revoke(
     place = certificates.CertificatePlace.of(directory, ca_key)
     with certificates.told():
         is_recorded = place.authority().issued.is_there
-        added = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
+        done = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
     if names and not is_recorded:
         typer.echo("There is no record of what was issued: certificates that are not in DIR need --file", err=True)
-    plural = "certificate" if added == 1 else "certificates"
-    typer.echo(f"{place.crl}: {added} {plural} revoked; give this list to all services, beside their ca.crt")
+    if not done.added:
+        typer.echo(f"{place.crl}: nothing new: all of them were revoked before ({done.total} in the list)")
+        return
+    plural = "certificate" if done.added == 1 else "certificates"
+    typer.echo(f"{place.crl}: {done.added} {plural} revoked; give this list to all services, beside their ca.crt")
     typer.echo("They refuse who shows one within 5 seconds")
+    for each in done.held:
+        typer.echo(
+            f"{each.path}: is one of those; `slotmesh certs issue {each.name.replace('-', '/', 1)}` makes another"
+        )
 
 
 @certs.command()

@@ -30,7 +30,7 @@ from slotmesh.security.identity import name_of_another, server_names_of, uri_of
 from slotmesh.security.secret_files import FileGuard
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.issued import IssuedRecord
+from slotmesh.security.tls.issued import Issued, IssuedRecord
 
 AUTHORITY_DAYS: Final = 3650
 SHORTEST: Final = timedelta(hours=24)
@@ -65,7 +65,7 @@ class Authority:
             raise BadTls(f"the authority ends on {ends:%Y-%m-%d}, before this certificate would: give fewer --days")
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = _leaf(self, subject, key, now - _BACKDATED, now + lifetime)
-        self.issued.add(subject.uri, leaf)  # first: nothing is issued that could not be taken back
+        self.issued.add(Issued.of(leaf, subject.uri))  # first: nothing is issued that could not be taken back
         path = directory / f"{subject.stem}.crt"
         replace(directory / f"{subject.stem}.key", _pem(key), mode=0o600)
         replace(path, leaf.public_bytes(Encoding.PEM), mode=0o644)

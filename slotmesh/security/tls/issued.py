@@ -1,4 +1,7 @@
-"""What an authority has issued: a line a certificate, so that all of somebody's can be taken back, lost ones included.
+"""What an authority has issued, and taken back: a line each.
+
+Purpose: all that somebody has can be taken back, lost certificates included; and a list of what was taken back is made
+again where it is lost.
 
 Invariants: lines are appended, whole ones at once, and never changed. There is nothing secret in them.
 """
@@ -29,6 +32,14 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
     serial: str
     """In hexadecimal digits: JSON has no integers of this size."""
     until: Annotated[datetime, msgspec.Meta(tz=True)]
+    revoked: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """When it was taken back, in a line of its own behind that of its issue."""
+
+    @classmethod
+    def of(cls, certificate: x509.Certificate, identity: str = "") -> Issued:
+        """The line of this certificate."""
+        serial, until = f"{certificate.serial_number:x}", certificate.not_valid_after_utc
+        return cls(identity=identity, serial=serial, until=until)
 
     @property
     def serial_number(self) -> int:
@@ -51,16 +62,15 @@ class IssuedRecord:
         """Not where an earlier version has issued all that there is."""
         return self.path.exists()
 
-    def add(self, identity: str, certificate: x509.Certificate) -> None:
+    def add(self, *entries: Issued) -> None:
         """Raises BadTls."""
-        entry = Issued(
-            identity=identity, serial=f"{certificate.serial_number:x}", until=certificate.not_valid_after_utc
-        )
+        if not entries:
+            return
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 # A line that was torn before stays alone.
-                file.write(b"\n" + msgspec.json.encode(entry) + b"\n")
+                file.write(b"".join(b"\n" + msgspec.json.encode(each) + b"\n" for each in entries))
                 file.flush()
                 os.fsync(descriptor)
         except OSError as error:
@@ -73,7 +83,12 @@ class IssuedRecord:
             BadTls: the file cannot be read.
         """
         now = datetime.now(UTC) if now is None else now
-        return [each for each in self._entries() if each.identity == identity and each.until > now]
+        found = (each for each in self._entries() if each.identity == identity and each.until > now)
+        return [each for each in found if each.revoked is None]
+
+    def revoked(self, now: datetime) -> list[Issued]:
+        """What was taken back and has not ended. Raises BadTls."""
+        return [each for each in self._entries() if each.revoked is not None and each.until > now]
 
     def _entries(self) -> Iterator[Issued]:
         try:

@@ -1,7 +1,8 @@
 """Taking certificates back: the list that an authority signs, with what it has taken back before.
 
-Invariants: what was taken back stays so, with several who do it at once as well; the file is replaced in one step, and
-lists of other authorities in it stay as they are.
+Invariants: what was taken back stays so, with several who do it at once as well, and where the list was lost: the
+record of what was issued has it too. The file is replaced in one step, and lists of other authorities in it stay as
+they are.
 """
 
 from __future__ import annotations
@@ -10,22 +11,35 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import structs
 
 from slotmesh.security.secret_files import MAX_BYTES
 from slotmesh.security.tls.authority import Authority, replace
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
+from slotmesh.security.tls.issued import Issued
 from slotmesh.security.tls.revocations import blocks_of, read_revocations
 
 
-def revoke(authority: Authority, path: Path, serial_numbers: Sequence[int], now: datetime | None = None) -> int:
-    """Writes the list in `path` again, with these certificates in it; returns how many it names that it did not before.
+@dataclass(frozen=True, slots=True)
+class Revoking:
+    """What came of it."""
+
+    added: int
+    """Certificates that were not taken back before."""
+    revoked: frozenset[int]
+    """Serial numbers of all that the list of this authority names."""
+
+
+def revoke(authority: Authority, path: Path, entries: Sequence[Issued], now: datetime | None = None) -> Revoking:
+    """Writes the list in `path` again, with these certificates in it.
 
     It holds until the authority ends: nothing has to write it again meanwhile.
 
@@ -39,21 +53,22 @@ def revoke(authority: Authority, path: Path, serial_numbers: Sequence[int], now:
     with _alone(path.parent):
         own, others = _lists_in(path, authority)
         known = {entry.serial_number: entry for each in own for entry in each}
-        added = [each for each in dict.fromkeys(serial_numbers) if each not in known]
+        for each in authority.issued.revoked(now):
+            known.setdefault(each.serial_number, _entry_of(each, each.revoked or now))
+        added = {each.serial_number: each for each in entries if each.serial_number not in known}
+        authority.issued.add(*(structs.replace(each, revoked=now) for each in added.values()))
+        known |= {serial: _entry_of(each, now) for serial, each in added.items()}
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(authority.certificate.subject)
             .last_update(max([now, *(each.last_update_utc for each in own)]))
             .next_update(ends)
-            .add_extension(x509.CRLNumber(max(map(_number_of, own), default=0) + 1), critical=False)
+            .add_extension(x509.CRLNumber(max([int(now.timestamp()), *(_number_of(it) + 1 for it in own)])), False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False
             )
         )
         for entry in known.values():
-            builder = builder.add_revoked_certificate(entry)
-        for serial in added:
-            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             builder = builder.add_revoked_certificate(entry)
         pem = builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
         content = b"\n".join([pem, *others])
@@ -62,7 +77,11 @@ def revoke(authority: Authority, path: Path, serial_numbers: Sequence[int], now:
                 f"{path}: would have {len(content)} bytes, and services read {MAX_BYTES}: change the authority"
             )
         replace(path, content, mode=0o644)
-    return len(added)
+    return Revoking(len(added), frozenset(known))
+
+
+def _entry_of(each: Issued, when: datetime) -> x509.RevokedCertificate:
+    return x509.RevokedCertificateBuilder().serial_number(each.serial_number).revocation_date(when).build()
 
 
 @contextmanager
@@ -92,7 +111,8 @@ def _lists_in(path: Path, authority: Authority) -> tuple[list[x509.CertificateRe
             else:
                 own.append(x509.load_pem_x509_crl(block))
     except BadTls as error:
-        raise BadTls(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+        text = str(error).removeprefix(f"{path}: ")
+        raise BadTls(f"{path}: {text}; move it away, and it is made again of {authority.issued.path}") from None
     return own, others
 
 
