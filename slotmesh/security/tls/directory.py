@@ -14,7 +14,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from slotmesh.security.tls.certificates import Certificate, read_certificates
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.revocations import Revoked, read_revocations
+from slotmesh.security.tls.revocations import ListEntry, read_revocations
 from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
 
 CA_KEY_FILE: Final = "ca.key"
@@ -56,7 +56,7 @@ class HeldCertificate:
         return "ends-soon" if held.not_after - now < SOON * (held.not_after - held.not_before) else "ok"
 
 
-def certificates_in(directory: Path, revoked: frozenset[Revoked] = frozenset()) -> list[HeldCertificate]:
+def certificates_in(directory: Path, revoked: frozenset[ListEntry] = frozenset()) -> list[HeldCertificate]:
     """All of them, the authority first. `revoked`: as `revoked_in` says.
 
     Raises:
@@ -71,7 +71,7 @@ def certificates_in(directory: Path, revoked: frozenset[Revoked] = frozenset()) 
     return [held_in(each, revoked) for each in sorted(paths, key=lambda path: path.name != CA_FILE)]
 
 
-def revoked_in(directory: Path) -> frozenset[Revoked]:
+def revoked_in(directory: Path) -> frozenset[ListEntry]:
     """What its list has taken back; nothing where there is none.
 
     Raises:
@@ -86,7 +86,7 @@ def revoked_in(directory: Path) -> frozenset[Revoked]:
         raise BadTls(f"{path}: {error}") from None
 
 
-def held_in(path: Path, revoked: frozenset[Revoked] = frozenset()) -> HeldCertificate:
+def held_in(path: Path, revoked: frozenset[ListEntry] = frozenset()) -> HeldCertificate:
     """What is in one file."""
     try:
         found = read_certificates(read_pem(path, "certificate"))[0]

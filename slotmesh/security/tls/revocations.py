@@ -20,7 +20,7 @@ MOST_LISTS: Final = 16
 _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 _DASHES: Final = b"-----"
 
-Revoked: TypeAlias = tuple[bytes, int]
+ListEntry: TypeAlias = tuple[bytes, int]
 """The name of who has issued a certificate, in DER form, and the certificate's serial number."""
 
 
@@ -28,7 +28,7 @@ Revoked: TypeAlias = tuple[bytes, int]
 class Revocations:
     """What the lists of one file say."""
 
-    revoked: frozenset[Revoked] = frozenset()
+    revoked: frozenset[ListEntry] = frozenset()
     next_update: float | None = None
     """When the first of the lists should have been replaced by a newer one, seconds since 1970; None: never."""
     made_at: Mapping[bytes, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def read_revocations(pem: bytes, authorities: Sequence[x509.Certificate]) -> Rev
         BadTls: one cannot be understood, is not what its authority has signed, or is one of a kind that does not count
             alone.
     """
-    revoked: set[Revoked] = set()
+    revoked: set[ListEntry] = set()
     ends: list[float] = []
     made_at: dict[bytes, float] = {}
     unsigned = 0
