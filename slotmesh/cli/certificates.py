@@ -32,7 +32,8 @@ from slotmesh.security.tls.authority import (
 from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in, held_in
 from slotmesh.security.tls.files import read_pem
 from slotmesh.security.tls.issued import Issued
-from slotmesh.security.tls_paths import CA_FILE, CRL_FILE
+from slotmesh.security.tls.revoking import Revoking
+from slotmesh.security.tls_paths import CA_FILE, CRL_FILE, identity_of_file
 
 DAYS: Final = 90
 """How long certificates last, unless something else is said."""
@@ -123,10 +124,13 @@ def rotate(place: CertificatePlace, names: Sequence[str], lifetime: timedelta | 
     return [_again(authority, place, held[name], lifetime) for name in wanted]
 
 
-def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool) -> Revoked:
+def revoke(
+    place: CertificatePlace, names: Sequence[str], files: Sequence[Path], *, keep_current: bool
+) -> tuple[Revoking, list[HeldCertificate]]:
     """Takes back what was issued to these names so far, and the certificates of these files.
 
-    `keep_current`: what was issued to each of these names last stays.
+    `keep_current`: what was issued to each of these names last stays. Returns what came of it, and which certificates
+    of the directory were taken back now.
 
     Raises:
         BadTls: nothing was taken back.
@@ -140,26 +144,14 @@ def revoke(place: CertificatePlace, names: Sequence[str], files: Sequence[Path],
         entries += _issued_to(authority, place.directory / f"{subject.stem}.crt", subject, keep_current=keep_current)
     entries += [Issued.of(authority.own_certificate(path)) for path in files]
     done = revoking.revoke(authority, place.crl, entries)
-    held = [each for each in certificates_in(place.directory) if each.certificate is not None]
-    lost = [each for each in held if each.certificate and each.certificate.serial_number in done.revoked]
-    return Revoked(done.added, len(done.revoked), tuple(lost))
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """What was taken back."""
-
-    added: int
-    total: int
-    """Certificates that the list names."""
-    held: tuple[HeldCertificate, ...]
-    """Those of the directory that are among them."""
+    held = certificates_in(place.directory)
+    return done, [each for each in held if each.certificate and each.certificate.serial_number in done.added]
 
 
 def _written(name: str, trust_domain: str) -> str:
     """`client/alice`, for its URI and for the name of its file as well."""
     written = name.removeprefix(f"spiffe://{trust_domain}/")
-    return written if "/" in written else written.replace("-", "/", 1)
+    return written if "/" in written else identity_of_file(written)
 
 
 def _issued_to(authority: Authority, path: Path, subject: Subject, *, keep_current: bool) -> list[Issued]:

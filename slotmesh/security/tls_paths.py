@@ -82,7 +82,7 @@ def certificate_in(
         return None, None
     files = " and ".join(str(directory / f"{name}.crt") for name in names)
     verb = "are" if len(names) > 1 else "is"
-    raise ValueError(f"--tls-dir: {files} {verb} missing; {_made_by(directory, _issue(names[0]))}")
+    raise ValueError(f"--tls-dir: {files} {verb} missing; {_made_by(directory, f'issue {identity_of_file(names[0])}')}")
 
 
 def _without_directory(
@@ -103,6 +103,6 @@ def _made_by(directory: Path, command: str) -> str:
     return f"`slotmesh certs {command} --dir {directory}` makes it"
 
 
-def _issue(name: str) -> str:
-    """`replica-digits`, say, as the words of the command that issues it."""
-    return f"issue {name.replace('-', '/', 1)}"
+def identity_of_file(name: str) -> str:
+    """`replica/digits`, say, for the name of its files, `replica-digits`."""
+    return name.replace("-", "/", 1)

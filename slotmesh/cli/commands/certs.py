@@ -12,6 +12,7 @@ import typer
 
 from slotmesh.cli.outcome import UNWELL
 from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
+from slotmesh.security.tls_paths import identity_of_file
 
 # What makes certificates takes most of a second to import: the commands do so, when they run.
 
@@ -152,19 +153,15 @@ def revoke(
     place = certificates.CertificatePlace.of(directory, ca_key)
     with certificates.told():
         is_recorded = place.authority().issued.is_there
-        done = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
+        done, held = certificates.revoke(place, names or [], files or [], keep_current=keep_current)
     if names and not is_recorded:
         typer.echo("There is no record of what was issued: certificates that are not in DIR need --file", err=True)
-    if not done.added:
-        typer.echo(f"{place.crl}: nothing new: all of them were revoked before ({done.total} in the list)")
-        return
-    plural = "certificate" if done.added == 1 else "certificates"
-    typer.echo(f"{place.crl}: {done.added} {plural} revoked; give this list to all services, beside their ca.crt")
+    count = f"{len(done.added)} certificate{'' if len(done.added) == 1 else 's'} revoked"
+    what = count if done.added else f"nothing new, all of them were revoked before ({done.total} in the list)"
+    typer.echo(f"{place.crl}: {what}; give this list to all services, beside their ca.crt")
     typer.echo("They refuse who shows one within 5 seconds")
-    for each in done.held:
-        typer.echo(
-            f"{each.path}: is one of those; `slotmesh certs issue {each.name.replace('-', '/', 1)}` makes another"
-        )
+    for each in held:
+        typer.echo(f"{each.path}: is one of those; `slotmesh certs issue {identity_of_file(each.name)}` makes another")
 
 
 @certs.command()

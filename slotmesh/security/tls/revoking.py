@@ -32,10 +32,10 @@ from slotmesh.security.tls.revocations import blocks_of, read_revocations
 class Revoking:
     """What came of it."""
 
-    added: int
-    """Certificates that were not taken back before."""
-    revoked: frozenset[int]
-    """Serial numbers of all that the list of this authority names."""
+    added: frozenset[int]
+    """Serial numbers of certificates that were not taken back before."""
+    total: int
+    """Certificates of this authority that the list names."""
 
 
 def revoke(authority: Authority, path: Path, entries: Sequence[Issued], now: datetime | None = None) -> Revoking:
@@ -77,7 +77,7 @@ def revoke(authority: Authority, path: Path, entries: Sequence[Issued], now: dat
                 f"{path}: would have {len(content)} bytes, and services read {MAX_BYTES}: change the authority"
             )
         replace(path, content, mode=0o644)
-    return Revoking(len(added), frozenset(known))
+    return Revoking(frozenset(added), len(known))
 
 
 def _entry_of(each: Issued, when: datetime) -> x509.RevokedCertificate:

@@ -146,8 +146,15 @@ def test_those_who_revoke_at_once_lose_nothing(directory: Path) -> None:
     issued = [authority.issued.of(f"spiffe://mesh.test/{name}")[0] for name in names]
     with ThreadPoolExecutor() as threads:
         done = [*threads.map(lambda each: revoke(authority, directory / "ca.crl", [each]), issued)]
-    assert sorted(len(each.revoked) for each in done) == [1, 2, 3, 4, 5, 6]
+    assert sorted(each.total for each in done) == [1, 2, 3, 4, 5, 6]
     assert revoked(directory) == {each.serial_number for each in issued}
+
+
+def test_only_what_is_taken_back_now_is_told(directory: Path) -> None:
+    run("revoke", "router", "--dir", directory)
+    ran = run("revoke", "replica", "--dir", directory)
+    assert "`slotmesh certs issue replica` makes another" in ran.stdout
+    assert "router.crt" not in ran.stdout
 
 
 def test_a_list_that_was_lost_is_made_again(directory: Path) -> None:
