@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,12 +87,15 @@ async def test_who_was_revoked_is_refused_in_seconds_and_nobody_else(tmp_path: P
             assert await with_another.code() == (StatusCode.OK, "")
 
 
-async def test_a_list_of_before_the_start_counts(tmp_path: Path) -> None:
+async def test_a_list_of_before_the_start_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And the audit log says why: of somebody of whom it has had no line a moment ago."""
     authority = Authority(tmp_path)
-    of_alice = authority.issue("client", "alice")
-    authority.revoke(of_alice.cert)
-    async with router(authority) as address, connected(address, of_alice) as alice:
-        assert (await alice.code())[1].endswith(REVOKED)
+    of_carol = authority.issue("client", "carol")
+    authority.revoke(of_carol.cert)
+    async with router(authority) as address, connected(address, of_carol) as carol:
+        assert (await carol.code())[1].endswith("the certificate of client/carol was revoked")
+    lines = [each.getMessage() for each in caplog.records if each.name == "slotmesh.audit"]
+    assert any(re.search(r"why\W+the certificate of client/carol was revoked", each) for each in lines), lines
 
 
 async def test_rpcs_alone_are_refused_too_after_a_silence(tmp_path: Path) -> None:

@@ -54,11 +54,16 @@ async def test_grpc_is_as_expected() -> None:
 
 
 @pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
-async def test_where_no_more_can_be_taken_in_the_server_ends() -> None:
+async def test_where_no_more_can_be_taken_in_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """As grpc's own loop does: a method that nobody serves would look like a slow one for ever."""
-    async with serving() as (server, _, _):
+
+    async def broken(_core: object, _method: bytes) -> None:
+        raise OSError("broken")
+
+    async with serving() as (server, _, channel):
         core: Any = server._server._server  # type: ignore[union-attr]
-        core._failures[b"/slotmesh.v1.RouterService/Call"].set_exception(OSError("broken"))
+        monkeypatch.setattr(type(core), "_request_registered_call", broken)
+        await answered(channel, "of many", timeout_s=5.0)  # by one that was asked for before
         await wait_until(lambda: not core.is_running(), what="the server ends")
 
 
@@ -117,12 +122,14 @@ async def test_a_server_that_stops_answers_all_that_have_come(kind: str) -> None
                 ends[await answered(channel, kind)] += 1
 
         router.unary = count
+        core: Any = server._server._server  # type: ignore[union-attr]
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             for _ in range(64):
                 tasks.create_task(call_on())
             while ends[StatusCode.OK] < CALLS:  # noqa: ASYNC110 - at the other end of a connection
                 await asyncio.sleep(0.005)
             await server.stop(grace_s=5.0)
+            assert OLDER or core._ahead._is_closed, "what comes from now on is refused, not left waiting"
     assert ends.keys() <= {StatusCode.OK, StatusCode.UNAVAILABLE, StatusCode.CANCELLED}, ends
     assert ends[StatusCode.OK] == executed, ends
 
