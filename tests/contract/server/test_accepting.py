@@ -57,12 +57,12 @@ async def test_grpc_is_as_expected() -> None:
 async def test_where_no_more_can_be_taken_in_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """As grpc's own loop does: a method that nobody serves would look like a slow one for ever."""
 
-    async def broken(_core: object, _method: bytes) -> None:
+    async def broken(_method: bytes) -> None:
         raise OSError("broken")
 
     async with serving() as (server, _, channel):
         core: Any = server._server._server  # type: ignore[union-attr]
-        monkeypatch.setattr(type(core), "_request_registered_call", broken)
+        monkeypatch.setattr(core, "_request_registered_call", broken)
         await answered(channel, "of many", timeout_s=5.0)  # by one that was asked for before
         await wait_until(lambda: not core.is_running(), what="the server ends")
 
