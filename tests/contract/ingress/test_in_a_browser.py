@@ -25,6 +25,10 @@ const events = new EventSource("http://%s%s");
 events.onmessage = event => values.push(JSON.parse(event.data));
 events.addEventListener("end", () => { events.close(); values.push("end"); });
 """
+LATE_TEXT = """
+const text = Response.prototype.text;
+Response.prototype.text = function() { return new Promise(it => setTimeout(it, 200)).then(() => text.call(this)); };
+"""
 ENTRY = "[...document.querySelectorAll('details')].find(it => it.querySelector('summary').textContent === %r)"
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -78,6 +82,7 @@ async def test_what_fails_is_shown_as_it_is(browser: Browser, served: ServedMesh
     async with browser.page(f"http://{served.address}/-/docs") as page:
         await page.value("document.getElementById('load').click()")
         await page.holds("document.querySelectorAll('details').length")
+        await page.value(LATE_TEXT)  # what failed is known before the words about it are here
         fail = ENTRY % "POST/kinds/fail"
         await page.value(f"{fail}.querySelector('button').click()")
         shown = await page.holds(f"{fail}.querySelector('pre.bad') && {fail}.querySelector('pre').textContent")
