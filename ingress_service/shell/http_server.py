@@ -9,7 +9,6 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
@@ -21,15 +20,13 @@ from uvicorn.server import ServerState
 
 from ingress_service.core.counters import Counters
 from ingress_service.shell.http_protocol import ConnectionLimits, GuardedProtocol
+from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
 
 LOOK_S: Final = 0.25
 """How often connections are looked at."""
 WS_PING_S: Final = 20.0
-
-_log = get_logger(__name__)
 
 
 class IngressServer:
@@ -65,27 +62,29 @@ class IngressServer:
         self._counters = counters
         self._state = ServerState()
         self.connections: set[Any] = set()
-        self._certificate = certificate
-        self._context: ssl.SSLContext | None = None
-        self._read_at: tuple[float, ...] = ()
+        self._files = certificate
+        self._certificate: HttpsCertificate | None = None
         self._server: asyncio.Server | None = None
-        self.certificate_ends_at: float | None = None
-        """Seconds since 1970; None without one, or where it is none that can be read."""
         self.address = ""
         """`HOST:PORT`, once it listens."""
+
+    @property
+    def certificate_ends_at(self) -> float | None:
+        """Seconds since 1970; None without one, or where it is none that can be read."""
+        return None if self._certificate is None else self._certificate.ends_at
 
     async def start(self, host: str, port: int) -> None:
         """Listens. Raises CannotStart."""
         self._config.load()
-        if self._certificate is not None:
-            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-            self._context.set_alpn_protocols(["http/1.1"])
-            if problem := self._read_certificate():
-                raise CannotStart(problem)
+        if self._files is not None:
+            try:
+                self._certificate = HttpsCertificate(*self._files)
+            except OSError as error:
+                raise CannotStart(problem_of(*self._files, error)) from error
+        context = None if self._certificate is None else self._certificate.context
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._connect, host, port, ssl=self._context, backlog=2048
+                self._connect, host, port, ssl=context, backlog=2048
             )
         except OSError as error:
             raise CannotStart(f"cannot listen on {join_host_port(host, port)}: {error.strerror or error}") from error
@@ -98,8 +97,8 @@ class IngressServer:
         while True:
             if turns % 4 == 0:
                 self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-                if self._context is not None and (problem := self._read_certificate()):
-                    _log.warning("the certificate of HTTPS cannot be read; the one before stays", reason=problem)
+                if self._certificate is not None:
+                    await asyncio.to_thread(self._certificate.look)
             now = loop.time()
             for connection in [it for it in self.connections if isinstance(it, GuardedProtocol)]:
                 connection.overdue(now)
@@ -126,28 +125,3 @@ class IngressServer:
 
     def _connect(self) -> GuardedProtocol:
         return GuardedProtocol(self._config, self._state, self._limits, self._counters, self.connections)
-
-    def _read_certificate(self) -> str:
-        """Reads it where the files are others than before. Returns what is wrong; empty where nothing is."""
-        if self._certificate is None or self._context is None:
-            return ""
-        try:
-            changed = tuple(path.stat().st_mtime for path in self._certificate)
-            if changed != self._read_at:
-                self._read_at = changed
-                self._context.load_cert_chain(*self._certificate)
-                self.certificate_ends_at = _end_of(self._certificate[0])
-        except (OSError, ssl.SSLError) as error:
-            return f"--https-cert {self._certificate[0]}, --https-key {self._certificate[1]}: {error}"
-        return ""
-
-
-def _end_of(certificate: Path) -> float | None:
-    """When the first one in the file expires; None where it is one that this does not understand, and TLS does."""
-    from slotmesh.security.tls import BadTls  # noqa: PLC0415 - most of a second, for those who have certificates
-    from slotmesh.security.tls.certificates import read_certificates  # noqa: PLC0415 - see above
-
-    try:
-        return read_certificates(certificate.read_bytes())[0].not_after
-    except BadTls:
-        return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,6 +109,54 @@ async def test_https_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
         await wait_until(
             lambda: ingress.server.certificate_ends_at == later.timestamp(), timeout=20.0, what="the new certificate"
         )
+
+
+async def shown(address: str, web: Authority, name: str | None = "localhost") -> bytes:
+    """The certificate that who connects is shown. `name`: of the server, as the client asks for it."""
+    context = ssl.create_default_context(cafile=str(web.ca))
+    context.check_hostname = name is not None
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=name or "")
+    try:
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return found
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def issued_all_but(late: Path, web: Authority) -> Callable[[], None]:
+    """A new pair, of which one file is the old one; what is returned puts it right, with the time of the old one."""
+    old = late.read_bytes()
+    web.issue("client", "web", dns=["localhost"])
+    new = late.read_bytes()
+    late.write_bytes(old)
+
+    def give() -> None:
+        times = late.stat()
+        late.write_bytes(new)
+        os.utime(late, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    return give
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kept_back", ["cert", "key"])
+async def test_half_of_a_new_pair_is_not_shown_and_the_whole_is(tmp_path: Path, kept_back: str) -> None:
+    """Files are replaced one by one, and may be made readable after that, which does not change when they changed."""
+    web = Authority(tmp_path / "web")
+    files = web.issue("client", "web", dns=["localhost"])
+    async with secured(tmp_path, https_cert=files.cert, https_key=files.key, anonymous=True) as (_, ingress):
+        before = await shown(ingress.address, web)
+        give_late = issued_all_but(Path(getattr(files, kept_back)), web)
+        certificate: Any = ingress.server._certificate
+        await wait_until(lambda: certificate._problem, timeout=20.0, what="it was seen that they are no pair")
+        assert await shown(ingress.address, web) == before
+        give_late()
+        await wait_until(lambda: not certificate._problem, timeout=20.0, what="the whole pair")
+        after = await shown(ingress.address, web)
+        assert after != before
+        assert await shown(ingress.address, web, name=None) == after, "to who names no server as well"
 
 
 @pytest.mark.parametrize(
