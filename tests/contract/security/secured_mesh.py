@@ -137,7 +137,9 @@ async def secured_mesh(folder: Path) -> AsyncIterator[SecuredMesh]:
         clients = await enter(AsyncExitStack())
         mesh = SecuredMesh(authority, address, router, replica, clients, controller.server.edge)
         operator = (await mesh.at_controller()).controller
-        await operator.ApplyMesh(pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(MESH))))
+        # On a busy machine the handshake takes longer than one attempt to connect may.
+        request = pb.ApplyMeshRequest(mesh=mesh_to_wire(parse_mesh(MESH)))
+        await operator.ApplyMesh(request, wait_for_ready=True, timeout=20.0)
         await wait_until(lambda: router.serving and replica.app.replica.engine, timeout=20.0, what="ready")
         for server in (router, replica.app.server):
             accept_tokens(server)
