@@ -20,7 +20,7 @@ from router_service.core.routing.callable import callable_methods, told_outlines
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.brake import Brake
-from router_service.shell.clients.connected_sessions import ConnectedSessions, fenced_by
+from router_service.shell.clients.connected_sessions import ConnectedSessions
 from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
@@ -47,6 +47,8 @@ StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
 
+ENDS_IN_A_TURN = 8
+"""So many streams are cleaned up between two looks of the event loop: a connection that is cut can have thousands."""
 NOTHING_HANDED = HandedMetadata()
 
 _log = get_logger(__name__)
@@ -82,6 +84,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._turns = turns or StepQueue()
         self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
         """What all streams hold of their clients' results."""
+        self._ends = StepQueue(ENDS_IN_A_TURN)
+        """Streams that end, of one connection perhaps."""
         self._streams: dict[ClientStream, bool] = {}
         """Those that are open, and whether their clients came by the port for tokens."""
         self._sessions = ConnectedSessions(dispatcher, self._quotas.sessions)
@@ -227,12 +231,15 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
             ended_in_order = failure is None
         finally:
-            if session is not None:
-                self._sessions.ended(session, stream, in_order=ended_in_order)
-            counts.streams -= 1
-            self._streams.pop(stream, None)
-            stream.ended()
-            self._dispatcher.detach(stream.caller)
+            try:
+                await self._ends.next()
+            finally:
+                if session is not None:
+                    self._sessions.ended(session, stream, in_order=ended_in_order)
+                counts.streams -= 1
+                self._streams.pop(stream, None)
+                stream.ended()
+                self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)
 
@@ -283,18 +290,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
 async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
     """Serves the client until all is answered, or a newer connection takes the session over; returns what was wrong."""
-    session = stream.caller.session
-    if session is None:
+    with stream.fenced:
         return await _read(context, stream, turns)
-    reading = asyncio.ensure_future(_read(context, stream, turns))
-    fenced = asyncio.ensure_future(stream.fenced.wait())
-    try:
-        await asyncio.wait((reading, fenced), return_when=asyncio.FIRST_COMPLETED)
-        return await reading if reading.done() else fenced_by(session.epoch, session.epoch + 1)
-    finally:
-        reading.cancel()
-        fenced.cancel()
-        await asyncio.gather(reading, fenced, return_exceptions=True)
+    return stream.fenced.why
 
 
 async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from slotmesh.runtime.interruption import Interruption
 from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.open_streams import stream_of
 from slotmesh.runtime.pump import StreamPump
@@ -47,25 +48,26 @@ async def run_stream(
     pump: StreamPump[Any], reading: Coroutine[Any, Any, T], half_close: Callable[[], Awaitable[object]] | None = None
 ) -> T:
     """Pumps beside `reading` and returns what that returns. A pump that is closed is followed by `half_close`."""
-    reader = asyncio.ensure_future(reading)
-    writer = asyncio.ensure_future(_write(pump, half_close))
+    writing = pump.start() if half_close is None else asyncio.ensure_future(_write(pump, half_close))
+    broken: Interruption[BaseException] = Interruption()
+
+    def written(_: object) -> None:
+        if not writing.cancelled() and (error := writing.exception()) and not isinstance(error, _TRANSPORT):
+            broken.end(error)
+
+    writing.add_done_callback(written)
     try:
-        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-        if writer.done() and not reader.done():
-            error = writer.exception()
-            if error is not None and not isinstance(error, _TRANSPORT):
-                raise error
-        return await reader
+        with broken:
+            return await reading
     finally:
-        reader.cancel()
         pump.stop()
         # gRPC refuses to end a stream while a write is under way: let that one finish, unless the peer does not read.
-        await asyncio.wait((reader, writer), timeout=LAST_WRITE_S)
-        writer.cancel()
-        await asyncio.gather(reader, writer, return_exceptions=True)
+        if not writing.done():
+            await asyncio.wait((writing,), timeout=LAST_WRITE_S)
+        writing.cancel()
+    raise broken.why or RuntimeError("a stream was left without a reason")
 
 
-async def _write(pump: StreamPump[Any], half_close: Callable[[], Awaitable[object]] | None) -> None:
-    await pump.run()
-    if half_close is not None:
-        await half_close()
+async def _write(pump: StreamPump[Any], half_close: Callable[[], Awaitable[object]]) -> None:
+    await pump.start()
+    await half_close()

@@ -7,7 +7,7 @@ transport says that a write is done.
 Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
 last moment, when the transport can take it; nothing is built while the code that wakes a pump is at work. A pump that
 has ended refers to nothing of its stream.
-Owner: the task that awaits `run()`; everything is called on the same event loop.
+Owner: whoever calls `start`; everything is called on the same event loop.
 """
 
 from __future__ import annotations
@@ -110,27 +110,27 @@ class StreamPump(Generic[FrameT]):
                 woken.add_later(self)
 
     def close(self) -> None:
-        """No more will come: `run` returns once all that is pending was written."""
+        """No more will come: it ends once all that is pending was written."""
         self._is_closed = True
         self.wake()
 
     def stop(self) -> None:
-        """Nothing more is wanted: `run` returns as soon as the write under way has ended."""
+        """Nothing more is wanted: it ends as soon as the write under way has ended."""
         self._is_stopped = True
-        self.wake()
+        if self._is_awake:
+            self.wake()
+        else:
+            self._end(None)
 
-    async def run(self) -> None:
-        """Pumps until closed. Errors of `write` and `next_frame` end it and are raised from here."""
-        self._ended = asyncio.get_running_loop().create_future()
+    def start(self) -> asyncio.Future[None]:
+        """Pumps from now on. What it returns is done when the pump has ended; errors of `write` and `next_frame` do so.
+
+        Whoever cancels it has the pump end at once, its write under way too.
+        """
+        self._ended = ended = asyncio.get_running_loop().create_future()
+        ended.add_done_callback(self._let_go)
         self.go_on()
-        try:
-            await self._ended
-        finally:
-            self._is_stopped = True
-            if self._waits_for is not None:
-                self._waits_for.cancel()
-            # They refer to the stream and to the transport's call: kilobytes that would wait for the garbage collector.
-            self._next_frame, self._write = _nothing, _nowhere
+        return ended
 
     def go_on(self, *, is_woken: bool = False) -> None:
         """Writes for as long as the transport takes it, and then when it does again. `is_woken`: it was asleep."""
@@ -155,7 +155,7 @@ class StreamPump(Generic[FrameT]):
                         break
                     self._is_awake = False
                     return
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised from `run`
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the future has it
             self._end(error)
         else:
             self._end(None)
@@ -167,10 +167,17 @@ class StreamPump(Generic[FrameT]):
             waits_for = self._writing.send(None)
         except StopIteration:
             self.go_on()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised from `run`
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the future has it
             self._end(error)
         else:
             self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
+
+    def _let_go(self, _: object) -> None:
+        """It has ended. What it refers to is kilobytes that would wait for the garbage collector."""
+        self._is_stopped = True
+        if self._waits_for is not None:
+            self._waits_for.cancel()
+        self._next_frame, self._write = _nothing, _nowhere
 
     def _end(self, error: BaseException | None) -> None:
         self._is_stopped = True

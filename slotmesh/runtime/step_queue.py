@@ -19,8 +19,11 @@ T = TypeVar("T")
 class StepQueue:
     """Work of more than one step waits here between two of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_a_turn: int = 1) -> None:
+        """`in_a_turn`: so many have their turns between two looks of the event loop."""
+        self._in_a_turn = in_a_turn
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_giving = False
         self.parsing = asyncio.Lock()
         """A frame takes several times its size once it is parsed: they are parsed one by one."""
 
@@ -39,14 +42,19 @@ class StepQueue:
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
-        if len(self._waiting) == 1:
+        if not self._is_giving:
+            self._is_giving = True
             loop.call_soon(self._give, loop)
         await turn
 
     def _give(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting and self._waiting[0].done():  # it had its turn, or the waiting task was cancelled
-            self._waiting.popleft()
-        if self._waiting:
-            # It stays first in the line, so that no second round of turns starts beside this one.
-            self._waiting[0].set_result(None)
+        given = 0
+        while self._waiting and given < self._in_a_turn:
+            turn = self._waiting.popleft()
+            if not turn.done():  # the waiting task was cancelled
+                turn.set_result(None)
+                given += 1
+        # Another round follows those who have had their turns, so that none begins beside this one.
+        self._is_giving = given > 0
+        if self._is_giving:
             loop.call_soon(self._give, loop)

@@ -32,7 +32,7 @@ class ConnectedSessions:
             if session.epoch <= older.caller.session.epoch:
                 return fenced_by(session.epoch, older.caller.session.epoch)
             self._dispatcher.detach(older.caller)
-            older.fenced.set()
+            older.fenced.end(fenced_by(older.caller.session.epoch, session.epoch))
         if failure := self._quota.opened(quota_name(), session.session_id, self._dispatcher.clock.now()):
             return failure
         self._newest[session.session_id] = stream

@@ -30,6 +30,7 @@ from router_service.shell.dispatcher import Dispatcher
 from slotmesh.batch_payloads import count_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
+from slotmesh.runtime.interruption import Interruption
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.security.limits import known_endpoints
@@ -99,8 +100,8 @@ class ClientStream:
         """A frame of calls is being dealt with."""
         self._is_ending = False
         self._all_answered = asyncio.Event()
-        self.fenced = asyncio.Event()
-        """A newer connection of the session has been opened: this one must end."""
+        self.fenced: Interruption[Failure] = Interruption()
+        """Of the conversation, once a newer connection of the session has been opened."""
         self._echo = 0
         """The client's newest stamp that was not echoed; 0 where there is none."""
         self._roster: RosterVersion | None = None
@@ -257,7 +258,7 @@ class ClientStream:
                 fresh, work = [], 0
                 failure = self._too_many_rejections()
                 yield failure
-                if failure is not None or self.fenced.is_set():
+                if failure is not None or self.fenced.why is not None:
                     return
         self._submit(fresh)
         if frame.resent_all:

@@ -82,7 +82,7 @@ class OutgoingFrames:
 
     async def run(self) -> None:
         """Writes until the half-close. Raises what broke the stream."""
-        await self._pump.run()
+        await self._pump.start()
         await self._call.done_writing()
 
     def stop(self) -> None:

@@ -188,7 +188,7 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
             if self.leaving:
                 stream.say(Response(go_away=call_pb2.GoAway(message="I leave")))
         reader = asyncio.create_task(self._read(context, stream, opening.default_options))
-        writer = asyncio.create_task(pump.run())
+        writer = pump.start()
         breaker = asyncio.create_task(stream.broken.wait())
         try:
             await asyncio.wait((writer, breaker), return_when=asyncio.FIRST_COMPLETED)

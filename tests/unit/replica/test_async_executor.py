@@ -331,7 +331,7 @@ class WritingOutbox(RememberingOutbox):
 async def test_outcomes_are_written_together_in_the_turn_in_which_the_calls_ran() -> None:
     async with hosting(Handler) as it:
         it.link.outbox = outbox = WritingOutbox(it.engine.outcomes.woken)
-        pumping = asyncio.create_task(outbox.pump.run())
+        pumping = outbox.pump.start()
         await asyncio.sleep(0)
         it.engine.submit([it.run("echo", [b"a"]), it.run("echo", [b"b"]), it.run("echo", [b"c"])])
         assert not outbox.written

@@ -14,6 +14,7 @@ from router_service.core.runs import RouterRun
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.call_reader import MAX_STEP
+from router_service.shell.clients.connected_sessions import fenced_by
 from router_service.shell.clients.stream import MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
@@ -106,7 +107,7 @@ async def test_nothing_more_is_taken_once_a_newer_connection_has_the_session(
     stream: ClientStream, dispatcher: Recorded
 ) -> None:
     for _ in stream.accept(frame(*[CallBatch(first_call_id=each, payloads=[b""]) for each in range(1, MANY)])):
-        stream.fenced.set()
+        stream.fenced.end(fenced_by(1, 2))
     assert len(dispatcher.submitted) == 1
 
 

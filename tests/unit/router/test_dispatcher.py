@@ -209,7 +209,7 @@ async def written_by(shell: Shell, name: str, pending: list[str]) -> StreamPump[
         shell.notes.told.append(f"{name} writes {frame}")
 
     pump = StreamPump(write, lambda: pending.pop(0) if pending else None, shell.dispatcher.woken)
-    running = asyncio.ensure_future(pump.run())
+    running = pump.start()
     running.add_done_callback(lambda _: None)
     await asyncio.sleep(0)
     return pump

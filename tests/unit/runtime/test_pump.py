@@ -37,7 +37,7 @@ class Transport:
 async def test_one_alone_leaves_at_once_and_the_next_frame_fills_meanwhile() -> None:
     transport = Transport()
     pump = StreamPump(transport.write, transport.next_frame)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     transport.pending.append(1)
     pump.wake()
     await wait_until(lambda: transport.writing, what="the first frame is under way")
@@ -58,7 +58,7 @@ async def test_close_writes_what_is_pending_first() -> None:
     pump = StreamPump(transport.write, transport.next_frame)
     transport.pending = [1, 2]
     pump.close()
-    await pump.run()
+    await pump.start()
     assert transport.frames == [[1, 2]]
 
 
@@ -67,7 +67,7 @@ async def test_it_wakes_again_and_again() -> None:
     transport = Transport()
     transport.gate.set()
     pump = StreamPump(transport.write, transport.next_frame)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     for item in range(50):
         transport.pending.append(item)
         pump.wake()
@@ -96,7 +96,7 @@ async def test_a_wake_while_the_last_look_finds_nothing_is_not_lost() -> None:
 
     pump = StreamPump(write, next_frame)
     async with asyncio.timeout(5):
-        await pump.run()
+        await pump.start()
     assert written == [1]
 
 
@@ -112,14 +112,14 @@ async def test_errors_reach_whoever_runs_it(culprit: str) -> None:
         raise ValueError(culprit)
 
     with pytest.raises(ValueError, match=culprit):
-        await StreamPump(write, next_frame).run()
+        await StreamPump(write, next_frame).start()
 
 
 @pytest.mark.asyncio
 async def test_it_can_be_cancelled_asleep_and_waked_after_that() -> None:
     transport = Transport()
     pump = StreamPump(transport.write, transport.next_frame)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -137,7 +137,7 @@ async def test_a_frame_is_not_kept_while_it_is_written() -> None:
     gate, frames = asyncio.Event(), [Frame()]
     known = [weakref.ref(each) for each in frames]
     pump: StreamPump[Frame] = StreamPump(lambda _: gate.wait(), lambda: frames.pop() if frames else None)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     await wait_until(lambda: not frames, what="the frame is under way")
     assert known[0]() is None
     gate.set()
@@ -153,7 +153,7 @@ class Writers:
         self.pending: dict[str, list[str]] = {}
         self.looks: Counter[str] = Counter()
         self.written: list[str] = []
-        self.running: list[asyncio.Task[None]] = []
+        self.running: list[asyncio.Future[None]] = []
 
     async def start(self, name: str, *, fails: bool = False) -> StreamPump[str]:
         pending = self.pending[name] = []
@@ -169,7 +169,7 @@ class Writers:
             await asyncio.sleep(0)
 
         pump = StreamPump(write, next_frame, self.woken)
-        self.running.append(asyncio.create_task(pump.run()))
+        self.running.append(pump.start())
         await asyncio.sleep(0)
         return pump
 
@@ -259,7 +259,7 @@ async def test_a_write_that_takes_turns_of_the_loop_is_one_write() -> None:
 
     pump = StreamPump(write, lambda: frames.pop(0) if frames else None)
     pump.close()
-    await pump.run()
+    await pump.start()
     assert written == [1, 2]
 
 
@@ -276,7 +276,7 @@ async def test_whoever_cancels_it_cancels_the_write_under_way() -> None:
             ends.append("cancelled")
             raise
 
-    running = asyncio.create_task(StreamPump(write, lambda: 1).run())
+    running = StreamPump(write, lambda: 1).start()
     await begun.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -291,7 +291,7 @@ async def test_a_transport_that_cancels_a_write_ends_the_pump() -> None:
     async def write(_frame: int) -> None:
         await gate
 
-    running = asyncio.create_task(StreamPump(write, lambda: 1).run())
+    running = StreamPump(write, lambda: 1).start()
     await asyncio.sleep(0)
     gate.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -303,7 +303,7 @@ async def test_a_pump_that_is_stopped_lets_the_write_under_way_end() -> None:
     transport = Transport()
     transport.pending = [1]
     pump = StreamPump(transport.write, transport.next_frame)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     await wait_until(lambda: transport.writing, what="the frame is under way")
     transport.pending = [2]
     pump.stop()
@@ -315,12 +315,30 @@ async def test_a_pump_that_is_stopped_lets_the_write_under_way_end() -> None:
 
 
 @pytest.mark.asyncio
+async def test_one_that_is_stopped_and_has_nothing_under_way_ends_at_once() -> None:
+    transport = Transport()
+    transport.gate.set()
+    pump = StreamPump(transport.write, transport.next_frame)
+    running = pump.start()
+    transport.pending = [1]
+    pump.wake()
+    await wait_until(lambda: transport.frames, what="the frame is written")
+    transport.pending = [2]
+    pump.stop()
+    assert running.done()
+    await running
+    pump.wake()
+    await asyncio.sleep(0)
+    assert transport.frames == [[1]]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["stopped", "cancelled"])
 async def test_a_pump_that_has_ended_keeps_nothing_of_its_stream(is_cancelled: bool) -> None:
     transport = Transport()
     transport.gate.set()
     pump = StreamPump(transport.write, transport.next_frame)
-    running = asyncio.create_task(pump.run())
+    running = pump.start()
     transport.pending.append(1)
     pump.wake()
     written = transport.frames

@@ -37,6 +37,20 @@ async def test_one_step_is_taken_between_two_looks_of_the_loop() -> None:
 
 
 @pytest.mark.asyncio
+async def test_some_may_have_their_turns_together() -> None:
+    turns = StepQueue(in_a_turn=4)
+    waiting = [asyncio.ensure_future(turns.next()) for _ in range(10)]
+    done = []
+    for _ in range(6):
+        await asyncio.sleep(0)
+        done.append(sum(each.done() for each in waiting))
+    assert {*done} <= {0, 4, 8, 10}, "four at a time, in their order"
+    assert done[-1] == 10
+    more = asyncio.ensure_future(turns.next())
+    await asyncio.wait_for(more, 5)
+
+
+@pytest.mark.asyncio
 async def test_who_gives_up_holds_up_nobody() -> None:
     turns = StepQueue()
     waiting = [asyncio.ensure_future(turns.next()) for _ in range(3)]
