@@ -3,7 +3,7 @@
 Purpose: `grpc.aio` asks its core for one rpc, and for the next one some turns of the event loop after that has come.
 With many rpcs that is what they wait for, and half of what they cost: a flood of them, cancelled ones too, makes all
 others wait. Here some are asked for ahead (`accept_ahead`), and those of the methods in `MANY` do not pass through the
-loop of `grpc.aio` at all.
+loop of `grpc.aio` at all: they are taken in as they come, and begin in turn (`fair_starts`).
 Invariants: what comes is handed to `grpc.aio` as its own loop does it. This is done by its inside, which may change:
 where it is not as expected, its own loop takes in everything, and nothing but time is lost. Nothing is asked for from a
 server that stops: its core may be gone.
@@ -22,12 +22,16 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.accept_ahead import AT_ONCE, AcceptAhead
-from slotmesh.runtime.channels import Options
+from slotmesh.runtime.accept_ahead import AcceptAhead
+from slotmesh.runtime.channels import MAX_PENDING, Options
+from slotmesh.runtime.completion_wakes import wake_once_for_all
+from slotmesh.runtime.fair_starts import FairStarts
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+_Taken: TypeAlias = tuple[str, Handler, Any]
+"""An rpc, with the path and the handler of its method."""
 
 MANY: Final = frozenset(
     {
@@ -41,6 +45,8 @@ MANY: Final = frozenset(
     }
 )
 """Full names. Each one costs all rpcs of other methods a microsecond, in `grpc.aio`'s own loop."""
+AT_ONCE: Final = 128
+"""So many rpcs of each of these are taken in in one turn of the event loop."""
 _HANDLING: Final = {
     (False, False): "_handle_unary_unary_rpc",
     (False, True): "_handle_unary_stream_rpc",
@@ -53,6 +59,7 @@ _EXPECTED: Final = {
     "_schedule_rpc_coro": ("rpc_coro", "rpc_state", "loop", "method_name"),
 }
 """What is used of `grpc.aio`'s inside, and what it takes."""
+_CONTEXT: Final = "_ServicerContext"
 _MAY_BE_DERIVED_FROM: Final = 1 << 10
 """Py_TPFLAGS_BASETYPE."""
 _OF_CORES: Final = ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running", "shutdown")
@@ -65,6 +72,7 @@ _log = get_logger(__name__)
 
 def accepting_server(options: Options) -> grpc.aio.Server:
     """A server, as `grpc.aio.server` makes one."""
+    wake_once_for_all()
     if (problem := _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
@@ -102,6 +110,8 @@ def _problem() -> str | None:
         return f"its servers have no {missing[0]}"
     if not isinstance(getattr(cygrpc, "_RequestCallError", None), type):
         return "it has no _RequestCallError"
+    if not callable(getattr(getattr(cygrpc, _CONTEXT, None), "peer", None)):
+        return f"its {_CONTEXT} knows no peer"
     if not (isinstance(core, type) and core.__flags__ & _MAY_BE_DERIVED_FROM):
         return "its servers are final"
     for name, takes in _EXPECTED.items():
@@ -130,6 +140,7 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
         self._ahead = AcceptAhead(self._next_rpc, self._refuse)
         self._failures: dict[bytes, asyncio.Future[None]] = {}
         """What the loop of `grpc.aio` waits for in place of rpcs of these methods: it ends by their exceptions."""
+        self._starts = FairStarts(self._start, self._peer_of, MAX_PENDING)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
@@ -162,7 +173,9 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
                 if not (failure := self._failures[method]).done():
                     failure.set_exception(error)
                 return
-            self._handle(path, handler, rpc)
+            self._starts.add((path, handler, rpc))
+            if len(self._starts) >= MAX_PENDING:
+                await self._starts.room()
 
     async def _next_rpc(self) -> Any:
         if not self.is_running():
@@ -170,9 +183,15 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
         return await self._request_call()
 
     def _refuse(self, rpc: Any) -> None:
-        self._handle("", self._refusing, rpc)
+        self._start(("", self._refusing, rpc))
 
-    def _handle(self, path: str, handler: Handler, rpc: Any) -> None:
+    def _peer_of(self, taken: _Taken) -> str:
+        context = cygrpc._ServicerContext(taken[2], None, None, self._running_loop)
+        peer: str = context.peer()
+        return peer
+
+    def _start(self, taken: _Taken) -> None:
+        path, handler, rpc = taken
         loop = self._running_loop
         handle = getattr(cygrpc, _HANDLING[handler.request_streaming, handler.response_streaming])
         self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))

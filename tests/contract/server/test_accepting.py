@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from slotmesh.runtime import accepting
+from slotmesh.runtime import accepting, fair_starts
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import Setting, StatusCode, call, serving
@@ -83,6 +83,34 @@ async def test_all_that_come_at_once_are_taken_in(setting: Setting, kind: str) -
     router.unary = meet
     ends = await asyncio.gather(*(answered(channel, kind) for _ in range(CALLS)))
     assert Counter(ends) == {StatusCode.OK: CALLS}
+
+
+@pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
+async def test_rpcs_begin_round_the_connections_they_come_by(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, router, many = setting
+    core: Any = server._server._server  # type: ignore[union-attr]
+    begun: list[bytes] = []
+    taken: list[Any] = []
+    echo, add = router.unary, core._starts.add
+
+    async def note(request: Any, context: Any) -> Any:
+        begun.append(request.payload)
+        return await echo(request, context)
+
+    monkeypatch.setattr(fair_starts, "IN_A_TURN", 1)
+    await call(many)
+    router.unary = note
+    monkeypatch.setattr(core._starts, "add", taken.append)
+    async with open_channel(server.address) as few, asyncio.TaskGroup() as tasks:
+        for number in range(6):
+            tasks.create_task(call(many, b"many %d" % number))
+            await wait_until(lambda number=number: len(taken) == number + 1, what="it was taken in")  # type: ignore[misc]
+        tasks.create_task(call(few, b"few"))
+        await wait_until(lambda: len(taken) == 7, what="that of another connection as well")
+        for each in taken:
+            add(each)
+    assert begun.index(b"few") <= 2, begun
+    assert [each for each in begun if each != b"few"] == [b"many %d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
