@@ -174,6 +174,7 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
                     failure.set_exception(error)
                 return
             self._starts.add((path, handler, rpc))
+            del rpc  # it would be kept until the next one of the method comes to this place
             if len(self._starts) >= MAX_PENDING:
                 await self._starts.room()
 

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.runtime.aborts import released
 from slotmesh.runtime.accepting import MANY
 from slotmesh.runtime.edge import Edge, admitted
 from slotmesh.runtime.frame_shapes import shape_of
@@ -79,17 +80,19 @@ class GuardedRegistration:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
-            method: admitted(
-                guard(
-                    handler,
-                    method=f"{service}/{method}",
-                    server=self._name,
-                    turns=self._turns,
-                    times=self._times,
-                    bounds=bounds_of(f"{service}/{method}", is_open=rule.is_open),
-                ),
-                rule,
-                self._edge,
+            method: released(
+                admitted(
+                    guard(
+                        handler,
+                        method=f"{service}/{method}",
+                        server=self._name,
+                        turns=self._turns,
+                        times=self._times,
+                        bounds=bounds_of(f"{service}/{method}", is_open=rule.is_open),
+                    ),
+                    rule,
+                    self._edge,
+                )
             )
             for method, handler, rule in ((name, each, rule_of(service, name)) for name, each in handlers.items())
         }
@@ -255,6 +258,8 @@ def _unary(behavior: Callable[..., Any], read: Read | None, serialise: Callable[
         with end.timed(context):
             try:
                 return serialise(await behavior(request if read is None else await read(request), context))
+            except grpc.aio.AbortError:
+                raise  # its status was sent
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 
@@ -270,6 +275,8 @@ def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) ->
                 try:
                     async for response in behavior(request if read is None else await read(request), context):
                         yield response
+                except grpc.aio.AbortError:
+                    raise  # its status was sent
                 except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                     await end(error, context)
 
@@ -279,6 +286,8 @@ def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) ->
         with end.timed(context):
             try:
                 await behavior(request if read is None else await read(request), context)
+            except grpc.aio.AbortError:
+                raise  # its status was sent
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from slotmesh.runtime.aborts import released
 from slotmesh.runtime.descriptors import Descriptors
 from slotmesh.runtime.edge import Edge, admitted
 from slotmesh.runtime.guards import guard
@@ -69,7 +70,7 @@ class OwnRpcHandlers(grpc.GenericRpcHandler):
         if (known := self._known.get(path)) is not None and known[0] == kind:
             return known[1]
         guarded = self._guard(self._own.handler_of(path), path if kind is not None else _UNKNOWN)
-        made = admitted(guarded, Rule(path, CALLERS), self._edge)
+        made = released(admitted(guarded, Rule(path, CALLERS), self._edge))
         if kind is not None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
