@@ -101,7 +101,7 @@ class Front:
         self.server.edge.change_quota = RateQuota(
             QuotaKind.CHANGES, settings.max_changes_per_caller, "max_changes_per_caller"
         )
-        self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=self._tell_standing)
+        self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, tls=tls, amend=self._tell_standing)
         self._operators, self._members, self._routes = (
             Gate(each, self._refusal) for each in (operators, members, routes)
         )

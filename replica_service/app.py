@@ -143,6 +143,7 @@ class ReplicaApp:
             server_id=self.identity.replica_id,
             incarnation=self.identity.incarnation,
             features=(*OF_ROUTERS_TO_REPLICAS, *OF_DIRECT_STREAMS),
+            tls=self.tls,
         )
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self._info)
         self.replica = HostedReplica(

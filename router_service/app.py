@@ -121,7 +121,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         _add_other_ways(server, dispatcher, unary, handed)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)
         server.add(tap_service_pb2_grpc.add_TapServiceServicer_to_server, taps)
-        info = _info(settings, server)
+        info = _info(settings, server, tls)
         metrics = _metrics(settings, tls, tokens)
         observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
@@ -180,9 +180,9 @@ def _server(settings: RouterSettings, tls: TlsSource | None, tokens: Tokens | No
     )
 
 
-def _info(settings: RouterSettings, server: GrpcServer) -> InfoServicer:
+def _info(settings: RouterSettings, server: GrpcServer, tls: TlsSource | None) -> InfoServicer:
     kind = info_service_pb2.SERVER_KIND_ROUTER
-    info = InfoServicer(kind, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS)
+    info = InfoServicer(kind, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS, tls=tls)
     server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
     return info
 

@@ -6,12 +6,16 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from slotmesh.v1 import info_service_pb2, info_service_pb2_grpc
 from slotmesh.version import VERSION
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
 
 
 class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
@@ -24,9 +28,14 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         server_id: str = "",
         incarnation: str = "",
         features: Sequence[str] = (),
+        tls: TlsSource | None = None,
         amend: Callable[[info_service_pb2.GetServerInfoResponse], None] = lambda _: None,
     ) -> None:
-        """As in `GetServerInfoResponse`. Made when the server starts. `amend` adds what changes while it runs."""
+        """As in `GetServerInfoResponse`. Made when the server starts.
+
+        `tls`: the server's certificates; None in plain text. `amend` adds what changes while it runs.
+        """
+        self._tls = tls
         self._amend = amend
         self.address = ""
         """The address at which others reach the server, `HOST:PORT`."""
@@ -44,8 +53,21 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         info.MergeFrom(self._info)
         info.time.FromMicroseconds(round(time.time() * 1e6))
         info.open_descriptors, info.max_descriptors = _descriptors()
+        if self._tls is not None:
+            _tell_tls(self._tls, info.tls)
         self._amend(info)
         return info
+
+
+def _tell_tls(tls: TlsSource, told: info_service_pb2.TlsStanding) -> None:
+    told.SetInParent()  # where all of it is nothing, too
+    revocations = tls.current().trust.revocations
+    told.revoked = len(revocations.revoked)
+    told.keeps_older_files = tls.keeps_older_files
+    if revocations.made_at:
+        told.lists_make_time.FromSeconds(round(max(revocations.made_at.values())))
+    if revocations.next_update is not None:
+        told.lists_end_time.FromSeconds(round(revocations.next_update))
 
 
 def _descriptors() -> tuple[int, int]:

@@ -104,6 +104,46 @@ class ControllerStanding(_message.Message):
 Global___ControllerStanding: _TypeAlias = ControllerStanding  # noqa: Y015
 
 @_typing.final
+class TlsStanding(_message.Message):
+    """What a server goes by as it asks for certificates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVOKED_FIELD_NUMBER: _builtins.int
+    LISTS_MAKE_TIME_FIELD_NUMBER: _builtins.int
+    LISTS_END_TIME_FIELD_NUMBER: _builtins.int
+    KEEPS_OLDER_FILES_FIELD_NUMBER: _builtins.int
+    revoked: _builtins.int
+    """How many certificates the lists name that its authorities have signed."""
+    keeps_older_files: _builtins.bool
+    """Its files of certificates, keys or lists have changed and cannot be used: it goes by what they held before. Its log
+    says why.
+    """
+    @_builtins.property
+    def lists_make_time(self) -> _timestamp_pb2.Timestamp:
+        """When the newest of those lists was made. Unset where there are none."""
+
+    @_builtins.property
+    def lists_end_time(self) -> _timestamp_pb2.Timestamp:
+        """When the first of them should have been replaced by a newer one. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        revoked: _builtins.int = ...,
+        lists_make_time: _timestamp_pb2.Timestamp | None = ...,
+        lists_end_time: _timestamp_pb2.Timestamp | None = ...,
+        keeps_older_files: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lists_end_time", b"lists_end_time", "lists_make_time", b"lists_make_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keeps_older_files", b"keeps_older_files", "lists_end_time", b"lists_end_time", "lists_make_time", b"lists_make_time", "revoked", b"revoked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TlsStanding: _TypeAlias = TlsStanding  # noqa: Y015
+
+@_typing.final
 class GetServerInfoResponse(_message.Message):
     """Who a server is."""
 
@@ -120,6 +160,7 @@ class GetServerInfoResponse(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     OPEN_DESCRIPTORS_FIELD_NUMBER: _builtins.int
     MAX_DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    TLS_FIELD_NUMBER: _builtins.int
     kind: Global___ServerKind.ValueType
     """What kind of server this is."""
     server_id: _builtins.str
@@ -150,6 +191,10 @@ class GetServerInfoResponse(_message.Message):
     def time(self) -> _timestamp_pb2.Timestamp:
         """The time of day at the server, as it answers: what clocks are compared by. Unset from older versions."""
 
+    @_builtins.property
+    def tls(self) -> Global___TlsStanding:
+        """Unset in plain text, and from older versions."""
+
     def __init__(
         self,
         *,
@@ -164,10 +209,11 @@ class GetServerInfoResponse(_message.Message):
         time: _timestamp_pb2.Timestamp | None = ...,
         open_descriptors: _builtins.int = ...,
         max_descriptors: _builtins.int = ...,
+        tls: Global___TlsStanding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "start_time", b"start_time", "time", b"time", "tls", b"tls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "controller", b"controller", "features", b"features", "incarnation", b"incarnation", "kind", b"kind", "max_descriptors", b"max_descriptors", "open_descriptors", b"open_descriptors", "server_id", b"server_id", "start_time", b"start_time", "time", b"time", "tls", b"tls", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

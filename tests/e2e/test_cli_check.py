@@ -172,3 +172,28 @@ async def test_certificates_of_servers_and_the_own_one(tmp_path: Path) -> None:
         # Without certificates it is not answered.
         said, document = await checked("--address", mesh.controller.address)
         assert (said.status, len(document["findings"])) == (4, 1)
+
+
+async def test_which_list_of_revoked_certificates_servers_have(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with tls_mesh(authority) as mesh:
+        at = ("--tls-dir", str(authority.directory), "--address", mesh.controller.address)
+        authority.revoke(authority.issue("client", "alice").cert)
+        have_it = "3 of 3 servers have the newest list: 1 revoked"
+
+        async def all_have_it() -> bool:
+            _, document = await checked(*at)
+            return any(have_it in it["text"] for it in document["findings"])
+
+        await eventually(all_have_it, what="the list was read", timeout=30)
+        authority.crl.write_text("no list")
+        members = ("controller", "router/", "replica/")
+
+        async def all_keep_it() -> bool:
+            _, document = await checked(*at)
+            wrong = [subject or "" for section, severity, subject in not_well(document) if section == "certificates"]
+            return all(any(subject.startswith(each) for subject in wrong) for each in members) and any(
+                have_it in it["text"] for it in document["findings"]
+            )
+
+        await eventually(all_keep_it, what="none can use what came after it, and all keep what they have", timeout=30)

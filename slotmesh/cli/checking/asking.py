@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, Validity
+from slotmesh.cli.checking.seen import AnnouncedAddress, OwnTls, ServerAnswer, TlsFacts, Validity
 from slotmesh.cli.credentials import credentials, dialer
 from slotmesh.client.tls import Tls
 from slotmesh.errors import Reason
@@ -86,6 +86,16 @@ async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
         uncertain_s=took_s / 2,
         open_descriptors=info.open_descriptors,
         max_descriptors=info.max_descriptors,
+        tls=_tls_facts(info.tls) if info.HasField("tls") else None,
+    )
+
+
+def _tls_facts(told: pb.TlsStanding) -> TlsFacts:
+    return TlsFacts(
+        revoked=told.revoked,
+        lists_made_at=told.lists_make_time.ToSeconds() if told.HasField("lists_make_time") else None,
+        lists_end_at=told.lists_end_time.ToSeconds() if told.HasField("lists_end_time") else None,
+        keeps_older_files=told.keeps_older_files,
     )
 
 

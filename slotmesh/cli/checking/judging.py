@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from slotmesh.cli.checking import ingresses, servers, work
+from slotmesh.cli.checking import ingresses, revocations, servers, work
 from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
 from slotmesh.cli.checking.seen import SeenMesh
 
@@ -15,6 +15,7 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     ingresses.ingresses,
     servers.certificates,
     servers.identities,
+    revocations.revocations,
     servers.security,
     ingresses.plain_http,
     servers.versions,

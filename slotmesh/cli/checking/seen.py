@@ -22,6 +22,20 @@ class Validity:
     ends_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFacts:
+    """What a server goes by as it asks for certificates. Times are seconds since 1970."""
+
+    revoked: int = 0
+    """Certificates that its lists name."""
+    lists_made_at: float | None = None
+    """The newest list; None where it has none."""
+    lists_end_at: float | None = None
+    """When the first one should have been replaced; None: never."""
+    keeps_older_files: bool = False
+    """Its files have changed and cannot be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngressUrl:
     """Where an ingress is asked."""
@@ -87,6 +101,8 @@ class ServerAnswer:
     """Of the one that it shows; None: it shows none, or none that is valid."""
     certificate_uris: tuple[str, ...] = ()
     """Whom that one names."""
+    tls: TlsFacts | None = None
+    """None in plain text, and where it does not say."""
     ingress: IngressFacts | None = None
     """Of ingresses."""
 

@@ -95,6 +95,11 @@ class TlsSource:
         """The URI that the certificate names; empty where there is none."""
         return self.current().uri
 
+    @property
+    def keeps_older_files(self) -> bool:
+        """Whether the files have changed and cannot be used, so that what they held before still counts."""
+        return bool(self._problem)
+
     def current(self) -> TlsMaterial:
         """The newest material that was read, at once. From the first time on a thread looks for newer files."""
         self._watch.ensure()

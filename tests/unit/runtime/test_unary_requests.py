@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import descriptor_pool, struct_pb2
 
 from slotmesh.errors import BadRequest
+from slotmesh.inference import grpc_inference_service_pb2
 from slotmesh.runtime import unary_requests
 from slotmesh.runtime.frame_shapes import request_shape
 from slotmesh.runtime.step_queue import StepQueue
@@ -121,7 +122,8 @@ def test_values_in_one_another_end_at_the_depth_that_parsers_take() -> None:
 
 
 def test_every_rpc_that_has_bounds_is_there() -> None:
-    assert controller_service_pb2.DESCRIPTOR is not None, "its services are in the pool once it is imported"
+    for module in (controller_service_pb2, grpc_inference_service_pb2):
+        assert module.DESCRIPTOR is not None, "its services are in the pool once it is imported"
     for name in unary_requests._BOUNDS:
         service, _, method = name.partition("/")
         descriptor: Any = descriptor_pool.Default().FindServiceByName(service)

@@ -1,0 +1,65 @@
+"""A mesh as a check has seen it, with which nothing is wrong, and how to look for one finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
+from slotmesh.cli.checking.judging import findings_of
+from slotmesh.cli.checking.seen import AnnouncedAddress, SeenMesh, ServerAnswer
+from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+NOW = 1_800_000_000.0
+DAY_S = 86_400.0
+REPLICA = ReplicaStatus(replica_id="b-1", backend="b", state="READY", address="127.0.0.1:3", version="1.0.0")
+ROUTER = RouterStatus(
+    router_id="r", address="127.0.0.1:2", generation="g", revision=5, linked_replica_ids=frozenset({"b-1"})
+)
+SNAPSHOT = Snapshot(
+    backends=(Backend(name="b", handler="a:B", num_replicas=1),),
+    endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"b": 1.0})),),
+    members=Members(replicas=(REPLICA,), routers=(ROUTER,), generation="g", revision=5),
+    controller=ControllerStatus(address="127.0.0.1:1", leads=True, term=3),
+)
+
+
+def announced(kind: str, address: str, server_id: str = "") -> AnnouncedAddress:
+    subject = f"{kind}/{server_id}" if server_id else f"{kind} {address}"
+    return AnnouncedAddress(subject=subject, kind=kind, address=address, server_id=server_id)
+
+
+CONTROLLER_ANSWER = ServerAnswer(
+    announced=announced("controller", "127.0.0.1:1"), leads=True, leader_address="127.0.0.1:1", version="1.0.0"
+)
+ROUTER_ANSWER = ServerAnswer(
+    announced=announced("router", "127.0.0.1:2", "r"),
+    server_id="r",
+    version="1.0.0",
+    ahead_s=0.01,
+    uncertain_s=0.001,
+    open_descriptors=50,
+    max_descriptors=1_000,
+)
+REPLICA_ANSWER = replace(ROUTER_ANSWER, announced=announced("replica", "127.0.0.1:3", "b-1"), server_id="b-1")
+SEEN = SeenMesh(
+    now=NOW, own_version="1.0.0", snapshot=SNAPSHOT, answers=(CONTROLLER_ANSWER, ROUTER_ANSWER, REPLICA_ANSWER)
+)
+
+
+def wrong(seen: SeenMesh, section: Section) -> list[MeshFinding]:
+    """What is not well there. Whatever it is, it says what to do."""
+    found = [it for it in findings_of(seen) if it.section is section and it.severity is not Severity.OK]
+    assert all(it.fix for it in found)
+    return found
+
+
+def one(seen: SeenMesh, section: Section) -> tuple[Severity, str, str]:
+    (finding,) = wrong(seen, section)
+    return finding.severity, finding.subject, finding.text
+
+
+def with_router(**changes: Any) -> SeenMesh:
+    answers = (CONTROLLER_ANSWER, replace(ROUTER_ANSWER, **changes), REPLICA_ANSWER)
+    return replace(SEEN, answers=answers)

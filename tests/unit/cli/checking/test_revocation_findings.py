@@ -1,0 +1,67 @@
+"""What a check finds of lists of revoked certificates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slotmesh.cli.checking.finding import Section, Severity
+from slotmesh.cli.checking.judging import findings_of
+from slotmesh.cli.checking.seen import SeenMesh, TlsFacts
+from tests.unit.cli.checking.meshes import (
+    CONTROLLER_ANSWER,
+    DAY_S,
+    NOW,
+    REPLICA_ANSWER,
+    ROUTER_ANSWER,
+    SEEN,
+    one,
+    wrong,
+)
+
+
+def with_lists(*facts: TlsFacts | None) -> SeenMesh:
+    """Of the controller, the router and the replica."""
+    answers = (CONTROLLER_ANSWER, ROUTER_ANSWER, REPLICA_ANSWER)
+    return replace(SEEN, answers=tuple(replace(answer, tls=tls) for answer, tls in zip(answers, facts, strict=True)))
+
+
+NEWEST = TlsFacts(revoked=2, lists_made_at=NOW - 60, lists_end_at=NOW + 60 * DAY_S)
+
+
+@pytest.mark.parametrize(
+    ("other", "has"),
+    [
+        (TlsFacts(), "router/r has no list of revoked certificates"),
+        (TlsFacts(revoked=3, lists_made_at=NOW - DAY_S), "router/r has a list of 2027-01-14 08:00 UTC of revoked"),
+    ],
+)
+def test_a_server_without_the_newest_list_lets_in_who_was_revoked(other: TlsFacts, has: str) -> None:
+    seen = with_lists(NEWEST, other, NEWEST)
+    severity, subject, text = one(seen, Section.CERTIFICATES)
+    assert (severity, subject) == (Severity.ERROR, "router/r")
+    assert text.startswith(has)
+    assert "others one of 2027-01-15 07:59 UTC" in text
+    assert "2 of 3 servers have the newest list: 2 revoked, 2027-01-15 07:59 UTC" in [
+        it.text for it in findings_of(seen)
+    ]
+
+
+def test_lists_are_looked_at_where_there_are_some() -> None:
+    assert not wrong(with_lists(NEWEST, NEWEST, None), Section.CERTIFICATES), "an older server does not say"
+    for facts in (None, TlsFacts()):
+        found = findings_of(with_lists(facts, facts, facts))
+        assert not [it for it in found if it.section is Section.CERTIFICATES]
+
+
+def test_a_list_that_should_have_been_replaced_counts_on() -> None:
+    severity, subject, text = one(with_lists(NEWEST, replace(NEWEST, lists_end_at=NOW), NEWEST), Section.CERTIFICATES)
+    assert (severity, subject) == (Severity.WARNING, "router/r")
+    assert text.endswith("should have been replaced by 2027-01-15 08:00 UTC")
+
+
+def test_a_server_that_cannot_use_its_files_is_told_of() -> None:
+    severity, subject, text = one(with_lists(None, TlsFacts(keeps_older_files=True), TlsFacts()), Section.CERTIFICATES)
+    assert (severity, subject) == (Severity.ERROR, "router/r")
+    assert "cannot use its files" in text
