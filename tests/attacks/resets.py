@@ -62,4 +62,4 @@ async def run(target: Target, scale: float) -> str:
     return f"{sent:,} streams were opened and reset on {connected} connections: {ends}"
 
 
-ATTACK = Attack("resets", run, warm_up=1.0)
+ATTACK = Attack("resets", run, warm_up=2.0)
