@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +62,14 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
 
 def _tell_tls(tls: TlsSource, told: info_service_pb2.TlsStanding) -> None:
     told.SetInParent()  # where all of it is nothing, too
-    revocations = tls.current().trust.revocations
+    trust = tls.current().trust
+    revocations = trust.revocations
     told.revoked = len(revocations.revoked)
     told.keeps_older_files = tls.keeps_older_files
-    if revocations.made_at:
-        told.lists_make_time.FromSeconds(round(max(revocations.made_at.values())))
+    for name in {each.subject.public_bytes() for each in trust.authorities}:
+        authority = told.authorities.add(id=sha256(name).hexdigest()[:16])
+        if (made_at := revocations.made_at.get(name)) is not None:
+            authority.list_make_time.FromSeconds(round(made_at))
     if revocations.next_update is not None:
         told.lists_end_time.FromSeconds(round(revocations.next_update))
 

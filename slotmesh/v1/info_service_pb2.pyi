@@ -104,40 +104,68 @@ class ControllerStanding(_message.Message):
 Global___ControllerStanding: _TypeAlias = ControllerStanding  # noqa: Y015
 
 @_typing.final
+class TrustedAuthority(_message.Message):
+    """An authority that a server trusts, and its list of revoked certificates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LIST_MAKE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Tells its name from those of others: the first 16 hexadecimal digits of the SHA-256 of that in DER form."""
+    @_builtins.property
+    def list_make_time(self) -> _timestamp_pb2.Timestamp:
+        """When its newest list was made. Unset where the server has none of it."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        list_make_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["list_make_time", b"list_make_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "list_make_time", b"list_make_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrustedAuthority: _TypeAlias = TrustedAuthority  # noqa: Y015
+
+@_typing.final
 class TlsStanding(_message.Message):
     """What a server goes by as it asks for certificates."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REVOKED_FIELD_NUMBER: _builtins.int
-    LISTS_MAKE_TIME_FIELD_NUMBER: _builtins.int
+    AUTHORITIES_FIELD_NUMBER: _builtins.int
     LISTS_END_TIME_FIELD_NUMBER: _builtins.int
     KEEPS_OLDER_FILES_FIELD_NUMBER: _builtins.int
     revoked: _builtins.int
-    """How many certificates the lists name that its authorities have signed."""
+    """How many certificates the lists name."""
     keeps_older_files: _builtins.bool
     """Its files of certificates, keys or lists have changed and cannot be used: it goes by what they held before. Its log
     says why.
     """
     @_builtins.property
-    def lists_make_time(self) -> _timestamp_pb2.Timestamp:
-        """When the newest of those lists was made. Unset where there are none."""
+    def authorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrustedAuthority]:
+        """Whom it trusts."""
 
     @_builtins.property
     def lists_end_time(self) -> _timestamp_pb2.Timestamp:
-        """When the first of them should have been replaced by a newer one. Unset: never."""
+        """When the first of the lists should have been replaced by a newer one. Unset: never."""
 
     def __init__(
         self,
         *,
         revoked: _builtins.int = ...,
-        lists_make_time: _timestamp_pb2.Timestamp | None = ...,
+        authorities: _abc.Iterable[Global___TrustedAuthority] | None = ...,
         lists_end_time: _timestamp_pb2.Timestamp | None = ...,
         keeps_older_files: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lists_end_time", b"lists_end_time", "lists_make_time", b"lists_make_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lists_end_time", b"lists_end_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keeps_older_files", b"keeps_older_files", "lists_end_time", b"lists_end_time", "lists_make_time", b"lists_make_time", "revoked", b"revoked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "keeps_older_files", b"keeps_older_files", "lists_end_time", b"lists_end_time", "revoked", b"revoked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,7 +93,10 @@ async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
 def _tls_facts(told: pb.TlsStanding) -> TlsFacts:
     return TlsFacts(
         revoked=told.revoked,
-        lists_made_at=told.lists_make_time.ToSeconds() if told.HasField("lists_make_time") else None,
+        lists_made_at={
+            each.id: each.list_make_time.ToSeconds() if each.HasField("list_make_time") else None
+            for each in told.authorities
+        },
         lists_end_at=told.lists_end_time.ToSeconds() if told.HasField("lists_end_time") else None,
         keeps_older_files=told.keeps_older_files,
     )

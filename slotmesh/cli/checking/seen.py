@@ -28,8 +28,8 @@ class TlsFacts:
 
     revoked: int = 0
     """Certificates that its lists name."""
-    lists_made_at: float | None = None
-    """The newest list; None where it has none."""
+    lists_made_at: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
+    """The newest list of each authority that it trusts, by its id; None where it has none of it."""
     lists_end_at: float | None = None
     """When the first one should have been replaced; None: never."""
     keeps_older_files: bool = False

@@ -27,30 +27,41 @@ def with_lists(*facts: TlsFacts | None) -> SeenMesh:
     return replace(SEEN, answers=tuple(replace(answer, tls=tls) for answer, tls in zip(answers, facts, strict=True)))
 
 
-NEWEST = TlsFacts(revoked=2, lists_made_at=NOW - 60, lists_end_at=NOW + 60 * DAY_S)
+NEWEST = TlsFacts(revoked=2, lists_made_at={"a": NOW - 60, "b": None}, lists_end_at=NOW + 60 * DAY_S)
 
 
 @pytest.mark.parametrize(
-    ("other", "has"),
+    ("made_at", "has"),
     [
-        (TlsFacts(), "router/r has no list of revoked certificates"),
-        (TlsFacts(revoked=3, lists_made_at=NOW - DAY_S), "router/r has a list of 2027-01-14 08:00 UTC of revoked"),
+        (None, "router/r has no list of revoked certificates"),
+        (NOW - DAY_S, "router/r has a list of 2027-01-14 08:00 UTC of revoked"),
     ],
 )
-def test_a_server_without_the_newest_list_lets_in_who_was_revoked(other: TlsFacts, has: str) -> None:
-    seen = with_lists(NEWEST, other, NEWEST)
+def test_a_server_without_the_newest_list_lets_in_who_was_revoked(made_at: float | None, has: str) -> None:
+    seen = with_lists(NEWEST, TlsFacts(revoked=3, lists_made_at={"a": made_at}), NEWEST)
     severity, subject, text = one(seen, Section.CERTIFICATES)
     assert (severity, subject) == (Severity.ERROR, "router/r")
     assert text.startswith(has)
     assert "others one of 2027-01-15 07:59 UTC" in text
-    assert "2 of 3 servers have the newest list: 2 revoked, 2027-01-15 07:59 UTC" in [
-        it.text for it in findings_of(seen)
-    ]
+    told = [it.text for it in findings_of(seen)]
+    assert "2 servers have the newest list of revoked certificates, of 2027-01-15 07:59 UTC: 3 in it" in told
 
 
-def test_lists_are_looked_at_where_there_are_some() -> None:
-    assert not wrong(with_lists(NEWEST, NEWEST, None), Section.CERTIFICATES), "an older server does not say"
-    for facts in (None, TlsFacts()):
+def test_each_authority_has_lists_of_its_own() -> None:
+    of_both = TlsFacts(lists_made_at={"a": NOW - 60, "b": NOW - DAY_S})
+    older_of_b = TlsFacts(lists_made_at={"a": NOW - 60, "b": NOW - 2 * DAY_S})
+    of_b_alone = TlsFacts(lists_made_at={"b": NOW - DAY_S})
+    assert not wrong(with_lists(of_both, of_b_alone, of_both), Section.CERTIFICATES), "it trusts no other"
+    _, subject, text = one(with_lists(of_both, older_of_b, of_b_alone), Section.CERTIFICATES)
+    assert subject == "router/r"
+    assert "a list of 2027-01-13 08:00 UTC" in text
+
+
+def test_who_does_not_say_is_told_of_where_there_are_lists() -> None:
+    severity, subject, text = one(with_lists(NEWEST, NEWEST, None), Section.CERTIFICATES)
+    assert (severity, subject) == (Severity.WARNING, "replica/b-1")
+    assert "does not say" in text
+    for facts in (None, TlsFacts(), TlsFacts(lists_made_at={"a": None})):
         found = findings_of(with_lists(facts, facts, facts))
         assert not [it for it in found if it.section is Section.CERTIFICATES]
 
