@@ -85,7 +85,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
         """What all streams hold of their clients' results."""
         self._ends = StepQueue(ENDS_IN_A_TURN)
-        """Streams that end, of one connection perhaps."""
+        """Streams that are cut off, all of one connection perhaps."""
         self._streams: dict[ClientStream, bool] = {}
         """Those that are open, and whether their clients came by the port for tokens."""
         self._sessions = ConnectedSessions(dispatcher, self._quotas.sessions)
@@ -226,16 +226,17 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         counts = self._dispatcher.counts
         counts.streams += 1
         self._streams[stream] = by_token
-        ended_in_order = False
+        ended_in_order, is_cut = False, True
         try:
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
-            ended_in_order = failure is None
+            ended_in_order, is_cut = failure is None, False
         finally:
+            if session is not None:
+                self._sessions.ended(session, stream, in_order=ended_in_order)
             try:
-                await self._ends.next()
+                if is_cut:
+                    await self._ends.next()
             finally:
-                if session is not None:
-                    self._sessions.ended(session, stream, in_order=ended_in_order)
                 counts.streams -= 1
                 self._streams.pop(stream, None)
                 stream.ended()

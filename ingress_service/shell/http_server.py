@@ -94,11 +94,13 @@ class IngressServer:
     async def watch(self) -> None:
         """Looks at connections and certificate until cancelled."""
         loop, turns = asyncio.get_running_loop(), 0
+        looking: asyncio.Future[None] = loop.create_future()
+        looking.set_result(None)
         while True:
             if turns % 4 == 0:
                 self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-                if self._certificate is not None:
-                    await asyncio.to_thread(self._certificate.look)
+                if self._certificate is not None and looking.done():
+                    looking = loop.run_in_executor(None, self._certificate.look)
             now = loop.time()
             for connection in [it for it in self.connections if isinstance(it, GuardedProtocol)]:
                 connection.overdue(now)

@@ -3,20 +3,25 @@
 Purpose: `grpc.aio` ends an rpc by an exception, which the rpc keeps. Its traceback refers to the frames that it came
 through, and these to the rpc: a cycle of some 40 objects and of what gRPC's core has of the rpc, 17 KB. Whoever has
 thousands of rpcs refused would fill the memory until a collection of everything, and that stops the process.
-Invariants: the exception is the same, as `grpc.aio` asks for it to be; all it loses is where it was raised.
+Invariants: the exception is the same, as `grpc.aio` asks for it to be; all it loses is where it was raised. It is found
+where another one was raised in its place, too; a handler that suppresses it keeps it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+
+_MOST_CAUSES: Final = 6
+"""So deep errors are looked at that an rpc ends by."""
 
 
 def released(handler: Handler) -> Handler:
@@ -39,7 +44,7 @@ def _awaited(behavior: Any) -> Any:
     async def release(request: Any, context: Context) -> Any:
         try:
             return await behavior(request, context)
-        except grpc.aio.AbortError as error:
+        except (grpc.aio.AbortError, asyncio.CancelledError) as error:
             _forget(error)
             del request, context  # this frame is the first one of its traceback from here on
             raise
@@ -54,7 +59,7 @@ def _yielding(behavior: Any) -> Any:
             async with aclosing(responses):
                 async for response in responses:
                     yield response
-        except grpc.aio.AbortError as error:
+        except (grpc.aio.AbortError, asyncio.CancelledError) as error:
             _forget(error)
             del request, context, responses
             raise
@@ -63,4 +68,18 @@ def _yielding(behavior: Any) -> Any:
 
 
 def _forget(error: BaseException) -> None:
-    error.__traceback__ = error.__context__ = error.__cause__ = None
+    found = [*_raised_for(error, _MOST_CAUSES)]
+    if any(isinstance(each, grpc.aio.AbortError) for each in found):
+        for each in found:
+            each.__traceback__ = each.__context__ = each.__cause__ = None
+
+
+def _raised_for(error: BaseException, deep: int) -> Iterator[BaseException]:
+    """It, and those that it was raised for."""
+    yield error
+    if not deep:
+        return
+    causes = {id(it): it for it in (error.__cause__, error.__context__) if it is not None}
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for each in (*causes.values(), *members):
+        yield from _raised_for(each, deep - 1)

@@ -22,6 +22,7 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.aborts import released
 from slotmesh.runtime.accept_ahead import AcceptAhead
 from slotmesh.runtime.channels import MAX_PENDING, Options
 from slotmesh.runtime.completion_wakes import wake_once_for_all
@@ -100,7 +101,7 @@ def _refusing(name: str) -> Handler:
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await abort(context, Failure(reason=Reason.DRAINING, message=f"the {name} stops"))
 
-    return grpc.stream_stream_rpc_method_handler(refuse)
+    return released(grpc.stream_stream_rpc_method_handler(refuse))
 
 
 def _problem() -> str | None:
@@ -160,6 +161,7 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
 
     async def shutdown(self, grace: float | None) -> None:
         self._ahead.close()
+        self._starts.begin_by(lambda taken: self._refuse(taken[2]))
         await super().shutdown(grace)
 
     async def _accept(self, method: bytes, handler: Handler) -> None:
@@ -173,10 +175,8 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
                 if not (failure := self._failures[method]).done():
                     failure.set_exception(error)
                 return
-            self._starts.add((path, handler, rpc))
+            self._starts.add((path, handler, rpc))  # where that does not take it gRPC ends it, with CANCELLED
             del rpc  # it would be kept until the next one of the method comes to this place
-            if len(self._starts) >= MAX_PENDING:
-                await self._starts.room()
 
     async def _next_rpc(self) -> Any:
         if not self.is_running():

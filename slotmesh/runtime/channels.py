@@ -30,8 +30,8 @@ LOOKAHEAD_BYTES = 1024 * 1024
 Options = Sequence[tuple[str, int]]
 
 MAX_PENDING = 20_000
-"""Rpcs that have come and that the event loop has not seen; more are refused by gRPC. As many as one connection may
-have by default."""
+"""Rpcs that have come and that the event loop has not seen, of each method; more are refused by gRPC. So many wait to
+begin as well, for the methods that are called most. As many as one connection may have by default."""
 
 _SHARED: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

@@ -3,59 +3,49 @@
 Purpose: a thread of `grpc.aio` puts completions into a queue, and writes a byte into a socket for each of them. The
 event loop takes the whole queue when it is woken, and reads one byte: it is woken again for each of the others, to find
 the queue empty. Where many complete, the bytes fill the socket (some 280 do), and from then on that thread waits for
-the loop to read one: a single completion passes in a turn of the loop, whosever it is. Here the bytes are in a pipe,
-which holds 65,536 of them, and all are read.
-Invariants: a byte is written when its completion is in the queue, which is emptied after the bytes were read, so that
-nothing is left lying. This is done by the inside of `grpc.aio`, which may change: then nothing but time is lost.
-Owner: the process, for all of its loops; `grpc.aio` makes the pipe with its first channel or server.
+the loop to read one: a single completion passes in a turn of the loop, whosever it is. Here most are read where there
+are many.
+Invariants: a byte is written when its completion is in the queue, which is emptied after the bytes were read. The
+emptying fails at a completion that is for a loop that has been closed: the bytes that are left have it go on. All this
+is the inside of `grpc.aio`, which may change: then nothing but time is lost.
+Owner: the process, for all of its loops; `grpc.aio` makes the sockets with its first channel or server.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import sys
+import termios
 from typing import Any, Final
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-_ALL: Final = 65_536
-"""What a pipe holds."""
+MANY: Final = 256
+"""With so many bytes in the socket most of them are read."""
+LEFT: Final = 128
+"""So many are left, and wake the loop for nothing most often."""
+_BUFFER_BYTES: Final = 1024 * 1024
+"""Asked for. The kernel gives what it allows: by default 400 KiB, for some 550 single bytes."""
 
 
-class _End:
-    """One end of the pipe, by the names that a socket has for what is done with it."""
+class _ReadMost(socket.socket):
+    """The end that the event loop reads, a byte at a time as it thinks, and so it is as long as they are few."""
 
-    _close: Final = staticmethod(os.close)  # there may be no module any more when the process ends
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def setblocking(self, flag: bool) -> None:
-        os.set_blocking(self._descriptor, flag)
-
-    def recv(self, _count: int) -> bytes:
-        """All bytes that there are. Raises BlockingIOError where there are none."""
-        return os.read(self._descriptor, _ALL)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
+    def recv(self, _count: int, _flags: int = 0, /) -> bytes:
+        waiting = int.from_bytes(fcntl.ioctl(self, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+        return super().recv(1 if waiting < MANY else waiting - LEFT)
 
 
 class _Sockets:
     """What `grpc.aio` takes for the module of sockets."""
 
     @staticmethod
-    def socketpair() -> tuple[_End, _End]:
-        read, write = os.pipe()
-        return _End(read), _End(write)
+    def socketpair() -> tuple[socket.socket, socket.socket]:
+        read, write = socket.socketpair()
+        write.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        return _ReadMost(read.family, read.type, read.proto, read.detach()), write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(socket, name)

@@ -62,9 +62,12 @@ async def run_stream(
     finally:
         pump.stop()
         # gRPC refuses to end a stream while a write is under way: let that one finish, unless the peer does not read.
-        if not writing.done():
-            await asyncio.wait((writing,), timeout=LAST_WRITE_S)
-        writing.cancel()
+        try:
+            if not writing.done():
+                await asyncio.wait((writing,), timeout=LAST_WRITE_S)
+        finally:
+            if writing.cancel():
+                await asyncio.gather(writing, return_exceptions=True)
     raise broken.why or RuntimeError("a stream was left without a reason")
 
 

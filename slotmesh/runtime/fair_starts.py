@@ -4,6 +4,7 @@ Purpose: a server is to take rpcs in as quickly as they come, since until then a
 the one call of somebody behind ten thousand of somebody else. To begin all of them at once would make for long turns of
 the event loop, so few begin in each; a connection waits for one rpc of each other connection, however many these have.
 Invariants: the rpcs of one connection begin in the order in which they have come. Where few come, each begins at once.
+Twice as many as may wait do at most: a connection gets its share whatever others have.
 Owner: the accepting server, on its event loop.
 """
 
@@ -24,7 +25,7 @@ class FairStarts(Generic[RpcT]):
     """Of one server."""
 
     def __init__(self, start: Callable[[RpcT], None], peer_of: Callable[[RpcT], str], most: int) -> None:
-        """`start` begins an rpc and raises nothing; `peer_of` names its connection. `most` wait at a time."""
+        """`start` begins an rpc and raises nothing; `peer_of` names its connection. `most`: see `add`."""
         self._start = start
         self._peer_of = peer_of
         self._most = most
@@ -35,30 +36,35 @@ class FairStarts(Generic[RpcT]):
         self._left = IN_A_TURN
         """How many may still begin in this turn."""
         self._has_next_turn = False
-        self._room: asyncio.Future[None] | None = None
-        """Done when fewer than `most` wait; None where nobody asks for that."""
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, rpc: RpcT) -> None:
-        """It begins now, if no other waits and few have begun; else when it is its turn."""
+    def add(self, rpc: RpcT) -> bool:
+        """It begins now, if no other waits and few have begun; else when it is its turn.
+
+        False where `most` wait, and of its connection as many as is its share of that: then it never begins.
+        """
         if not self._has_next_turn:
             self._has_next_turn = True
             self._loop.call_soon(self._turn)
         if self._left and not self._count:
             self._left -= 1
             self._start(rpc)
-            return
-        self._waiting.setdefault(self._peer_of(rpc), deque()).append(rpc)
+            return True
+        peer = self._peer_of(rpc)
+        rpcs = self._waiting.get(peer)
+        if rpcs is None:
+            rpcs = self._waiting[peer] = deque()
+        elif self._count >= self._most and len(rpcs) >= self._most // len(self._waiting):
+            return False
+        rpcs.append(rpc)
         self._count += 1
+        return True
 
-    async def room(self) -> None:
-        """Returns when fewer wait than may."""
-        while self._count >= self._most:
-            if self._room is None:
-                self._room = self._loop.create_future()
-            await asyncio.shield(self._room)
+    def begin_by(self, start: Callable[[RpcT], None]) -> None:
+        """From now on they begin by this."""
+        self._start = start
 
     def _turn(self) -> None:
         for begun in range(IN_A_TURN):
@@ -77,6 +83,3 @@ class FairStarts(Generic[RpcT]):
         self._has_next_turn = self._left < IN_A_TURN
         if self._has_next_turn:
             self._loop.call_soon(self._turn)
-        if self._room is not None and self._count < self._most:
-            self._room.set_result(None)
-            self._room = None

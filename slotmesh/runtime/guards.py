@@ -173,6 +173,8 @@ class _Ending:
             self._times.ended(self._method, context, began, well=well)
 
     async def __call__(self, error: Exception, context: Context) -> NoReturn:
+        if isinstance(error, grpc.aio.AbortError) and context.done():
+            raise error  # by which gRPC ends the rpc: its status was sent
         leaves = list(_leaves(error))
         failures = [failure_of(leaf) for leaf in leaves if isinstance(leaf, SlotmeshError)]
         defects = [leaf for leaf in leaves if not (isinstance(leaf, SlotmeshError) or _is_end(leaf, context))]
@@ -194,8 +196,12 @@ class _Ending:
 
 
 def _is_end(error: BaseException, context: Context) -> bool:
-    """Whether gRPC says that the rpc or the server has ended. Of its errors, only misuse of a live rpc is a defect."""
-    return isinstance(error, grpc.aio.BaseError) and (not isinstance(error, grpc.aio.UsageError) or context.done())
+    """Whether gRPC says that the rpc or the server has ended.
+
+    Of its errors, only misuse of a live rpc is a defect, and one that belongs to another rpc.
+    """
+    misuse = (grpc.aio.UsageError, grpc.aio.AbortError)
+    return isinstance(error, grpc.aio.BaseError) and (not isinstance(error, misuse) or context.done())
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -258,8 +264,6 @@ def _unary(behavior: Callable[..., Any], read: Read | None, serialise: Callable[
         with end.timed(context):
             try:
                 return serialise(await behavior(request if read is None else await read(request), context))
-            except grpc.aio.AbortError:
-                raise  # its status was sent
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 
@@ -275,8 +279,6 @@ def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) ->
                 try:
                     async for response in behavior(request if read is None else await read(request), context):
                         yield response
-                except grpc.aio.AbortError:
-                    raise  # its status was sent
                 except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                     await end(error, context)
 
@@ -286,8 +288,6 @@ def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) ->
         with end.timed(context):
             try:
                 await behavior(request if read is None else await read(request), context)
-            except grpc.aio.AbortError:
-                raise  # its status was sent
             except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
                 await end(error, context)
 

@@ -125,7 +125,7 @@ class StreamPump(Generic[FrameT]):
     def start(self) -> asyncio.Future[None]:
         """Pumps from now on. What it returns is done when the pump has ended; errors of `write` and `next_frame` do so.
 
-        Whoever cancels it has the pump end at once, its write under way too.
+        Whoever cancels it has the pump end in the next turn of the loop, its write under way too.
         """
         self._ended = ended = asyncio.get_running_loop().create_future()
         ended.add_done_callback(self._let_go)

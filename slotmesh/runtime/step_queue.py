@@ -1,4 +1,4 @@
-"""Steps of large pieces of work, in turn: of all that is under way, one step between two looks of the event loop.
+"""Steps of large pieces of work, in turn: of all that is under way, one or a few between two looks of the event loop.
 
 Purpose: one piece of work that is cut into steps does not hold up the loop, but sixty of them would take a step each
 before other tasks had the loop again.

@@ -66,6 +66,7 @@ async def serving(**options: Any) -> AsyncIterator[Setting]:
     await server.start()
     try:
         async with open_channel(server.address) as channel:
+            await channel.channel_ready()  # on a busy machine an attempt to connect takes longer than it may
             yield server, router, channel
     finally:
         await server.stop()

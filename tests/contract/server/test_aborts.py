@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -60,7 +61,26 @@ async def _fail(_request: Any, _context: Context) -> Any:
     raise ValueError("a defect")
 
 
-ENDS = {"aborts": _abort, "raises": _raise, "aborts while it fails": _abort_while_failing, "fails": _fail}
+async def _abort_in_a_group(_request: Any, context: Context) -> Any:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(abort(context, REFUSAL))
+
+
+async def _fail_after_aborting(_request: Any, context: Context) -> Any:
+    try:
+        await abort(context, REFUSAL)
+    except grpc.aio.AbortError as error:
+        raise OSError("as if that mattered") from error
+
+
+ENDS = {
+    "aborts in a group": _abort_in_a_group,
+    "fails after aborting": _fail_after_aborting,
+    "aborts": _abort,
+    "raises": _raise,
+    "aborts while it fails": _abort_while_failing,
+    "fails": _fail,
+}
 
 
 class _NoLog:
@@ -96,3 +116,16 @@ async def test_a_refused_rpc_leaves_nothing(
 async def _all_of(started: Any) -> None:
     async for _ in started:
         pass
+
+
+async def test_an_abort_of_another_rpc_is_a_defect(setting: Setting) -> None:
+    _, router, channel = setting
+
+    async def fail(_request: Any, _context: Context) -> Any:
+        raise grpc.aio.AbortError("of another")
+
+    router.unary = fail
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(channel)
+    assert caught.value.code() is StatusCode.INTERNAL
+    assert "see the log" in (caught.value.details() or "")

@@ -87,30 +87,60 @@ async def test_all_that_come_at_once_are_taken_in(setting: Setting, kind: str) -
 
 @pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
 async def test_rpcs_begin_round_the_connections_they_come_by(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, router, many = setting
+    server, _, many = setting
     core: Any = server._server._server  # type: ignore[union-attr]
-    begun: list[bytes] = []
+    begun: list[Any] = []
     taken: list[Any] = []
-    echo, add = router.unary, core._starts.add
+    starts = core._starts
+    add, start = starts.add, starts._start
 
-    async def note(request: Any, context: Any) -> Any:
-        begun.append(request.payload)
-        return await echo(request, context)
+    def note(each: Any) -> None:
+        begun.append(each)
+        start(each)
 
     monkeypatch.setattr(fair_starts, "IN_A_TURN", 1)
-    await call(many)
-    router.unary = note
-    monkeypatch.setattr(core._starts, "add", taken.append)
+    await call(many)  # from the turn after it on it is one at a time
+    starts.begin_by(note)
+    monkeypatch.setattr(starts, "add", taken.append)
     async with open_channel(server.address) as few, asyncio.TaskGroup() as tasks:
         for number in range(6):
-            tasks.create_task(call(many, b"many %d" % number))
+            tasks.create_task(call(many))
             await wait_until(lambda number=number: len(taken) == number + 1, what="it was taken in")  # type: ignore[misc]
-        tasks.create_task(call(few, b"few"))
+        tasks.create_task(call(few))
         await wait_until(lambda: len(taken) == 7, what="that of another connection as well")
         for each in taken:
             add(each)
-    assert begun.index(b"few") <= 2, begun
-    assert [each for each in begun if each != b"few"] == [b"many %d" % number for number in range(6)]
+    *of_many, of_few = taken
+    assert begun.index(of_few) <= 2
+    assert [each for each in begun if each is not of_few] == of_many
+
+
+@pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
+async def test_what_is_too_much_is_ended(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what comes after it is answered."""
+    server, _, channel = setting
+    core: Any = server._server._server  # type: ignore[union-attr]
+    with monkeypatch.context() as full:
+        full.setattr(core._starts, "add", lambda _taken: False)
+        assert await answered(channel, "of many") is StatusCode.CANCELLED
+    assert await answered(channel, "of many") is StatusCode.OK
+
+
+@pytest.mark.skipif(OLDER, reason="its own loop takes in everything, as it is older")
+async def test_what_waits_as_the_server_stops_is_refused() -> None:
+    async with serving() as (server, _, channel):
+        core: Any = server._server._server  # type: ignore[union-attr]
+        await call(channel)
+        taken: list[Any] = []
+        add = core._starts.add
+        core._starts.add = taken.append
+        calling = asyncio.create_task(answered(channel, "of many"))
+        await wait_until(lambda: taken, what="it was taken in")
+        stopping = asyncio.create_task(server.stop(grace_s=5.0))
+        await wait_until(lambda: not core.is_running(), what="the server stops")
+        add(taken.pop())
+        assert await calling is StatusCode.UNAVAILABLE
+        await stopping
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,6 +168,7 @@ async def test_a_server_that_stops_answers_all_that_have_come(kind: str) -> None
     """Each once, and what was executed is answered so."""
     ends: Counter[StatusCode] = Counter()
     async with serving() as (server, router, _), open_channel(server.address) as channel:
+        await channel.channel_ready()  # on a busy machine an attempt to connect fails, with UNAVAILABLE as well
         executed, echo = 0, router.unary
 
         async def count(request: Any, context: Any) -> Any:

@@ -82,29 +82,39 @@ async def test_a_connection_with_more_connections_beside_waits_for_one_rpc_of_ea
 
 
 @pytest.mark.asyncio
-async def test_who_adds_waits_for_room() -> None:
+async def test_a_connection_that_has_its_share_gets_no_more_and_others_do() -> None:
     begun = Begun(most=20)
-    begun.come(*of("a", 19 + IN_A_TURN))
-    await begun.starts.room()
-    assert len(begun.starts) == 19, "there was room"
-    begun.come(("a", 19 + IN_A_TURN))
-    waiting = [asyncio.create_task(begun.starts.room()) for _ in range(3)]
-    await begun.turns(10)
-    assert all(each.done() for each in waiting)
-    assert not begun.starts
+    begun.come(*of("many", IN_A_TURN))
+    assert all(begun.starts.add(rpc) for rpc in of("many", 20))
+    assert not begun.starts.add(("many", 20))
+    assert all(begun.starts.add(rpc) for rpc in of("other", 10)), "half of what may wait is theirs"
+    assert not begun.starts.add(("other", 10))
+    assert begun.starts.add(("third", 0))
+    assert len(begun.starts) == 31
+    await begun.all_begun()
+    assert begun.starts.add(("many", 21))
+
+
+@given(st.lists(st.sampled_from("abcdef"), max_size=300), st.integers(1, 30))
+def test_there_wait_twice_as_many_as_may_at_most(peers: list[str], most: int) -> None:
+    async def run() -> None:
+        begun = Begun(most=most)
+        for number, peer in enumerate(peers):
+            begun.starts.add((peer, number))
+        assert len(begun.starts) <= 2 * most + len({*peers})
+
+    asyncio.run(run())
 
 
 @pytest.mark.asyncio
-async def test_who_does_not_wait_any_more_leaves_the_others_waiting() -> None:
-    begun = Begun(most=20)
-    begun.come(*of("a", 20 + 4 * IN_A_TURN))
-    gone, waits = (asyncio.create_task(begun.starts.room()) for _ in range(2))
-    await begun.turns()
-    gone.cancel()
-    await begun.turns()
-    assert gone.cancelled()
-    assert not waits.done()
-    await waits
+async def test_what_still_waits_may_begin_otherwise() -> None:
+    begun = Begun()
+    begun.come(*of("a", 3 * IN_A_TURN))
+    refused: list[Rpc] = []
+    begun.starts.begin_by(refused.append)
+    await begun.all_begun()
+    assert begun.order + refused == of("a", 3 * IN_A_TURN)
+    assert len(begun.order) == IN_A_TURN
 
 
 class Naive:

@@ -52,6 +52,18 @@ async def test_before_the_block_it_is_the_first_wait_that_is_left() -> None:
     assert await task == "early"
 
 
+async def test_a_block_that_does_not_wait_is_not_left_for_what_was_said_before_it() -> None:
+    interruption: Interruption[str] = Interruption()
+    interruption.end("early")
+    with interruption:
+        pass
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
 async def test_after_the_block_nothing_is_left() -> None:
     interruption: Interruption[str] = Interruption()
     with interruption:
