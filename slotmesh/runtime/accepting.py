@@ -25,7 +25,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.aborts import released
 from slotmesh.runtime.accept_ahead import AcceptAhead
 from slotmesh.runtime.channels import MAX_PENDING, Options
-from slotmesh.runtime.completion_wakes import wake_once_for_all
+from slotmesh.runtime.completion_wakes import keep_wakes_few
 from slotmesh.runtime.fair_starts import FairStarts
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -73,7 +73,7 @@ _log = get_logger(__name__)
 
 def accepting_server(options: Options) -> grpc.aio.Server:
     """A server, as `grpc.aio.server` makes one."""
-    wake_once_for_all()
+    keep_wakes_few()
     if (problem := _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import grpc
 
 from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
-from slotmesh.runtime.completion_wakes import wake_once_for_all
+from slotmesh.runtime.completion_wakes import keep_wakes_few
 from slotmesh.runtime.token_channel import TokenChannel
 from slotmesh.security.failed_handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
@@ -136,7 +136,7 @@ class Dialer:
         """
         host, port = parse_host_port(address)
         target = join_host_port(host, port)
-        wake_once_for_all()
+        keep_wakes_few()
         if self._tls is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]

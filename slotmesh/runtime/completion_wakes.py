@@ -1,4 +1,4 @@
-"""How an event loop hears of what gRPC's core has completed: once for all that has, and not once for each.
+"""How an event loop hears of what gRPC's core has completed: where much has, not of each by itself.
 
 Purpose: a thread of `grpc.aio` puts completions into a queue, and writes a byte into a socket for each of them. The
 event loop takes the whole queue when it is woken, and reads one byte: it is woken again for each of the others, to find
@@ -51,7 +51,7 @@ class _Sockets:
         return getattr(socket, name)
 
 
-def wake_once_for_all() -> None:
+def keep_wakes_few() -> None:
     """From the next time on that `grpc.aio` begins in this process: with a first channel or server, or after the last.
 
     May be called again.

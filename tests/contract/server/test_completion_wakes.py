@@ -10,7 +10,7 @@ import sys
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from slotmesh.runtime.completion_wakes import LEFT, MANY, _Sockets, wake_once_for_all
+from slotmesh.runtime.completion_wakes import LEFT, MANY, _Sockets, keep_wakes_few
 from tests.support.mesh import ROOT
 
 CALLS = 2_000
@@ -124,5 +124,5 @@ def test_what_it_takes_for_a_module_is_one_else() -> None:
 
 def test_a_grpc_that_has_no_such_inside_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cygrpc, "socket", "another")
-    wake_once_for_all()
+    keep_wakes_few()
     assert cygrpc.socket == "another"
