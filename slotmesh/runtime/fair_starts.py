@@ -48,7 +48,7 @@ class FairStarts(Generic[RpcT]):
         if not self._has_next_turn:
             self._has_next_turn = True
             self._loop.call_soon(self._turn)
-        if self._left and not self._count:
+        if self._left:  # then none waits
             self._left -= 1
             self._start(rpc)
             return True

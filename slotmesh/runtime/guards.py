@@ -173,8 +173,6 @@ class _Ending:
             self._times.ended(self._method, context, began, well=well)
 
     async def __call__(self, error: Exception, context: Context) -> NoReturn:
-        if isinstance(error, grpc.aio.AbortError) and context.done():
-            raise error  # by which gRPC ends the rpc: its status was sent
         leaves = list(_leaves(error))
         failures = [failure_of(leaf) for leaf in leaves if isinstance(leaf, SlotmeshError)]
         defects = [leaf for leaf in leaves if not (isinstance(leaf, SlotmeshError) or _is_end(leaf, context))]

@@ -19,7 +19,7 @@ class Interruption(Generic[WhyT]):
     included.
     """
 
-    __slots__ = ("_begins", "_cancelling", "_has_cancelled", "_task", "why")
+    __slots__ = ("_cancelling", "_has_cancelled", "_task", "why")
 
     def __init__(self) -> None:
         self.why: WhyT | None = None
@@ -28,8 +28,6 @@ class Interruption(Generic[WhyT]):
         """Whose block it is; None outside of it."""
         self._cancelling = 0
         self._has_cancelled = False
-        self._begins: asyncio.Handle | None = None
-        """Of a block that had to end before it began."""
 
     def end(self, why: WhyT) -> None:
         """Interrupts the block, or, before it, the first wait in it. Only the first reason counts.
@@ -48,14 +46,12 @@ class Interruption(Generic[WhyT]):
         self._task, self._cancelling = task, task.cancelling()
         if self.why is not None:
             # Not now: where the block does not wait, the task would be cancelled as it waits for something else.
-            self._begins = asyncio.get_running_loop().call_soon(self._cancel)
+            asyncio.get_running_loop().call_soon(self._cancel)
 
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
         task, self._task = self._task, None
-        if self._begins is not None:
-            self._begins.cancel()
         if not self._has_cancelled or task is None:
             return False
         return task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
