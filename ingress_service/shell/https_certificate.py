@@ -27,7 +27,8 @@ class HttpsCertificate:
             OSError: they cannot be used; ssl.SSLError is one.
         """
         self._files = (cert, key)
-        self._stamps: tuple[FileStamp, ...] | None = (stamp(cert), stamp(key))
+        self._stamps: tuple[FileStamp, ...] = (stamp(cert), stamp(key))
+        """Of those that are used."""
         self._newest = self._read()
         self._problem = ""
         self.ends_at = _end_of(cert)
@@ -41,10 +42,10 @@ class HttpsCertificate:
         try:
             stamps = tuple(stamp(path) for path in self._files)
             if stamps == self._stamps:
+                self._problem = ""
                 return
             self._newest = self._read()
         except OSError as error:
-            self._stamps = None
             if (problem := problem_of(*self._files, error)) != self._problem:
                 self._problem = problem
                 _log.warning("the certificate of HTTPS cannot be read; the one before stays", reason=problem)
