@@ -175,7 +175,7 @@ class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
                 if not (failure := self._failures[method]).done():
                     failure.set_exception(error)
                 return
-            self._starts.add((path, handler, rpc))  # where that does not take it gRPC ends it, with CANCELLED
+            self._starts.add((path, handler, rpc))  # what it lets go gRPC ends, with CANCELLED
             del rpc  # it would be kept until the next one of the method comes to this place
 
     async def _next_rpc(self) -> Any:

@@ -4,7 +4,7 @@ Purpose: a server is to take rpcs in as quickly as they come, since until then a
 the one call of somebody behind ten thousand of somebody else. To begin all of them at once would make for long turns of
 the event loop, so few begin in each; a connection waits for one rpc of each other connection, however many these have.
 Invariants: the rpcs of one connection begin in the order in which they have come. Where few come, each begins at once.
-Twice as many as may wait do at most: a connection gets its share whatever others have.
+What waits is bounded, and even then one of each connection may: nobody's flood keeps others out.
 Owner: the accepting server, on its event loop.
 """
 
@@ -40,10 +40,10 @@ class FairStarts(Generic[RpcT]):
     def __len__(self) -> int:
         return self._count
 
-    def add(self, rpc: RpcT) -> bool:
+    def add(self, rpc: RpcT) -> None:
         """It begins now, if no other waits and few have begun; else when it is its turn.
 
-        False where `most` wait, and of its connection as many as is its share of that: then it never begins.
+        Where `most` wait, and one of its connection among them, it is let go, and never begins.
         """
         if not self._has_next_turn:
             self._has_next_turn = True
@@ -51,16 +51,12 @@ class FairStarts(Generic[RpcT]):
         if self._left:  # then none waits
             self._left -= 1
             self._start(rpc)
-            return True
+            return
         peer = self._peer_of(rpc)
-        rpcs = self._waiting.get(peer)
-        if rpcs is None:
-            rpcs = self._waiting[peer] = deque()
-        elif self._count >= self._most and len(rpcs) >= self._most // len(self._waiting):
-            return False
-        rpcs.append(rpc)
+        if self._count >= self._most and peer in self._waiting:
+            return
+        self._waiting.setdefault(peer, deque()).append(rpc)
         self._count += 1
-        return True
 
     def begin_by(self, start: Callable[[RpcT], None]) -> None:
         """From now on they begin by this."""

@@ -121,7 +121,7 @@ async def test_what_is_too_much_is_ended(setting: Setting, monkeypatch: pytest.M
     server, _, channel = setting
     core: Any = server._server._server  # type: ignore[union-attr]
     with monkeypatch.context() as full:
-        full.setattr(core._starts, "add", lambda _taken: False)
+        full.setattr(core._starts, "add", lambda _taken: None)
         assert await answered(channel, "of many") is StatusCode.CANCELLED
     assert await answered(channel, "of many") is StatusCode.OK
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 import pytest
@@ -82,26 +82,27 @@ async def test_a_connection_with_more_connections_beside_waits_for_one_rpc_of_ea
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_has_its_share_gets_no_more_and_others_do() -> None:
+async def test_where_too_many_wait_one_of_each_other_connection_still_may() -> None:
     begun = Begun(most=20)
-    begun.come(*of("many", IN_A_TURN))
-    assert all(begun.starts.add(rpc) for rpc in of("many", 20))
-    assert not begun.starts.add(("many", 20))
-    assert all(begun.starts.add(rpc) for rpc in of("other", 10)), "half of what may wait is theirs"
-    assert not begun.starts.add(("other", 10))
-    assert begun.starts.add(("third", 0))
-    assert len(begun.starts) == 31
+    begun.come(*of("many", IN_A_TURN + 25), *of("few", 5), *of("one", 1))
+    assert len(begun.starts) == 22
     await begun.all_begun()
-    assert begun.starts.add(("many", 21))
+    assert Counter(peer for peer, _ in begun.order) == {"many": IN_A_TURN + 20, "few": 1, "one": 1}
+    begun.come(*of("late", 2))
+    await begun.all_begun()
+    assert begun.order[-2:] == of("late", 2)
 
 
-@given(st.lists(st.sampled_from("abcdef"), max_size=300), st.integers(1, 30))
-def test_there_wait_twice_as_many_as_may_at_most(peers: list[str], most: int) -> None:
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=300), st.integers(1, 30))
+def test_what_waits_is_bounded(peers: list[str], most: int) -> None:
     async def run() -> None:
         begun = Begun(most=most)
         for number, peer in enumerate(peers):
             begun.starts.add((peer, number))
-        assert len(begun.starts) <= 2 * most + len({*peers})
+            assert len(begun.starts) <= most + len({*peers})
+        waiting, before = len(begun.starts), len(begun.order)
+        await begun.all_begun()
+        assert len(begun.order) == before + waiting
 
     asyncio.run(run())
 
