@@ -47,6 +47,8 @@ class ArrayType:
         """
         numpy: Any = used_numpy()
         wanted = self.dtype
+        if not array.size:
+            return self._empty(array)
         if wanted is None:
             if self._family is not None and not numpy.issubdtype(array.dtype, self._family):
                 raise TypeError(f"Expected `{self._name}`, got `ndarray of {array.dtype}`")
@@ -64,6 +66,17 @@ class ArrayType:
         if are_integers and not _is_same(fitting, array):
             raise TypeError(f"Expected `{self._name}`, got numbers out of its range")
         return fitting
+
+    def _empty(self, array: Array) -> Array:
+        """An array without elements, which is of any dtype."""
+        numpy: Any = used_numpy()
+        wanted = self.dtype
+        if wanted is None and self._family is not None and not numpy.issubdtype(array.dtype, self._family):
+            wanted = next((each for each in map(numpy.dtype, "dqQD?") if numpy.issubdtype(each, self._family)), None)
+            if wanted is None:  # as `np.datetime64`
+                raise TypeError(f"Expected `{self._name}`, got `ndarray of {array.dtype}`")
+        empty: Array = array if wanted is None or wanted == array.dtype else numpy.empty(array.shape, wanted)
+        return empty
 
     def of_list(self, values: list[Any]) -> Array:
         """An array of nested lists of numbers.

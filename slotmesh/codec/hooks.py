@@ -6,6 +6,7 @@ msgpack arrays of numpy are an extension (`msgpack.py`), and never come here to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,9 +52,12 @@ def _scalar(numpy: Any, wanted: Any, value: Any) -> Any:
     if (type(value) not in {int, float, bool}) if is_number else (type(value) is not str):
         raise TypeError(f"Expected `{wanted.__name__}`, got `{type(value).__qualname__}`")
     try:
-        made = wanted(value)
+        with numpy.errstate(over="ignore"):
+            made = wanted(value)
     except OverflowError as error:
         raise ValueError(str(error)) from None
+    if issubclass(wanted, numpy.inexact) and numpy.isinf(made) and not math.isinf(value):
+        raise TypeError(f"Expected `{wanted.__name__}`, got a number out of its range")
     if issubclass(wanted, numpy.integer | numpy.bool_) and made != value:
         raise TypeError(f"Expected `{wanted.__name__}`, got `{type(value).__qualname__}`")
     return made

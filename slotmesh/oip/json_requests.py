@@ -52,6 +52,9 @@ _NULL: Final = b"null"
 _ABSENT: Final = msgspec.Raw(_NULL)
 
 
+# Fields that are optional may also be null, which means absent: clients write out all fields of their own models.
+
+
 class JsonInput(msgspec.Struct):
     """One input."""
 
@@ -72,16 +75,16 @@ class JsonWanted(msgspec.Struct):
 class JsonRequest(msgspec.Struct):
     """The JSON of a request."""
 
-    inputs: list[JsonInput] = []
-    outputs: list[JsonWanted] = []
-    id: str = ""
+    inputs: list[JsonInput] | None = None
+    outputs: list[JsonWanted] | None = None
+    id: str | None = None
     parameters: msgspec.Raw = _NOTHING
 
 
 _decode_request: Final = msgspec.json.Decoder(JsonRequest).decode
 _decode_shape: Final = msgspec.json.Decoder(list[int]).decode
 _decode_list: Final = json_decoder(list[Any])
-_decode_parameters: Final = json_decoder(dict[str, bool | int | float | str])
+_decode_parameters: Final = json_decoder(dict[str, bool | int | float | str | None] | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,15 @@ def inference_from_http(model: str, version: str, body: bytes, json_size: int | 
     except TooMuchToDecode as error:
         raise RequestMistake("body", f"JSON has {error}: send tensors in binary") from None
     said = _decoded(view[:size], _decode_request, "body")
-    check_count_of("inputs", len(said.inputs))
-    check_names([each.name for each in said.inputs])
-    check_count_of("outputs", len(said.outputs))
-    names = [each.name for each in said.outputs]
+    inputs, outputs = said.inputs or [], said.outputs or []
+    check_count_of("inputs", len(inputs))
+    check_names([each.name for each in inputs])
+    check_count_of("outputs", len(outputs))
+    names = [each.name for each in outputs]
     check_names(names, "outputs")
     parameters = _parameters(said.parameters, "parameters")
     binary: dict[str, bool] = {}
-    for index, each in enumerate(said.outputs):
+    for index, each in enumerate(outputs):
         told = _parameters(each.parameters, f"outputs[{index}].parameters")
         try:
             check_parameters_of_output(told)
@@ -131,9 +135,9 @@ def inference_from_http(model: str, version: str, body: bytes, json_size: int | 
     request = InferenceRequest(
         model=model,
         version=version,
-        request_id=said.id,
+        request_id=said.id or "",
         parameters=parameters or NO_PARAMETERS,
-        inputs=_tensors(said.inputs, view[size:]),
+        inputs=_tensors(inputs, view[size:]),
         outputs=names,
         is_typed=True,
     )
@@ -209,8 +213,8 @@ def _parameters(raw: msgspec.Raw, field: str) -> dict[str, ParameterValue]:
         return {}
     if len(raw) > 1024 * MAX_PARAMETERS:
         raise RequestMistake(field, f"at most {1024 * MAX_PARAMETERS} bytes, got {len(raw)}")
-    parameters: dict[str, ParameterValue] = _decoded(raw, _decode_parameters, field)
-    return parameters
+    parameters: dict[str, ParameterValue | None] | None = _decoded(raw, _decode_parameters, field)
+    return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 
 def _decoded(raw: Any, decode: Callable[[Any], Any], field: str) -> Any:

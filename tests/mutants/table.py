@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.edge_table import EDGE
 from tests.mutants.mutant import mutant
+from tests.mutants.types_table import TYPES
 
 ROUTER: Final = "router_service/core"
 REPLICA: Final = "replica_service/core"
@@ -576,4 +577,5 @@ MUTANTS: Final = (
     *_STORE,
     *_CLIENT,
     *EDGE,
+    *TYPES,
 )

@@ -78,7 +78,7 @@ MISTAKES: dict[str, Callable[[], bytes | Request]] = {
     "parameters.method: must be the name": lambda: with_parameters(method=1),
     "parameters.method: at most 256 characters, got 257": lambda: with_parameters(method="m" * 257),
     "parameters: at most 64": lambda: with_parameters(**{f"p{n}": 1 for n in range(65)}),
-    "parameters: Expected": lambda: with_parameters(own=None),
+    "parameters: Expected": lambda: with_parameters(own=[1]),
     "'slotmesh-x' is reserved": lambda: with_parameters(**{"slotmesh-x": 1}),
     "X-Slotmesh-Colour: there is no such header": lambda: (made(), {"x-slotmesh-colour": "blue"}),
     "with a version": lambda: (made(), {"x-slotmesh-shard-key": "k", "version": "model-v1"}),

@@ -238,3 +238,64 @@ def test_failures_and_what_is_told() -> None:
     assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
     assert told["properties"] == {"method": "infer"}
     assert json.loads(metadata_to_json("m", [], "", None))["outputs"] == []
+
+
+ABSENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("parameters of the request", {"parameters": None}, {}),
+    ("a parameter of the request", {"parameters": {"priority": None, "content_type": None, "n": 1}}, {}),
+    ("id", {"id": None}, {}),
+    ("outputs", {"outputs": None}, {}),
+    ("parameters of an output", {"outputs": [{"name": "o", "parameters": None}]}, {}),
+    ("a parameter of an output", {"outputs": [{"name": "o", "parameters": {"binary_data": None}}]}, {}),
+    ("parameters of an input", {}, {"parameters": None}),
+    ("a parameter of an input", {}, {"parameters": {"content_type": None, "binary_data_size": None}}),
+    (
+        "all of them",
+        {"parameters": None, "id": None, "outputs": [{"name": "o", "parameters": None, "data": None}]},
+        {"parameters": {"content_type": None, "headers": None}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "of_input"), [each[1:] for each in ABSENT], ids=[each[0] for each in ABSENT])
+def test_a_field_that_is_null_is_absent(fields: dict[str, Any], of_input: dict[str, Any]) -> None:
+    inference = read(body(tensor(**of_input), **fields))
+    assert inference.request.inputs == [Tensor("x", "FP32", (2,), np.asarray([1, 2.5], "<f4").tobytes())]
+    assert inference.request.request_id == ""
+    assert dict(inference.request.parameters) == ({"n": 1} if (fields.get("parameters") or {}).get("n") else {})
+    assert list(inference.request.outputs) == [each["name"] for each in fields.get("outputs") or []]
+    assert not inference.is_binary("o")
+
+
+def test_inputs_that_are_null_are_none() -> None:
+    assert list(read(b'{"inputs": null}').request.inputs) == []
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [
+        ("FP32", 1e39),
+        ("FP32", -1e39),
+        ("FP32", 3.4028235677973366e38),
+        ("FP32", 10**39),
+        ("FP64", 10**400),
+        ("BOOL", 2),
+        ("BOOL", -1),
+        ("BOOL", 1.0),
+        ("BOOL", 256),
+        *((name, 1 << 8 * each.size) for name, each in FIXED.items() if "INT" in name),
+        *((name, -(1 << 8 * each.size - 1) - 1) for name, each in FIXED.items() if "INT" in name),
+        *((name, 1.5) for name in FIXED if "INT" in name),
+        *((name, None) for name in FIXED if FIXED[name].typed),
+    ],
+)
+def test_an_element_that_the_datatype_cannot_hold_is_refused(datatype: str, value: Any) -> None:
+    text = json.dumps({"inputs": [tensor(datatype=datatype, shape=[2], data=[0, 0])]}).encode()
+    with pytest.raises(RequestMistake) as caught:
+        read(text.replace(b"[0, 0]", b"[0, " + json.dumps(value).encode() + b"]"))
+    assert caught.value.field.startswith("inputs[0].data") or caught.value.field == "body"
+
+
+def test_the_largest_fp32_is_itself() -> None:
+    (found,) = read(body(tensor(data=[3.4028234663852886e38, -3.4028234663852886e38]))).request.inputs
+    assert np.frombuffer(found.data, "<f4").tolist() == [3.4028234663852886e38, -3.4028234663852886e38]
