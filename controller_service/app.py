@@ -26,6 +26,7 @@ from controller_service.membership_servicer import MembershipServicer
 from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer
 from controller_service.shell.autoscaler import Autoscaler
+from controller_service.shell.change_journal import ChangeJournal
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import EventFeed
 from controller_service.shell.handler_code import read_code
@@ -163,6 +164,8 @@ async def _controller_of(
     replicas = ReplicaLinks(state, store, lease_s=lease_s)
     for replica in known.replicas():
         replicas.expect(replica.replica_id)
+    journal = ChangeJournal(state)
+    store.listen(journal.committed)
     policies = load_policies(policy_names(settings.autoscale_policies))
     autoscaler = Autoscaler(store, state, policies)
     routers = RouterLinks(state, store, board, leadership, lease_s=lease_s, on_loads=autoscaler.loads_reported)
@@ -202,6 +205,7 @@ async def _controller_of(
             has_successor = bool(leadership.lost or leadership.standing.standbys)
             await _stop(controller, front, launcher, drains=settings.on_stop == "drain" and not has_successor)
             queue.close()
+            journal.close()
 
 
 def _end_at_once(

@@ -269,12 +269,12 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
 
     @names_all_mistakes
     async def PauseRollout(self, request: pb.PauseRolloutRequest, context: Context) -> pb.PauseRolloutResponse:
-        await self._rollouts.hold(request.backend, is_paused=True)
+        await self._rollouts.hold(request.backend, origin_of(context), is_paused=True)
         return pb.PauseRolloutResponse()
 
     @names_all_mistakes
     async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: Context) -> pb.ResumeRolloutResponse:
-        await self._rollouts.hold(request.backend, is_paused=False)
+        await self._rollouts.hold(request.backend, origin_of(context), is_paused=False)
         return pb.ResumeRolloutResponse()
 
     @names_all_mistakes

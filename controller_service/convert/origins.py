@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import grpc
 
 from controller_service.core.revisions import ChangeOrigin
-from slotmesh.security.current import caller_name
+from slotmesh.security.current import caller_name, current_rpc
 
 CLIENT_KEY: Final = "slotmesh-client"
 """Metadata by which a program says what it is. Nobody checks it: it is for people who read the history."""
@@ -24,4 +24,5 @@ def origin_of(context: grpc.aio.ServicerContext[Any, Any]) -> ChangeOrigin:
     _, _, peer = unquote(context.peer()).partition(":")
     where = f"{client} at {peer[:_MAX_PEER_CHARS]}" if peer else client
     name = caller_name()
-    return ChangeOrigin(who=f"{name} by {where}" if name else where)
+    who = f"{name} by {where}" if name else where
+    return ChangeOrigin(who=who, identity=name, method=current_rpc())

@@ -42,7 +42,7 @@ def find_concerns(desired: Desired, observed: Observed) -> Concerns:
 def changed_keys(before: Desired, after: Desired) -> tuple[set[str], set[str]]:
     """The backends and the endpoints that differ between two revisions, by name."""
     return (
-        _differing(before.backends, after.backends),
+        _differing(before.backends, after.backends) | _differing(before.rollouts, after.rollouts),
         _differing(before.endpoints, after.endpoints) | _differing(before.ownership, after.ownership),
     )
 

@@ -41,6 +41,10 @@ class ChangeOrigin:
     """When, seconds since 1970; 0 where nobody said."""
     note: str = ""
     """Why, for a person: `rollback to revision 12`."""
+    identity: str = ""
+    """The identity that asked for it, for the audit log; empty where callers have none."""
+    method: str = ""
+    """The full name of the rpc that asked for it, likewise; empty where none did."""
 
 
 ROUTE_FIELDS: Final = ("endpoint", "method", "methods")

@@ -1,7 +1,8 @@
 """Changes of the desired state that operators request.
 
 Invariants: each request is planned against the revision that it changes; if another change was faster, it is planned
-anew; it is answered, and announced, only after the store has it.
+anew; it is answered, and announced, only after the store has it. What is reported of it comes from the commit
+(`change_journal`), not from the request.
 Owner: the event loop; the servicer calls it.
 """
 
@@ -14,7 +15,6 @@ from typing import Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.merging import FieldConflict
-from controller_service.core.notices import EventKind, Notice
 from controller_service.core.planning import (
     ALWAYS,
     NO_CODE,
@@ -33,7 +33,6 @@ from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.security.audit import AUDIT
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
@@ -216,9 +215,6 @@ class Configurator:
                 continue
             except StoreWriteFailed as failed:
                 raise to_exception(not_stored(failed)) from failed
-            self._tell(plan, committed.configured_at)
-            for subject in (*plan.created, *plan.updated, *plan.deleted):
-                AUDIT.changed(terms.origin.who, subject, desired.configured_at, committed.configured_at)
             return PlannedChange(committed.configured_at, plan)
         raise to_exception(
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
@@ -228,13 +224,6 @@ class Configurator:
         """The change, with who asked for it and when."""
         time_s = self._state.clock.time_of_day()
         return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note))
-
-    def _tell(self, plan: Plan, revision: int) -> None:
-        changes = [("created", plan.created), ("updated", plan.updated), ("deleted", plan.deleted)]
-        for verb, names in changes:
-            for name in names:
-                kind = EventKind[f"{name.partition('/')[0]}_{verb}".upper()]
-                self._state.tell(Notice(kind=kind, subject=name, message=f"at revision {revision}"))
 
 
 def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from controller_service.core.desired import ChangeSet
 from controller_service.core.replica_numbers import wanted_replicas
+from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.rollouts.progress import RolloutProgress, begun, show_progress
 from controller_service.shell.configurator import backend_not_found, not_stored
-from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
-from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Backend, InvalidSpec, Mistake
 from slotmesh.status import to_exception
 
@@ -41,8 +41,8 @@ class RolloutControl:
         names = ([name] if name else sorted(desired.backends)) if self._launches else []
         return [(desired.backends[it], self._progress(desired.backends[it])) for it in names]
 
-    async def hold(self, name: str, *, is_paused: bool) -> None:
-        """Pauses a rollout, or lets it go on. Raises BackendNotFound, InvalidSpec."""
+    async def hold(self, name: str, origin: ChangeOrigin, *, is_paused: bool) -> None:
+        """Pauses a rollout, or lets it go on, as `origin` asked. Raises BackendNotFound, InvalidSpec."""
         if not self._launches:
             mistake = "this controller starts no replicas: whoever does it has to hold that"
             raise InvalidSpec([Mistake("backend", mistake)])
@@ -56,13 +56,12 @@ class RolloutControl:
             if record == desired.rollouts.get(name):
                 return
             try:
-                await self._store.commit(ChangeSet(put_rollouts=(record,)), expected_revision=desired.revision)
+                change = ChangeSet(put_rollouts=(record,), origin=origin)
+                await self._store.commit(change, expected_revision=desired.revision)
             except Conflict:
                 continue
             except StoreWriteFailed as failed:
                 raise to_exception(not_stored(failed)) from failed
-            self._state.wake(Key(Concern.BACKEND, name))
-            AUDIT.changed("an operator", f"rollout/{name}", desired.configured_at, desired.configured_at)
             return
 
     def _progress(self, backend: Backend) -> RolloutProgress:

@@ -16,7 +16,7 @@ from controller_service.core.shifting.planning import SaidShift, plan_end, plan_
 from controller_service.core.shifting.record import ShiftRecord
 from controller_service.shell.configurator import Configurator, PlannedChange, endpoint_not_found
 from controller_service.shell.mesh_state import MeshState
-from controller_service.shell.shifter import Shifter, notice_of
+from controller_service.shell.shifter import Shifter
 from controller_service.store.protocol import Store
 from slotmesh.status import to_exception
 
@@ -75,7 +75,6 @@ class ShiftControl:
         (record,) = changed.plan.change.put_shifts
         if not terms.dry_run:
             self._shifter.watch(record)
-            self._state.tell(notice_of(record, changed.revision))
         return record
 
 

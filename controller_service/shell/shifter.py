@@ -16,14 +16,13 @@ from typing import Final
 
 from controller_service.core.backend_load import CallEnds
 from controller_service.core.desired import Desired
-from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.planning import ChangeTerms, Plan
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.shifting.figures import CallFlow, StepFigures
 from controller_service.core.shifting.following import STAY, ShiftLook, ShiftMove, follow
 from controller_service.core.shifting.planning import NO_PLAN, plan_move
-from controller_service.core.shifting.record import ShiftPhase, ShiftRecord
+from controller_service.core.shifting.record import ShiftRecord
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Store
@@ -68,7 +67,7 @@ class Shifter:
 
     async def look(self) -> None:
         """Looks at every shift, once."""
-        self._tell_of_ended()
+        self._forget_ended()
         for name, shift in self._store.read().shifts.items():
             if shift.is_under_way:
                 try:
@@ -84,7 +83,7 @@ class Shifter:
         return {it: watched.figures.of(it) for it in shift.rising}, watched.waits_for
 
     def watch(self, shift: ShiftRecord) -> None:
-        """It has begun, taken a step or ended, and that was told: from now on calls are of its present step."""
+        """It has begun, taken a step or ended: from now on calls are of its present step."""
         if shift.is_under_way:
             self._watch(shift)
         else:
@@ -98,10 +97,9 @@ class Shifter:
             moves.append(STAY if shift is None else self._next(shift))
             return NO_PLAN if shift is None else plan_move(desired, shift, moves[-1])
 
-        changed = await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
+        await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
         if (record := moves[-1].record) is not None:
             self.watch(record)
-            self._state.tell(notice_of(record, changed.revision))
 
     def _next(self, shift: ShiftRecord) -> ShiftMove:
         if not shift.is_under_way:
@@ -133,46 +131,13 @@ class Shifter:
         watched.figures.begin_step()
         return watched
 
-    def _tell_of_ended(self) -> None:
-        """Tells of shifts that something else has ended: a change of the weights, or of the endpoint."""
+    def _forget_ended(self) -> None:
+        """Nothing is known any more of shifts that something else has ended."""
         shifts = self._store.read().shifts
         for name, watched in list(self._watched.items()):
             shift = shifts.get(name)
-            if shift is not None and shift.is_under_way and shift.began_s == watched.began_s:
-                continue
-            del self._watched[name]
-            if shift is not None and shift.phase is ShiftPhase.OVERTAKEN:
-                self._state.tell(notice_of(shift, 0))
-            elif shift is None:
-                message = "the shift has ended: the endpoint was deleted"
-                self._state.tell(
-                    Notice(kind=EventKind.TRAFFIC_SHIFT_ENDED, subject=f"endpoint/{name}", message=message)
-                )
-
-
-def notice_of(shift: ShiftRecord, revision: int) -> Notice:
-    """What a shift has come to. `revision` is that of the configuration, 0 where it is not known."""
-    kind = _KINDS[shift.phase]
-    if shift.is_under_way:
-        kind = EventKind.TRAFFIC_SHIFT_STARTED if shift.number == 1 else EventKind.TRAFFIC_SHIFT_STEPPED
-        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.weights(shift.number).items())
-        message = f"step {shift.number} of {shift.steps}: {weights}"
-    elif shift.phase is ShiftPhase.TAKEN_BACK:
-        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.before.items())
-        message = f"{shift.why}; {weights} again"
-    else:
-        message = shift.why
-    where = f", at revision {revision}" if revision else ""
-    return Notice(kind=kind, subject=f"endpoint/{shift.endpoint}", message=f"{message}{where}")
-
-
-_KINDS: Final = {
-    ShiftPhase.SHIFTING: EventKind.TRAFFIC_SHIFT_STEPPED,
-    ShiftPhase.COMPLETE: EventKind.TRAFFIC_SHIFT_COMPLETE,
-    ShiftPhase.TAKEN_BACK: EventKind.TRAFFIC_SHIFT_TAKEN_BACK,
-    ShiftPhase.STOPPED: EventKind.TRAFFIC_SHIFT_ENDED,
-    ShiftPhase.OVERTAKEN: EventKind.TRAFFIC_SHIFT_ENDED,
-}
+            if shift is None or not shift.is_under_way or shift.began_s != watched.began_s:
+                del self._watched[name]
 
 
 def _is_ready(observed: Observed, backend: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, Standing, Store
+from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, Store
 
 
 class MemoryStore:
@@ -47,8 +47,11 @@ class MemoryStore:
         before = self._newest.value
         if expected_revision != before.revision:
             raise Conflict(expected_revision, before.revision)
-        self._newest.set(before.apply(change))
+        self._newest.set(before.apply(change), change.origin)
         return self._newest.value
+
+    def listen(self, listener: OnCommitted) -> None:
+        self._newest.listen(listener)
 
     def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         return self._newest.watch(after_revision=after_revision)

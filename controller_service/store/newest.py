@@ -1,6 +1,7 @@
 """The newest revision of a store, and those who wait for the next one.
 
-Invariants: revisions that are set ascend; a watcher gets levels, not every step, and misses no newest one.
+Invariants: revisions that are set ascend; listeners are called for each, in order; a watcher gets levels, not every
+step, and misses no newest one.
 Owner: the event loop; every store has one.
 """
 
@@ -10,6 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from controller_service.core.desired import Desired
+from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
+from controller_service.store.protocol import OnCommitted
 
 
 class NewestRevision:
@@ -17,13 +20,20 @@ class NewestRevision:
 
     def __init__(self, value: Desired) -> None:
         self.value = value
+        self._listeners: list[OnCommitted] = []
         self._changed = asyncio.Event()
         self._closed = False
 
-    def set(self, value: Desired) -> None:
-        """The next revision."""
-        self.value = value
+    def listen(self, listener: OnCommitted) -> None:
+        """Has it called for each revision that is set from now on."""
+        self._listeners.append(listener)
+
+    def set(self, value: Desired, origin: ChangeOrigin = UNKNOWN_ORIGIN) -> None:
+        """The next revision, and who asked for it, where that is known."""
+        before, self.value = self.value, value
         self._wake()
+        for listener in self._listeners:
+            listener(before, value, origin)
 
     async def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         """Yields the newest revision whenever it is newer than what was yielded last, until it is closed."""

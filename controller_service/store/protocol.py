@@ -12,11 +12,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.revisions import ChangeOrigin
+
+OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]
+"""The state before and after, and who asked for the change: UNKNOWN_ORIGIN where that is not known."""
 
 
 class Conflict(Exception):
@@ -90,7 +94,14 @@ class Store(Protocol):
         """Applies the change and returns the new revision. Raises Conflict if the store is at another one.
 
         Raises StoreWriteFailed where it cannot be written. Cancelling it does not say whether the change was applied,
-        or still is: the next commit finds out.
+        or still is: the next commit finds out, and listeners are called where it was.
+        """
+
+    def listen(self, listener: OnCommitted) -> None:
+        """Has it called, on the event loop, for every change that is in force from now on: in order, each once.
+
+        Before `commit` returns, and also where its caller was cancelled. A write whose end was not seen, and that turns
+        out to be stored, is part of the next call.
         """
 
     def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:

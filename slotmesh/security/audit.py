@@ -75,12 +75,14 @@ class AuditLog:
         facts |= {name: value for name, value in (("peer", peer), ("why", why)) if value}
         _log.warning("denied", who=who, method=method, reason=failure.reason.value, **facts)
 
-    def changed(self, who: str, subject: str, before: int, after: int) -> None:
-        """The running rpc, or the process itself, has changed something: `subject`, as `backend/digits`.
+    def changed(self, who: str, subject: str, before: int, after: int, *, method: str | None = None) -> None:
+        """Something was changed: `subject`, as `backend/digits`. The revisions are those before and after.
 
-        `who` goes for changes that no identity has made. The revisions are those before and after.
+        With `method`, by `who` in that rpc. Without, by the running rpc or the process itself: then `who` is used only
+        if the caller has no identity.
         """
-        who, method = caller_name() or who, current_rpc() or "none"
+        if method is None:
+            who, method = caller_name() or who, current_rpc() or "none"
         _log.info("changed", who=who, method=method, object=subject, before=before, after=after)
 
     def _tell_later(self, left_s: float, who: str, method: str, denials: _Denials) -> None:

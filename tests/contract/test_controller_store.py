@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.revisions import ChangeOrigin
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Conflict, Store
 from controller_service.store.sqlite.store import SqliteStore
@@ -63,6 +64,20 @@ async def test_every_commit_takes_a_revision_an_empty_one_too(store: Store) -> N
     for change in (ChangeSet(put_backends=(V1,)), ChangeSet(), ChangeSet(delete_backends=("v1",))):
         revisions.append((await store.commit(change, expected_revision=revisions[-1])).revision)
     assert revisions == sorted(set(revisions))
+
+
+@pytest.mark.asyncio
+async def test_listeners_are_called_for_each_commit_before_it_returns(store: Store) -> None:
+    calls: list[tuple[int, int, str]] = []
+    store.listen(lambda before, after, origin: calls.append((before.revision, after.revision, origin.who)))
+    first = store.read().revision
+    for number in range(3):
+        change = ChangeSet(put_backends=(V1,), origin=ChangeOrigin(who=f"caller {number}"))
+        committed = await store.commit(change, expected_revision=first + number)
+        assert calls[-1] == (first + number, committed.revision, f"caller {number}")
+    with pytest.raises(Conflict):
+        await store.commit(ChangeSet(), expected_revision=first)
+    assert len(calls) == 3
 
 
 @pytest.mark.asyncio

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.edge_table import EDGE
 from tests.mutants.mutant import mutant
+from tests.mutants.scale_table import SCALE
 from tests.mutants.types_table import TYPES
 
 ROUTER: Final = "router_service/core"
@@ -578,4 +579,5 @@ MUTANTS: Final = (
     *_CLIENT,
     *EDGE,
     *TYPES,
+    *SCALE,
 )

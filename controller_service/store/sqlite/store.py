@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, LeadershipLost, Standing
+from controller_service.store.protocol import Conflict, Leader, LeadershipLost, OnCommitted, Standing
 from controller_service.store.sqlite.refusals import StateInUse
 from controller_service.store.sqlite.standby_notes import StandbyNote
 from controller_service.store.sqlite.state_file import StateFile
@@ -85,8 +87,11 @@ class SqliteStore:
             raise RuntimeError("the store is closed")
         writing = self._writer.submit(self._file.commit, change, expected_revision)
         # Before the commit returns, and also where nobody waits for it any more.
-        writing.add_done_callback(self._written)
+        writing.add_done_callback(partial(self._written, change.origin))
         return await asyncio.wrap_future(writing)
+
+    def listen(self, listener: OnCommitted) -> None:
+        self._newest.listen(listener)
 
     def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         return self._newest.watch(after_revision=after_revision)
@@ -105,22 +110,23 @@ class SqliteStore:
         self._writer.shutdown(wait=False)
         await asyncio.wrap_future(closing)
 
-    def _written(self, writing: Future[Desired]) -> None:
+    def _written(self, origin: ChangeOrigin, writing: Future[Desired]) -> None:
         """In the store's thread: `writing` has ended."""
         if writing.cancelled():
             return
         error = writing.exception()
         if error is None or isinstance(error, Conflict):
             # A conflict may be with what was written before an error hid it.
+            found = (writing.result(), origin) if error is None else (self._file.desired, UNKNOWN_ORIGIN)
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._take, self._file.desired)
+                self._loop.call_soon_threadsafe(self._take, *found)
         elif isinstance(error, LeadershipLost):
             with suppress(RuntimeError):  # as above
                 self._loop.call_soon_threadsafe(self._check_due.set)
 
-    def _take(self, desired: Desired) -> None:
+    def _take(self, desired: Desired, origin: ChangeOrigin) -> None:
         if desired.revision > self._newest.value.revision:
-            self._newest.set(desired)
+            self._newest.set(desired, origin)
 
 
 class SqliteCandidacy:
