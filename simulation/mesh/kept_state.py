@@ -13,7 +13,7 @@ from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Standing
+from controller_service.store.protocol import Conflict, OnCommitted, Standing
 
 WRITE_S: Final = 0.002
 """Half of what a commit takes, seconds of virtual time."""
@@ -64,10 +64,13 @@ class KeptStore:
         written = self._kept.desired
         await asyncio.sleep(WRITE_S)
         if written.revision > self._newest.value.revision:
-            self._newest.set(written)
+            self._newest.set(written, change.origin)
         if written is before:
             raise Conflict(expected_revision, before.revision)
         return written
+
+    def listen(self, listener: OnCommitted) -> None:
+        self._newest.listen(listener)
 
     def watch(self, *, after_revision: int) -> AsyncGenerator[Desired, None]:
         return self._newest.watch(after_revision=after_revision)
