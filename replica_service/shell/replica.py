@@ -29,6 +29,7 @@ from replica_service.shell.handler.loop_watch import LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.handler.tracebacks import users_traceback
 from replica_service.shell.links.controller_link import MemberReport
+from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.handlers.own_mesh import OwnMesh
@@ -180,8 +181,7 @@ class HostedReplica:
             # The controller has the traceback, for operators.
             log = _log.info if self.has_controller else _log.error
             log("handler cannot start", handler=self._handler, exc_info=error)
-            words = f"{type(error).__name__}: {error}"
-            raise CannotStart(f"handler {self._handler} cannot start: {words}") from error
+            raise CannotStart(f"handler {self._handler} cannot start: {described(error)}") from error
         constructed = constructing.result()
         self.handler = constructed.handler
         max_ongoing, prefetch = self._limits()

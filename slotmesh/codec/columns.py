@@ -25,6 +25,7 @@ from slotmesh.codec.structured import row_decoder
 from slotmesh.codec.tensor_arguments import rows_in
 from slotmesh.codec.tensors import map_head, name_head
 from slotmesh.errors import Failure
+from slotmesh.foreign import each
 
 if TYPE_CHECKING:
     from slotmesh.codec.arrays import Array
@@ -181,7 +182,7 @@ class ColumnsDecoder:
                 stacked = rows_of_msgpack(payloads, _ONE_ARGUMENT)
                 if stacked is not None and (arrays := arrays_in(self._each.fit(stacked))) is not None:
                     return (arrays,)
-            rows = list(map(decode, payloads))
+            rows = each(decode, payloads)
         except BaseException:  # noqa: BLE001 - some are unsound, or a type of the user's own says no: find out which
             return None
         return list(map(list, zip(*rows, strict=True)))

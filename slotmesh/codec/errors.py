@@ -15,12 +15,25 @@ from slotmesh.wire.sendable_text import sendable_text
 class DecodeError(ValueError):
     """Bytes that cannot be decoded. `failure` is the one that a caller of a handler gets."""
 
-    def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Reason = Reason.BAD_ARGUMENTS,
+        field: str = "payload",
+        executed: Executed = Executed.NO,
+    ) -> None:
+        """`executed`: of the call whose arguments, or whose result, these are."""
         # A name in the payload, or what a class of the user's own has raised, may be of any length.
         message = sendable_text(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
-        self.failure = Failure(reason=reason, message=message, executed=Executed.NO, metadata={"field": field})
-        """Why the call was not executed."""
+        self.failure = Failure(reason=reason, message=message, executed=executed, metadata={"field": field})
+        """Why the call has no result."""
+
+    @property
+    def executed(self) -> Executed:
+        """Whether the call was executed: of a result, it was."""
+        return self.failure.executed
 
 
 class EncodeError(TypeError):

@@ -8,7 +8,7 @@ msgspec makes of them. Where lists are wanted and an array comes, it becomes lis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ from slotmesh.codec.arrays import (
 )
 from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
 from slotmesh.codec.hooks import from_builtins, to_builtins
+from slotmesh.foreign import each
 
 DecodedT = TypeVar("DecodedT")
 
@@ -68,14 +69,12 @@ encode_plain: Final = msgspec.msgpack.Encoder(enc_hook=_first_attempt).encode
 _encode_anything: Final = msgspec.msgpack.Encoder(enc_hook=_anywhere).encode
 
 
-def each_to_msgpack(values: Iterable[Any]) -> list[bytes]:
+def each_to_msgpack(values: Sequence[Any]) -> list[bytes]:
     """Encodes many values, with the cost of a call to Python once."""
-    if not isinstance(values, list | tuple):
-        values = list(values)
     try:
-        return list(map(encode_plain, values))
+        return each(encode_plain, values)
     except HasArrays:
-        return list(map(with_arrays, values))
+        return each(with_arrays, values)
 
 
 def with_arrays(value: Any) -> bytes:

@@ -13,6 +13,7 @@ from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
 from slotmesh.codec.errors import DecodeError, EncodeError
+from slotmesh.foreign import described
 from slotmesh.wire.rpc_frames import INITIAL, MESSAGE, TRAILERS, framed
 
 
@@ -43,6 +44,8 @@ def parser_of(message_class: type[Message]) -> Callable[[bytes], Message]:
             return parse(payload)
         except ProtobufDecodeError as error:
             raise DecodeError(f"payload: not a valid {name}") from error
+        except BaseException as error:  # noqa: BLE001 - the class is the user's own
+            raise DecodeError(f"payload: {name}: {described(error)}") from None
 
     return parse_request
 
@@ -52,10 +55,11 @@ def serializer_of(message_class: type[Message]) -> Callable[[Any], bytes]:
     name = message_class.DESCRIPTOR.full_name
 
     def serialize(response: Any) -> bytes:
-        if not isinstance(response, message_class):
+        if not issubclass(type(response), message_class):
             raise EncodeError(f"the rpc returns {name}, got {type(response).__name__}")
         try:
-            return response.SerializeToString()
+            serialized: bytes = response.SerializeToString()
+            return serialized
         except ProtobufEncodeError as error:
             raise EncodeError(f"{name}: {error}") from None
 
@@ -66,9 +70,9 @@ def encode_reply(value: Any) -> bytes:
     """What a method of an rpc gave, as frames. Raises EncodeError."""
     if type(value) is bytes:  # framed already
         return value
-    if isinstance(value, RpcReply):
+    if type(value) is RpcReply:
         return value.encoded()
-    if isinstance(value, Message):
+    if issubclass(type(value), Message):
         try:
             return framed(MESSAGE, value.SerializeToString())
         except ProtobufEncodeError as error:

@@ -6,7 +6,7 @@ decoders runs, once. Arguments that are left out keep the method's own defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from slotmesh.codec.errors import DecodeError, where
 from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import decode_again, msgpack_decoder
 from slotmesh.codec.signature import Parameter, Signature
+from slotmesh.foreign import described, text_of
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """To be passed as `method(*arguments[0], **arguments[1])`."""
@@ -101,11 +102,11 @@ def _guarded(
             except _UNDECODABLE:
                 return again(decode_given, payload)
         except _UNDECODABLE as error:
-            message = where(str(error), root)
+            message = where(text_of(error), root)
         except DecodeError:
             raise
         except BaseException as error:  # noqa: BLE001 - types of the user's own may raise anything, SystemExit, too
-            message = f"{root or 'arguments'}: {type(error).__name__}: {error}"
+            message = f"{root or 'arguments'}: {described(error)}"
         raise DecodeError(f"{message}; it takes {signature.text}")
 
     return decode
@@ -164,16 +165,14 @@ def _open_ended(parameters: Sequence[Parameter], rest: Any, content_type: str) -
         parts = split(payload)
         if len(parts) < required:
             raise DecodeError(f"args: expected at least {required}, got {len(parts)}")
-        return tuple(_each(parts, decoders, decode_rest)), NO_NAMED
+        # No generator: a StopIteration of a type of the user's own would end it.
+        given = [
+            _part(decoders[index] if index < len(decoders) else decode_rest, part, f"args[{index}]")
+            for index, part in enumerate(parts)
+        ]
+        return tuple(given), NO_NAMED
 
     return decode
-
-
-def _each(
-    parts: Sequence[msgspec.Raw], decoders: Sequence[Callable[[Any], Any]], rest: Callable[[Any], Any]
-) -> Iterator[Any]:
-    for index, part in enumerate(parts):
-        yield _part(decoders[index] if index < len(decoders) else rest, part, f"args[{index}]")
 
 
 def _part(decode: Callable[[Any], Any], part: msgspec.Raw, root: str) -> Any:

@@ -24,6 +24,7 @@ from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows
 from slotmesh.codec.rpc import encode_reply
 from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, tensors_to_payload
 from slotmesh.errors import Reason
+from slotmesh.foreign import described, each, text_of
 from slotmesh.wire.rpc_frames import RPC_TYPES
 
 _BYTES: Final = {bytes}
@@ -84,13 +85,15 @@ def encode_each(content_type: str, values: Iterable[Any]) -> list[bytes]:
     try:
         if is_array(values):
             return _encode_rows(content_type, values)
+        if not isinstance(values, list | tuple):
+            values = list(values)
         if content_type == MSGPACK:
             return each_to_msgpack(values)
-        return list(map(_to_json if content_type == JSON else encoder(content_type), values))
+        return each(_to_json if content_type == JSON else encoder(content_type), values)
     except EncodeError:
         raise
-    except _UNENCODABLE as error:
-        raise EncodeError(f"{content_type} cannot carry this: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        raise _unencodable(content_type, error) from None
 
 
 def _encode_rows(content_type: str, array: Any) -> list[bytes]:
@@ -117,7 +120,7 @@ def decoder(content_type: str, wanted: Any = Any) -> DecodeFunction:
     def decode(payload: bytes) -> Any:
         try:
             return raw(payload)
-        except _UNDECODABLE as error:
+        except BaseException as error:  # noqa: BLE001 - types of the user's own may raise anything, SystemExit, too
             return _second_attempt(raw, payload, error, content_type)
 
     return decode
@@ -131,11 +134,11 @@ def decoder_of_each(content_type: str, wanted: Any = Any) -> Callable[[list[byte
         try:
             if content_type == MSGPACK and (arrays := _small_arrays(payloads, wanted)) is not None:
                 return arrays
-            return list(map(raw, payloads))
-        except _UNDECODABLE as error:
-            if content_type not in _OF_MSGPACK:
+            return each(raw, payloads)
+        except BaseException as error:  # noqa: BLE001 - as above
+            if content_type not in _OF_MSGPACK or not _is_undecodable(error):
                 raise _undecodable(error, content_type) from None
-        return list(map(decoder(content_type, wanted), payloads))
+        return each(decoder(content_type, wanted), payloads)
 
     return list if raw is _bytes else decode_each
 
@@ -152,11 +155,11 @@ def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
     return None if rows is None else arrays_in(rows)
 
 
-def _second_attempt(raw: DecodeFunction, payload: bytes, error: Exception, content_type: str) -> Any:
-    if content_type in _OF_MSGPACK:
+def _second_attempt(raw: DecodeFunction, payload: bytes, error: BaseException, content_type: str) -> Any:
+    if content_type in _OF_MSGPACK and _is_undecodable(error):
         try:
             return decode_again(raw, payload)
-        except _UNDECODABLE as better:
+        except BaseException as better:  # noqa: BLE001 - as above
             error = better
     raise _undecodable(error, content_type) from None
 
@@ -184,10 +187,22 @@ def _raw_decoder(content_type: str, wanted: Any) -> DecodeFunction:
     raise DecodeError(unknown_content_type(content_type), reason=Reason.BAD_REQUEST, field="content_type")
 
 
-def _undecodable(error: Exception, content_type: str) -> DecodeError:
+def _is_undecodable(error: BaseException) -> bool:
+    """Whether it is of the decoders' own, and no type of the user's has raised it."""
+    return issubclass(type(error), _UNDECODABLE)
+
+
+def _undecodable(error: BaseException, content_type: str) -> DecodeError:
+    if not _is_undecodable(error):
+        return DecodeError(f"value: {described(error)}")
     if content_type == PROTOBUF:
-        return DecodeError(f"payload: not a message of its class: {error}")
-    return DecodeError(where(str(error), "value"))
+        return DecodeError(f"payload: not a message of its class: {text_of(error)}")
+    return DecodeError(where(text_of(error), "value"))
+
+
+def _unencodable(content_type: str, error: Exception) -> EncodeError:
+    why = text_of(error) if issubclass(type(error), _UNENCODABLE) else described(error)
+    return EncodeError(f"{content_type} cannot carry this: {why}")
 
 
 def _bytes(payload: bytes) -> bytes:
@@ -200,7 +215,7 @@ def _encode_bytes(value: Any) -> bytes:
     if value is None:  # a handler without a result
         return b""
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+        return bytes(memoryview(value))  # its buffer: a subclass's own methods are not called
     if is_array(value):
         return _elements(value)
     raise EncodeError(f"{OCTET_STREAM} carries bytes, got {_name(type(value))}; {MSGPACK} carries values")
@@ -216,10 +231,11 @@ def _elements(array: Any) -> bytes:
 def _encode_message(value: Any) -> bytes:
     if value is None:
         return b""
-    if not isinstance(value, Message):
+    if not issubclass(type(value), Message):
         raise EncodeError(f"{PROTOBUF} carries a protobuf message, got {_name(type(value))}")
     try:
-        return value.SerializeToString()
+        serialized: bytes = value.SerializeToString()
+        return serialized
     except ProtobufEncodeError as error:
         raise EncodeError(f"{value.DESCRIPTOR.full_name}: {error}") from None
 
@@ -230,22 +246,22 @@ def _encode_msgpack(value: Any) -> bytes:
             return encode_plain(value)
         except HasArrays:
             return with_arrays(value)
-    except _UNENCODABLE as error:
-        raise EncodeError(f"{MSGPACK} cannot carry this: {error}") from None
+    except Exception as error:  # noqa: BLE001 - as above
+        raise _unencodable(MSGPACK, error) from None
 
 
 def _encode_tensors(value: Any) -> bytes:
     try:
         return tensors_to_payload(value)
-    except _UNENCODABLE as error:
-        raise EncodeError(f"{TENSORS} cannot carry this: {error}") from None
+    except Exception as error:  # noqa: BLE001 - as above
+        raise _unencodable(TENSORS, error) from None
 
 
 def _encode_json(value: Any) -> bytes:
     try:
         return _to_json(value)
-    except _UNENCODABLE as error:
-        raise EncodeError(f"{JSON} cannot carry this: {error}") from None
+    except Exception as error:  # noqa: BLE001 - as above
+        raise _unencodable(JSON, error) from None
 
 
 def _name(wanted: Any) -> str:

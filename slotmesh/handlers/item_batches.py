@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from slotmesh.foreign import described, is_exception
 from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
 from slotmesh.handlers.context import BatchPlace, CallContext, asking, current_place
 
@@ -141,25 +142,30 @@ class ItemGathering:
         args = [list(column) for column in zip(*(each.args for each in items), strict=True)]
         kwargs = {name: [each.kwargs[name] for each in items] for name in items[0].kwargs}
         try:
-            results = await self._method(*args, **kwargs)
+            results = list(await self._method(*args, **kwargs))
             if len(results) != len(items):
                 raise TypeError(f"{self._name} returned {len(results)} results for {len(items)} items")
-        except asyncio.CancelledError:
-            for each in items:
-                each.outcome.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the callers hear
-            for each in items:
-                if not each.outcome.done():
-                    each.outcome.set_exception(error)
-            return
+        except BaseException as error:
+            if _is_cancelled(error):
+                for each in items:
+                    each.outcome.cancel()
+                raise
+            results = [error] * len(items)
         for each, result in zip(items, results, strict=True):
             if each.outcome.done():
                 continue
-            if isinstance(result, Exception):
-                each.outcome.set_exception(result)
+            if is_exception(result):
+                each.outcome.set_exception(self._raised(result))
             else:
                 each.outcome.set_result(result)
+
+    def _raised(self, error: BaseException) -> BaseException:
+        """What the callers get. What would end more than a call, or an iteration, is the cause of another error."""
+        if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+            return error
+        raised = RuntimeError(f"{self._name} raised {described(error)}")
+        raised.__cause__ = error
+        return raised
 
     def _weight_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
         size_fn = self._control.batch_size_fn
@@ -219,6 +225,12 @@ class Gatherings:
         gathering = ItemGathering(method, function.__qualname__, self._control, end)
         self._control.attach(gathering)
         return gathering
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether this task was cancelled, and the method has not raised such an error by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _call() -> CallContext | None:

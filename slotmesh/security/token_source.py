@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from slotmesh.foreign import type_name
+
 Token = str | Callable[[], str]
 """A token, or a function that gives it: called for each rpc, in the thread that makes it."""
 
@@ -39,11 +41,12 @@ class TokenSource:
         """
         try:
             token = self._token() if callable(self._token) else self._token
-        except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+        except BaseException as error:  # noqa: BLE001 - whatever the application's function raises
             # Its words may hold the token.
-            raise NoToken(f"the function that gives the token raised {type(error).__name__}") from None
-        if not isinstance(token, str):
-            raise NoToken(f"the token must be a str, got {type(token).__name__}")
+            raise NoToken(f"the function that gives the token raised {type_name(error)}") from None
+        if not issubclass(type(token), str):
+            raise NoToken(f"the token must be a str, got {type_name(token)}")
+        token = str.__str__(token)  # a subclass's own methods are not called
         if not _TOKEN.fullmatch(token) or len(token) > _MAX_LENGTH:
             raise NoToken(
                 f"the token is none that can be sent: 1 to {_MAX_LENGTH} letters, digits and . _ ~ + / -, without "

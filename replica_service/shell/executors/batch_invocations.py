@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part, StartBatch, StartCalls
@@ -21,6 +21,7 @@ from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
 from slotmesh.codec.tensor_rows import count_of, split_rows
 from slotmesh.errors import Failure
+from slotmesh.foreign import is_exception, type_name
 
 OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
 """Called for calls that failed: run, first index, count, failure."""
@@ -28,6 +29,7 @@ FailureOf = Callable[[BaseException, str], Failure]
 """The failure that callers of a method, by name, get for an exception."""
 OnResults = Callable[[ReplicaRun, int, Sequence[Any]], None]
 """Called with results: run, first index, values."""
+_ENDS: Final = (StopIteration, StopAsyncIteration)
 
 
 class Invocation:
@@ -81,7 +83,7 @@ class Invocation:
         count = self.count
         if values is not None and len(values) == count:
             return values
-        got = f"a list of {len(values)}" if values is not None else f"a {type(returned).__name__}"
+        got = f"a list of {len(values)}" if values is not None else f"a {type_name(returned)}"
         return wrong_length(method.name, count, got)
 
     def deliver(
@@ -187,26 +189,25 @@ def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[ReplicaRun], bool]
 
 def ends_call(entry: Any) -> bool:
     """Whether this entry of a list that was yielded means that its call has no more values."""
-    return (
-        entry is StopIteration or entry is StopAsyncIteration or isinstance(entry, StopIteration | StopAsyncIteration)
-    )
+    return entry is StopIteration or entry is StopAsyncIteration or issubclass(type(entry), _ENDS)
 
 
 def _exceptions_in(values: Sequence[Any]) -> list[int]:
     """Where there are exceptions among the values, from the last one on."""
     if is_rows(values) or not any(issubclass(each, BaseException) for each in set(map(type, values))):
         return []
-    return [index for index in range(len(values) - 1, -1, -1) if isinstance(values[index], BaseException)]
+    return [index for index in range(len(values) - 1, -1, -1) if is_exception(values[index])]
 
 
 def _as_list(returned: Any) -> Sequence[Any] | None:
-    """What a batch method returned, one result each: lists, tuples, arrays and their like; None for anything else."""
-    if isinstance(returned, list):
-        return returned
-    if is_rows(returned):
-        rows: Sequence[Any] = returned
-        return rows
-    if isinstance(returned, tuple):
+    """What a batch method returned, one result each: lists, tuples, arrays and their like; None for anything else.
+
+    It is a list of ours, or an array of numpy: no foreign code is called as it is taken apart.
+    """
+    if type(returned) is list or is_rows(returned):
+        plain: Sequence[Any] = returned
+        return plain
+    if isinstance(returned, list | tuple):
         return list(returned)
     tolist = getattr(returned, "tolist", None)  # an array: one result a row
     values = tolist() if callable(tolist) else None

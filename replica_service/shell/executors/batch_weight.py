@@ -20,6 +20,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.foreign import shown
 
 SizeFunction = Callable[..., Any]
 
@@ -58,7 +59,9 @@ def weigher(method: HandlerMethod, size_fn: SizeFunction, errors: HandlerErrors)
             return Weighed(0.0, failure=_unweighable(message))
         number = _number(weight)
         if number is None:
-            message = f"batch_size_fn must return a number that is finite and not negative, got {_shown(weight)}"
+            message = (
+                f"batch_size_fn must return a number that is finite and not negative, got {shown(weight, _MOST_SHOWN)}"
+            )
             return Weighed(0.0, failure=_unweighable(message))
         return Weighed(number, None if method.takes_payloads(run.options.content_type) else (args, kwargs))
 
@@ -94,15 +97,8 @@ def _number(weight: Any) -> float | None:
     try:
         number: float = weight if type(weight) in {int, float} else float(weight)
         return number if isfinite(number) and number >= 0 else None
-    except Exception:  # noqa: BLE001 - the value is the user's own; or an integer too large for `isfinite`
+    except BaseException:  # noqa: BLE001 - the value is the user's own; or an integer too large for `isfinite`
         return None
-
-
-def _shown(weight: Any) -> str:
-    try:
-        return repr(weight)[:_MOST_SHOWN]
-    except Exception:  # noqa: BLE001 - it is the user's own; or an integer of too many digits
-        return f"a value of type {type(weight).__name__}"
 
 
 def _unweighable(message: str) -> Failure:

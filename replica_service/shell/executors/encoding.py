@@ -14,6 +14,7 @@ from replica_service.core.calls import ReplicaRun
 from replica_service.shell.handler.failures import unsendable
 from slotmesh.codec import OCTET_STREAM, encode_each, encoder, is_rows
 from slotmesh.errors import Failure
+from slotmesh.foreign import each
 
 _BYTES = {bytes}
 _PLAIN = {list, tuple}
@@ -33,22 +34,19 @@ class Encoding(ABC):
             payloads = values
         else:
             try:
-                if are_rows:
-                    payloads = encode_each(content_type, values)
-                else:
-                    payloads = list(map(encoder(content_type), values))
+                payloads = encode_each(content_type, values) if are_rows else each(encoder(content_type), values)
             except BaseException:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
                 payloads = None
-        if payloads is not None:
+        if payloads is not None and len(payloads) == len(values):
             self.payloads(run, lo, payloads)
             return
-        for index, value in enumerate(values, lo):
+        for index in range(len(values)):
             try:
-                payload = encoder(content_type)(value)
+                payload = encoder(content_type)(values[index])
             except BaseException as error:  # noqa: BLE001 - as above: this call fails, and no other
-                self.failed(run, index, 1, unsendable(error))
+                self.failed(run, lo + index, 1, unsendable(error))
             else:
-                self.payloads(run, index, (payload,))
+                self.payloads(run, lo + index, (payload,))
 
     @abstractmethod
     def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:

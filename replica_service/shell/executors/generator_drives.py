@@ -24,6 +24,7 @@ from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.recipients import Recipient
 from replica_service.shell.handler.failures import HandlerErrors
 from slotmesh.errors import Failure
+from slotmesh.foreign import is_exception
 from slotmesh.handlers.context import Place
 
 
@@ -213,7 +214,7 @@ class Drive(ABC):
         """Takes the value of one call of a batch, or in its place its end, or the exception that it has raised."""
         if ends_call(entry):
             recipient.has_ended = True
-        elif isinstance(entry, BaseException):
+        elif is_exception(entry):
             recipient.verdict = self._stage.errors.failure_of(entry, self._script.method)
         else:
             recipient.verdict = recipient.put(entry) or recipient.verdict

@@ -61,9 +61,11 @@ class ThreadBatches:
                 else:
                     payloads = encode_each(run.options.content_type, values)
             except BaseException:  # noqa: BLE001 - a foreign object may fail in any way; each by itself, then
-                outcomes.extend((run, index, encoded(run, value)) for index, value in enumerate(values, lo))
-            else:
+                payloads = []
+            if len(payloads) == len(values):
                 outcomes.append((run, lo, payloads))
+            else:
+                outcomes.extend((run, lo + index, encoded(run, values[index])) for index in range(len(values)))
 
         for whole in invocations(batch, method, on_failed):
             began = self._now()

@@ -30,7 +30,7 @@ def print_description(path: str) -> int:
     except CannotStart as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    except Exception as error:  # noqa: BLE001 - the user's own: shown as it is
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the user's own: shown as it is
         sys.stderr.write(users_traceback(error))
         return 1
     document = {"handler": path, **description.as_json()}

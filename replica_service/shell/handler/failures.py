@@ -1,18 +1,19 @@
 """The failures that callers get for exceptions of a handler; the traceback stays here, in the log, without their texts.
 
-Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too; a message
-can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks; one that
-chooses a status has made a decision, which leaves none. The text of an exception may quote what the call has sent: it
-goes to the caller, and to the log only where that was asked for.
+Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too, and one
+whose class raises as it is looked at; a message can always be sent (valid UTF-8, bounded); a handler that always fails
+does not fill the disk with tracebacks; one that chooses a status has made a decision, which leaves none. The text of an
+exception may quote what the call has sent: it goes to the caller, and to the log only where that was asked for.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from replica_service.shell.handler.methods import BadCall
+from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
+from slotmesh.foreign import described, text_of, type_name
 from slotmesh.handlers import CALL
 from slotmesh.handlers.rpc_context import TRAILERS
 from slotmesh.ids import new_id
@@ -44,19 +45,15 @@ class HandlerErrors:
         """What finds those that were left out of this second."""
 
     def failure_of(self, error: BaseException, method: str) -> Failure:
-        """The failure that the caller gets. Called on any thread."""
-        if isinstance(error, BadCall):
+        """The failure that the caller gets. Called on any thread. Raises nothing."""
+        if type(error) is BadCall:
             return error.failure
-        code, text, metadata = None, _text_of(error), dict[str, str]()
-        if type(error) is HandlerError and error.status in STATUS_NUMBERS:
-            code = STATUS_NUMBERS[error.status]
-        if code is not None and isinstance(error, HandlerError) and not error.endpoint:
-            # Raised by `slotmesh.abort`, or as it does: a decision, of which the log need not know.
-            metadata = {_sendable(name): _sendable(value) for name, value in error.metadata.items()}
-        else:
+        code, metadata = _decision_of(error)
+        text = text_of(error)
+        if metadata is None:
             metadata = {LOG_REF: self._log(error, method)}
         if code is None:
-            text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            text = f"{type_name(error)}: {text}" if text else type_name(error)
         return Failure(
             reason=Reason.HANDLER_ERROR,
             message=_sendable(text),
@@ -80,8 +77,11 @@ class HandlerErrors:
         self._logged += 1
         left_out, self._left_out = self._left_out, 0
         ref = new_id(_REF_BYTES)
-        shown = error if self.logs_texts else without_text(error)
-        _log.error("handler raised", method=method or CALL, log_ref=ref, left_out_before=left_out, exc_info=shown)
+        facts = {"method": method or CALL, "log_ref": ref, "left_out_before": left_out}
+        try:
+            _log.error("handler raised", **facts, exc_info=error if self.logs_texts else without_text(error))
+        except BaseException:  # noqa: BLE001 - the exception's class may raise anything as its traceback is written
+            _log.error("handler raised, and its exception cannot be shown", **facts, error=type_name(error))
         return ref
 
 
@@ -89,7 +89,7 @@ def unsendable(error: BaseException) -> Failure:
     """The handler returned something that the calls' content type cannot carry."""
     return Failure(
         reason=Reason.HANDLER_ERROR,
-        message=_sendable(f"the result cannot be sent: {_text_of(error)}"),
+        message=_sendable(f"the result cannot be sent: {_why_unsendable(error)}"),
         executed=Executed.YES,
     )
 
@@ -126,14 +126,32 @@ def wrong_length(method: str, count: int, got: str) -> Failure:
 
 def _trailers_of(error: BaseException) -> bytes:
     """What a method of an rpc had set as trailing metadata when it raised."""
-    trailers = error.__dict__.get(TRAILERS)
-    return trailers if isinstance(trailers, bytes) else b""
+    try:
+        trailers = error.__dict__.get(TRAILERS)
+    except BaseException:  # noqa: BLE001 - the exception's class may raise anything
+        return b""
+    return trailers if type(trailers) is bytes else b""
 
 
-def _text_of(error: BaseException) -> str:
-    with contextlib.suppress(BaseException):  # a handler's exception class may fail at this, too
-        return str(error)
-    return "(no text)"
+def _decision_of(error: BaseException) -> tuple[int | None, dict[str, str] | None]:
+    """The status that the handler has chosen, and the facts if it was raised by `slotmesh.abort`, or as that does.
+
+    Those are decisions, of which the log need not know.
+    """
+    if type(error) is not HandlerError:
+        return None, None
+    try:
+        code = STATUS_NUMBERS.get(error.status)
+        if code is None or error.endpoint:
+            return code, None
+        return code, {_sendable(name): _sendable(value) for name, value in error.metadata.items()}
+    except BaseException:  # noqa: BLE001 - a handler may have put anything into its attributes
+        return None, None
+
+
+def _why_unsendable(error: BaseException) -> str:
+    """The codec words its own errors; others are named by their class."""
+    return text_of(error) if type(error) is EncodeError else described(error)
 
 
 def _sendable(text: str) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import TypeVar
 
+from slotmesh.foreign import shown
 from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.textless import without_text
@@ -30,6 +31,8 @@ CLOSE_S = 1.0
 
 _ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 """What would end more than the code that raises it."""
+_MOST_SHOWN = 1000
+"""Characters of such an exception in the one that takes its place."""
 
 _log = get_logger(__name__)
 
@@ -155,8 +158,8 @@ class OwnLoop(HandlerLoop):
         try:
             run()
         except _ENDS as error:
-            shown = error if self._logs_texts else without_text(error)
-            _log.error("a task of the handler tried to end the process", exc_info=shown)
+            logged = error if self._logs_texts else without_text(error)
+            _log.error("a task of the handler tried to end the process", exc_info=logged)
 
     def _has_ended(self) -> None:
         if not self._ended.done():
@@ -167,16 +170,16 @@ async def _tamed(function: Callable[[], Awaitable[ResultT]]) -> ResultT:
     try:
         return await function()
     except _ENDS as error:
-        raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
+        raise RuntimeError(f"the handler tried to end the process: {shown(error, _MOST_SHOWN)}") from error
 
 
 def _constructed(function: Callable[[], ResultT]) -> ResultT:
     try:
         return function()
     except asyncio.CancelledError as error:  # users' code raised it: no loop runs here
-        raise RuntimeError(f"the constructor was cancelled: {error!r}") from error
+        raise RuntimeError(f"the constructor was cancelled: {shown(error, _MOST_SHOWN)}") from error
     except _ENDS as error:
-        raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
+        raise RuntimeError(f"the handler tried to end the process: {shown(error, _MOST_SHOWN)}") from error
 
 
 async def _end_tasks() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from replica_service.core.calls import ReplicaRun
@@ -21,7 +22,7 @@ from replica_service.shell.handler.rpc_calls import async_call, async_values, pl
 from replica_service.shell.links.requests import RequestStream
 from slotmesh.codec import DecodeError, RpcDecoder, parser_of, serializer_of
 from slotmesh.codec.signature import read_signature
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchSettings, MethodDescription, MethodKind
 from slotmesh.handlers.context import Place, asking, current_place
 from slotmesh.wire.rpc_frames import RPC_REQUESTS
@@ -125,7 +126,7 @@ def _parsed(parse: Callable[[bytes], Any], request: bytes) -> Any:
     try:
         return parse(request)
     except DecodeError as error:
-        raise BadCall(error.failure) from None
+        raise BadCall(replace(error.failure, executed=Executed.YES)) from None  # the method asks for it: it has begun
 
 
 def _call_of(place: Place | None) -> tuple[ReplicaRun, int]:

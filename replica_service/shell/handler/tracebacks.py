@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh import version
+from slotmesh.foreign import described
 
 _ABOVE: Final = (
     f"{Path(__file__).parents[1]}{os.sep}",
@@ -23,7 +24,17 @@ _ABOVE: Final = (
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback as Python writes it; the bare exception where the author's code has no part in it."""
+    """The traceback as Python writes it; the bare exception where the author's code has no part in it.
+
+    Raises nothing: of an exception whose class does as it is written, what can be written is left.
+    """
+    try:
+        return _written(error)
+    except BaseException:  # noqa: BLE001 - the class may raise anything
+        return f"{described(error)}\n"
+
+
+def _written(error: BaseException) -> str:
     shown = traceback.TracebackException.from_exception(error)
     pending = [shown]
     while pending:

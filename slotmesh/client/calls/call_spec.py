@@ -23,6 +23,7 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
+from slotmesh.errors import Executed
 
 PAYLOADS: Final = object()
 """In place of a type of results: payloads are handed out as they came, for who passes them on."""
@@ -130,7 +131,9 @@ class CallSpec:
 
     def undecodable(self, error: DecodeError) -> DecodeError:
         """The error of a result that is not what was asked for."""
-        return DecodeError(f"the result of {self.endpoint}.{self.method} is not what was asked for: {error}")
+        return DecodeError(
+            f"the result of {self.endpoint}.{self.method} is not what was asked for: {error}", executed=Executed.YES
+        )
 
     def _decoder(
         self, decoder_for: Callable[[str, Any], Callable[[PayloadT], ResultT]]

@@ -9,9 +9,12 @@ Owner: the thread that made the call; the `ClientThread` settles it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
@@ -20,6 +23,8 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import to_exception
 
 ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
 
 _CUT_OFF: Final = Failure(
     reason=Reason.CANCELLED,
@@ -43,6 +48,10 @@ class SettlingThread(Protocol):
 
     def drop(self, future: CallFuture[Any]) -> None:
         """The future was cancelled: what it follows is, too."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is it."""
 
 
 class CallFuture(Future[ResultT]):
@@ -110,6 +119,10 @@ class CallFuture(Future[ResultT]):
                     self._condition.wait(min(PIECE_S, left_s))
         return 0
 
+    def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
+        """Calls it with the future when that is done. What it raises in the client's thread is logged, and no more."""
+        super().add_done_callback(partial(_call_back, self._thread, fn))
+
     # -- in the client's thread ------------------------------------------------------------------------------------
 
     def set_result(self, result: ResultT) -> None:
@@ -145,3 +158,14 @@ class CallFuture(Future[ResultT]):
             self.set_exception(error)
         else:
             self.set_result(inner.result())
+
+
+def _call_back(thread: SettlingThread, fn: Callable[[Future[Any]], object], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        raise  # the base class logs it
+    except BaseException:
+        if not thread.is_current:
+            raise
+        _log.exception("a callback of a call's future raised what would have ended the client")

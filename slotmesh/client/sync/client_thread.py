@@ -136,15 +136,20 @@ class ClientThread:
 
     def call(self, function: Callable[[], ResultT]) -> ResultT:
         """Runs what needs the loop, and returns at once: after all that was handed over before, and under the lock."""
-        if threading.get_ident() == self._ident:
+        if self.is_current:
             with self.lock:
                 return function()
         result: ResultT = self.outcome(self._run, function)
         return result
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is in this very thread."""
+        return threading.get_ident() == self._ident
+
     def check_may_wait(self) -> None:
         """Raises RuntimeError where waiting for an outcome would never end."""
-        if threading.get_ident() == self._ident:
+        if self.is_current:
             raise RuntimeError(OWN_THREAD)
         if self._refusal == FORKED:
             raise RuntimeError(FORKED)

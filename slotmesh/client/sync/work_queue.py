@@ -103,7 +103,7 @@ class ThreadWorkQueue:
             future, start, argument = work.popleft()
             try:
                 start(future, argument)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
                 future.set_exception(error)
         if work and not self._woken and self._loop is not None:
             self._woken = True

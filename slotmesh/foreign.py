@@ -1,0 +1,73 @@
+"""Foreign code: functions, classes and objects of users, wherever slotmesh calls or reads them.
+
+Purpose: the one guard for all these places. Each of them catches `BaseException` around the foreign call, and words and
+counts what came of it by this module.
+Invariants: foreign code may raise anything, also as it is only described: SystemExit, KeyboardInterrupt, StopIteration,
+GeneratorExit, or a CancelledError where nothing was cancelled. That is the outcome of the one call it was raised in.
+`text_of`, `described`, `shown` and `type_name` raise nothing and return plain strings; `each` returns a result for each
+value or raises, as StopIteration ends a `list(map(…))` without a trace.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+ValueT = TypeVar("ValueT")
+ResultT = TypeVar("ResultT")
+
+NO_TEXT: Final = "(no text)"
+"""In place of a text that could not be made."""
+
+
+class StoppedEarly(Exception):
+    """Foreign code raised StopIteration, which means the end of an iteration to the code that called it."""
+
+
+def each(function: Callable[[ValueT], ResultT], values: Sequence[ValueT]) -> list[ResultT]:
+    """`function` of each of the values, at the speed of `map`. `values` is a list, tuple or block of ours.
+
+    Raises:
+        StoppedEarly: `function` raised StopIteration.
+        BaseException: whatever else `function` raises.
+    """
+    results = list(map(function, values))
+    if len(results) != len(values):
+        raise StoppedEarly(f"StopIteration was raised for value {len(results) + 1} of {len(values)}")
+    return results
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception of any class."""
+    try:
+        return str.__str__(str(error))
+    except BaseException:  # noqa: BLE001 - the class's own method may raise anything
+        return NO_TEXT
+
+
+def type_name(value: object) -> str:
+    """The name of the value's class."""
+    try:
+        return str.__str__(type(value).__name__)
+    except BaseException:  # noqa: BLE001 - a metaclass may raise anything
+        return "object"
+
+
+def described(error: BaseException) -> str:
+    """An exception in a message: its class, and its text if it has one."""
+    text = text_of(error)
+    return f"{type_name(error)}: {text}" if text else type_name(error)
+
+
+def shown(value: object, most: int) -> str:
+    """What the value's `repr` returns, at most that many characters of it."""
+    try:
+        return str.__str__(repr(value))[:most]
+    except BaseException:  # noqa: BLE001 - the value's own method may raise anything
+        return f"a value of type {type_name(value)}"
+
+
+def is_exception(value: Any) -> bool:
+    """Whether this is an exception by its class. The object itself is not asked, as `isinstance` would."""
+    return issubclass(type(value), BaseException)
