@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -125,7 +126,11 @@ def resolve_annotation(annotation: Any, function: Callable[..., Any]) -> Any:
         return Any
     if not isinstance(annotation, str):
         return annotation
-    plain = inspect.unwrap(getattr(function, "__func__", function))
+    plain: Any = inspect.unwrap(getattr(function, "__func__", function))
+    while isinstance(plain, partial | partialmethod):
+        plain = inspect.unwrap(plain.func)
+    if not hasattr(plain, "__globals__"):
+        plain = getattr(type(plain), "__call__", plain)  # noqa: B004 - the method itself, of an object that has it
     # One annotation at a time, so that one name which only type checkers know costs one check only.
     alone = SimpleNamespace(__annotations__={"it": annotation})
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
 from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
-from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, MethodKind, describe
+from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, describe
+from slotmesh.handlers.kinds import MethodKind
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 __all__ = [

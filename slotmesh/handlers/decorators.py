@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, overload
 from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
 from slotmesh.handlers.foreign_names import refusal
 from slotmesh.handlers.item_batches import Gatherings
+from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
@@ -185,7 +186,7 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
     if not inspect.isfunction(function):
         raise TypeError(f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}")
     control = BatchControl(settings)
-    decorated = _with_items(function, control) if inspect.iscoroutinefunction(function) else function
+    decorated = _with_items(function, control) if kind_of(function) is MethodKind.ASYNC else function
     setattr(decorated, _BATCH, control)
     # Attributes of the function, which a bound method has, too.
     for method in (
@@ -204,6 +205,7 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
 def _with_items(function: Any, control: BatchControl) -> Any:
     """The function, which also takes single items: those of several callers become a batch."""
     first = next(iter(inspect.signature(function).parameters), "")
+    function = runnable(function, MethodKind.ASYNC)
     gatherings = Gatherings(function, control, is_method=first in {"self", "cls"})
 
     @wraps(function)
@@ -220,10 +222,13 @@ def whole_batches(function: Callable[..., Any]) -> Callable[..., Any]:
     """A batch function, or a bound method, or an instance with one as `__call__`: without what takes single items."""
     bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
     control = batch_control(bound)
-    if control is None or control.whole is None:
+    whole: Callable[..., Any] | None = None if control is None else control.whole
+    if whole is None:
         return function
+    if bound.__wrapped__ is not whole:
+        return function  # with a decorator around it, which is to see each batch
     owner = getattr(bound, "__self__", None)
-    return control.whole if owner is None else MethodType(control.whole, owner)
+    return whole if owner is None else MethodType(whole, owner)
 
 
 def deployment_settings(handler: object) -> DeploymentSettings:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
+from slotmesh.handlers.kinds import MethodKind, is_method, kind_of
 from slotmesh.handlers.settings import BatchSettings
 
 CALL: Final = "__call__"
@@ -26,29 +26,6 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 DEFAULT_MAX_ONGOING_ASYNC = 512
 DEFAULT_MAX_ONGOING_THREADS = 8
-
-
-class MethodKind(StrEnum):
-    """How a method is run."""
-
-    ASYNC = "async"
-    """`async def`: on the event loop."""
-    DEF = "def"
-    """`def`: in a thread."""
-    ASYNC_GENERATOR = "async_generator"
-    """`async def` that `yield`s: on the event loop."""
-    GENERATOR = "generator"
-    """`def` that `yield`s: in threads."""
-
-    @property
-    def is_async(self) -> bool:
-        """Whether it runs on the event loop."""
-        return self in {MethodKind.ASYNC, MethodKind.ASYNC_GENERATOR}
-
-    @property
-    def yields(self) -> bool:
-        """Whether it gives values one by one."""
-        return self in {MethodKind.GENERATOR, MethodKind.ASYNC_GENERATOR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +112,7 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
             continue
         found = _found(handler, name)
         function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-        if inspect.isroutine(function):
+        if is_method(function):
             methods[name] = _describe_function(function)
     return methods
 
@@ -143,8 +120,10 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
 def _check_reserved(handler: type, name: str, given: tuple[str, ...]) -> None:
     found = _found(handler, name)
     function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-    if not inspect.isfunction(function):
+    if not is_method(function):
         return
+    if kind_of(function).yields:
+        raise TypeError(f"{handler.__qualname__}.{name} is called by the replica, and must return: it yields")
     arguments = given if isinstance(found, staticmethod) else ("self", *given)
     try:
         inspect.signature(function).bind(*arguments)
@@ -161,15 +140,7 @@ def _found(handler: type, name: str) -> Any:
 
 
 def _describe_function(function: Callable[..., Any]) -> MethodDescription:
-    if inspect.isasyncgenfunction(function):
-        kind = MethodKind.ASYNC_GENERATOR
-    elif inspect.isgeneratorfunction(function):
-        kind = MethodKind.GENERATOR
-    elif inspect.iscoroutinefunction(function):
-        kind = MethodKind.ASYNC
-    else:
-        kind = MethodKind.DEF
-    return MethodDescription(kind=kind, batch=batch_settings(function))
+    return MethodDescription(kind=kind_of(function), batch=batch_settings(function))
 
 
 def _method_as_json(method: MethodDescription) -> dict[str, Any]:

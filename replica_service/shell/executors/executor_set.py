@@ -14,7 +14,7 @@ from replica_service.shell.executors.own_loop import OwnLoopExecutor
 from replica_service.shell.executors.protocol import Executor, OutcomeSink
 from replica_service.shell.executors.threads import ThreadExecutor
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.handler_loop import HandlerLoop, SharedLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers import MethodKind
 from slotmesh.runtime.pump import WokenPumps
@@ -33,16 +33,17 @@ class ExecutorSet:
         handler_loop: HandlerLoop | None,
         woken: WokenPumps,
     ) -> None:
-        """`max_ongoing` bounds threads. `handler_loop` is where `async def` methods run, if not on this loop.
+        """`max_ongoing` bounds threads. `handler_loop` is where `async def` methods run; None: on this loop.
 
         `woken`: streams of this loop that write outcomes.
         """
+        handler_loop = handler_loop or SharedLoop()
         self.of_async = (
             OwnLoopExecutor(methods, sink, errors, now, handler_loop)
-            if handler_loop is not None and handler_loop.is_own
+            if handler_loop.is_own
             else AsyncExecutor(methods, sink, errors, now, woken=woken)
         )
-        self.threads = ThreadExecutor(methods, sink, errors, now, max_ongoing)
+        self.threads = ThreadExecutor(methods, sink, errors, now, max_ongoing, handler_loop.wait_for)
         self.generators = GeneratorExecutor(methods, sink, errors, now, self.threads.step, handler_loop)
         by_kind: dict[MethodKind, Executor] = {MethodKind.ASYNC: self.of_async, MethodKind.DEF: self.threads}
         self.by_method: dict[str, Executor] = {

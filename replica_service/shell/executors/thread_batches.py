@@ -6,7 +6,8 @@ Owner: the executor of `def` methods.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any
 
 from replica_service.core.calls import ReplicaRun
@@ -34,8 +35,10 @@ class ThreadBatches:
         now: Callable[[], float],
         outcomes: ThreadOutcomes,
         took: Callable[[float], None],
+        wait_for: Callable[[Awaitable[Any]], Any],
     ) -> None:
-        """`took` is called with the seconds that each invocation took."""
+        """`took` is called with the seconds of each invocation, `wait_for` with an awaitable that one returned."""
+        self._wait_for = wait_for
         self._methods = methods
         self._errors = errors
         self._now = now
@@ -82,7 +85,10 @@ class ThreadBatches:
             current_place.set(batch_place(invocation.parts, self._now))
             traced = traced_batch(invocation.parts, began)
             try:
-                returned = invocation.checked(invocation.call(method), method)
+                returned = invocation.call(method)
+                if isawaitable(returned):
+                    returned = self._wait_for(returned)
+                returned = invocation.checked(returned, method)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 returned = self._errors.failure_of(error, method.name)
             finally:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import copy_context
+from inspect import isawaitable
 from typing import Any
 
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
@@ -64,13 +65,18 @@ class ThreadExecutor:
         errors: HandlerErrors,
         now: Callable[[], float],
         max_threads: Callable[[], int],
+        wait_for: Callable[[Awaitable[Any]], Any],
     ) -> None:
-        """`max_threads` is asked when a thread would be started."""
+        """`max_threads` is asked when a thread would be started.
+
+        `wait_for` is called in a thread with an awaitable that a method has returned: it waits for its result.
+        """
         self._methods = methods
         self._sink = sink
         self._errors = errors
         self._now = now
         self._max_threads = max_threads
+        self._wait_for = wait_for
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         """What threads start from: never that of a call."""
@@ -95,7 +101,7 @@ class ThreadExecutor:
         """Released when a worker has taken work; to wait for that it is acquired twice."""
         self._outcomes = outcomes = ThreadOutcomes(sink, now, self._loop)
         self._put = outcomes.put
-        self._batches = ThreadBatches(methods, errors, now, outcomes, self._took)
+        self._batches = ThreadBatches(methods, errors, now, outcomes, self._took, wait_for)
 
     def start(self, work: WorkCommand) -> None:
         self._enqueue(work)
@@ -292,7 +298,10 @@ class ThreadExecutor:
             began = self._now()
             if began >= until:
                 return None
-            outcome = encoded(run, method.function(*args, **kwargs))
+            value = method.function(*args, **kwargs)
+            outcome = encoded(run, value)
+            if (type(outcome) is not bytes or run.options.no_reply) and isawaitable(value):
+                outcome = encoded(run, self._wait_for(value))
             if is_late(run, self._now()) and type(outcome) is bytes:
                 outcome = (1, LATE)
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread

@@ -56,6 +56,13 @@ class HandlerLoop(ABC):
         Raises: Exception: what the handler raises; a RuntimeError in place of what would end the process.
         """
 
+    def wait_for(self, awaitable: Awaitable[ResultT]) -> ResultT:
+        """Awaits it on the handler's loop, while the calling thread waits. Never called on that loop.
+
+        Raises: Exception: as `run`.
+        """
+        return asyncio.run_coroutine_threadsafe(_tamed(lambda: awaitable), self.loop).result()
+
     @abstractmethod
     async def construct(self, function: Callable[[], ResultT]) -> ResultT:
         """Calls it beside the service's loop, which goes on: on the handler's own loop, or in a thread for just this.

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from replica_service.shell.handler.handler_loop import HandlerLoop
+from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 
 
 class Hook(Enum):
@@ -44,15 +45,15 @@ class HookRun:
         if self._task is not None:
             self._task.cancel()
 
-    def run_in_thread(self, function: Callable[[], Any]) -> None:
+    def run_in_thread(self, loop: HandlerLoop, function: Callable[[], Any]) -> None:
+        """What it returns is awaited on the loop, if it can be."""
         tell = self._teller()
 
         def work() -> None:
             try:
                 outcome = function()
-                if inspect.iscoroutine(outcome):
-                    outcome.close()
-                    raise TypeError(f"{self.hook.value} is no `async def`, and returned a coroutine: make it one")
+                if inspect.isawaitable(outcome):
+                    outcome = loop.wait_for(outcome)
             except BaseException as error:  # noqa: BLE001 - handed on: a thread of users' code ends nothing else
                 outcome = error
             tell(outcome)
@@ -127,8 +128,8 @@ class Hooks:
         """Calls one that the handler has."""
         function = self._functions[hook]
         run = HookRun(hook)
-        if inspect.iscoroutinefunction(function):
-            run.run_on(self._loop, lambda: function(*args))
+        if (kind := kind_of(function)) is MethodKind.ASYNC:
+            run.run_on(self._loop, lambda: runnable(function, kind)(*args))
         else:
-            run.run_in_thread(lambda: function(*args))
+            run.run_in_thread(self._loop, lambda: function(*args))
         return run

@@ -126,14 +126,15 @@ class LoopWatch:
 
 
 def _codes_of(methods: Iterable[HandlerMethod]) -> Mapping[CodeType, str]:
-    """The names of the methods, by their code: of a method that is wrapped, the outermost layer's."""
-    codes: dict[CodeType, str] = {}
+    """The names of the methods, by their code, and by that of the decorators that one method alone has."""
+    names: dict[CodeType, set[str]] = {}
     for method in methods:
-        called: Any = method.function if hasattr(method.function, "__code__") else type(method.function).__call__
-        code = getattr(called, "__code__", None)
-        if isinstance(code, CodeType):
-            codes[code] = method.name or CALL
-    return codes
+        for layer in method.layers:
+            called: Any = layer if hasattr(layer, "__code__") else type(layer).__call__
+            code = getattr(called, "__code__", None)
+            if isinstance(code, CodeType):
+                names.setdefault(code, set()).add(method.name or CALL)
+    return {code: found.pop() for code, found in names.items() if len(found) == 1}
 
 
 def _module_of(frame: FrameType) -> str:

@@ -6,7 +6,7 @@ Owner: made when the handler has been constructed; executors read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from slotmesh.handlers import (
     batch_control,
     whole_batches,
 )
+from slotmesh.handlers.kinds import layers, runnable
 from slotmesh.oip.signatures import MethodTensors
 from slotmesh.wire.outlines import MethodOutline
 
@@ -47,7 +48,7 @@ class HandlerMethod:
         """
         self.name = name
         self._annotated = function
-        self.function = function if batch is None else whole_batches(function)
+        self.function = runnable(function if batch is None else whole_batches(function), kind)
         self.kind = kind
         self.batch = batch
         self.control = None if batch is None else _control_of(function, batch)
@@ -68,6 +69,11 @@ class HandlerMethod:
     def _make_decoder(self, function: Callable[..., Any], batch: BatchSettings | None) -> ArgumentsDecoder:
         """Raises TypeError."""
         return ArgumentsDecoder.for_handler(function, batched=batch is not None)
+
+    @property
+    def layers(self) -> Iterator[Any]:
+        """The user's function, and what it wraps, from the outside in."""
+        return layers(self._annotated)
 
     @cached_property
     def tensors(self) -> MethodTensors:

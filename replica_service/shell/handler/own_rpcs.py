@@ -25,6 +25,7 @@ from slotmesh.codec.signature import read_signature
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchSettings, MethodDescription, MethodKind
 from slotmesh.handlers.context import Place, asking, current_place
+from slotmesh.handlers.kinds import runnable
 from slotmesh.wire.rpc_frames import RPC_REQUESTS
 
 
@@ -50,7 +51,7 @@ class RpcMethod(HandlerMethod):
         takes_context = _takes_context(rpc, function)
         if takes_context or rpc.takes_several:
             asking.is_known = True  # so that executors keep the place of each call
-        made = self._wrapped(function, kind, takes_context=takes_context)
+        made = self._wrapped(runnable(function, kind), kind, takes_context=takes_context)
         if rpc.gives_several and not yields:
             kind = MethodKind.ASYNC_GENERATOR if kind is MethodKind.ASYNC else MethodKind.GENERATOR
         super().__init__(rpc.path, made, kind, None)

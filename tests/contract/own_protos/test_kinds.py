@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import grpc
@@ -151,3 +152,29 @@ async def test_a_shadow_gets_copies_of_rpcs_with_one_request() -> None:
 
         assert copied.contexts[0].is_shadow
         assert copied.begun == ["Greet"]
+
+
+def plain(function: Any) -> Any:
+    """A decorator that is a `def`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+class DecoratedGreeter(AsyncGreeter):
+    Greet = plain(AsyncGreeter.Greet)
+    GreetInLanguages = plain(AsyncGreeter.GreetInLanguages)
+    GreetAll = plain(AsyncGreeter.GreetAll)
+    Chat = plain(AsyncGreeter.Chat)
+
+
+async def test_decorators_change_nothing() -> None:
+    async with greeting(DecoratedGreeter) as (mesh, stub):
+        assert (await stub.Greet(request("Ada"))).text == "Ada"
+        assert len([response async for response in stub.GreetInLanguages(request("Ada"))]) == 3
+        assert (await stub.GreetAll(requests("Ada", "Grace"))).text == "Ada Grace"
+        assert [response async for response in stub.Chat(requests("Ada"))]
+        assert mesh.instances("greeter")[0].begun[0] == "Greet"
