@@ -17,6 +17,7 @@ from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.callable import callable_methods, told_outlines
+from router_service.core.sessions.session import SessionConnection
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.alternates import Alternates
 from router_service.shell.clients.brake import Brake
@@ -32,7 +33,8 @@ from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.open_streams import stream_of
 from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
-from slotmesh.security.current import of_caller, quota_name
+from slotmesh.security.audit import AUDIT
+from slotmesh.security.current import caller, current_rpc, of_caller, quota_name
 from slotmesh.security.limits import endpoint_refusal, known_endpoints
 from slotmesh.spec.rules import show
 from slotmesh.status import abort
@@ -198,9 +200,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, failure)
         open_stream = opening.open
         del opening
-        session = await self._turns.take(convert.session_of(open_stream, self._window.calls, of_caller))
-        if isinstance(session, Failure):
-            await abort(context, session)
+        session = await self._session_of(open_stream, context)
         if failure := self._leaving():  # that may have begun while others had their turns
             await abort(context, failure)
         stream = ClientStream(
@@ -221,7 +221,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if (opened := stream_of(context)) is not None:
             opened.is_busy = lambda: stream.is_busy
         by_token = self.alternates.came_by_token_port(context)
-        stream.say(self._opened(in_session=session is not None, by_token=by_token))
+        stream.say(self._opened(session, by_token=by_token))
         self._dispatcher.attach(stream.caller, stream)
         counts = self._dispatcher.counts
         counts.streams += 1
@@ -243,6 +243,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)
+
+    async def _session_of(self, opening: router_service_pb2.OpenStream, context: Context) -> SessionConnection | None:
+        """The connection of a session that a client opens. Ends the rpc if the caller may not open it."""
+        session = await self._turns.take(convert.session_of(opening, self._window.calls, of_caller))
+        if not isinstance(session, Failure):
+            return session
+        if session.reason is Reason.UNAUTHENTICATED:
+            why = "the session was opened by another identity"
+            AUDIT.denied(caller(), current_rpc(), session, context.peer(), why)
+        return await abort(context, session)
 
     def _release(self) -> None:
         self.unread.release()
@@ -274,8 +284,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """The failure of streams and calls that come after the go_away."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
-    def _opened(self, *, in_session: bool, by_token: bool) -> StreamResponse:
+    def _opened(self, session: SessionConnection | None, *, by_token: bool) -> StreamResponse:
         table = self._dispatcher.scheduler.table
+        roster = None
+        if session is not None and table.revision:
+            roster = convert.roster_to_wire(table.roster.version, session.owner_mark)
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
                 router_id=self._router_id,
@@ -284,7 +297,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 alternates=self.alternates.others(by_token=by_token),
                 max_payload_bytes=self._max_payload_bytes,
                 features=features.OF_ROUTERS_TO_CLIENTS,
-                roster=convert.roster_to_wire(table.roster.version) if in_session and table.revision else None,
+                roster=roster,
             )
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+from router_service.convert.rosters import OF_ANOTHER_IDENTITY, are_of_another, mark_of, roster_from_wire
 from router_service.convert.spans import Spans, asked_of
-from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.found_calls import FoundCalls
 from router_service.core.sessions.session import SessionConnection
 from slotmesh.errors import Failure, bad_field
@@ -30,7 +30,7 @@ def session_of(
 ) -> Generator[None, None, SessionConnection | Failure | None]:
     """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is.
 
-    `of_caller` tells a session from one of the same id of somebody else. In steps.
+    `of_caller` makes the session's key, which is another one for the same id of another caller. In steps.
     """
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
@@ -58,26 +58,14 @@ def session_of(
                     "unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}"
                 )
             before = last
-    rosters = [*map(roster_from_wire, opening.rosters)]
+    key = of_caller(opening.session_id)
+    mark = mark_of(opening.session_id, key)
+    rosters = [roster_from_wire(each, mark) for each in opening.rosters]
     says_all = RESENT_ALL in opening.features
-    return SessionConnection(
-        of_caller(opening.session_id), opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all
+    connection = SessionConnection(
+        key, opening.epoch, unanswered, rosters, owner_mark=mark, says_when_all_are_resent=says_all
     )
-
-
-def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:
-    """A roster, as its client is told of it."""
-    return router_service_pb2.RosterVersion(generation=version.generation, revision=version.revision)
-
-
-def roster_from_wire(wire: router_service_pb2.RosterVersion) -> RosterVersion:
-    """A roster that a client acknowledges."""
-    return RosterVersion(wire.generation, wire.revision)
-
-
-def first_roster_of(batch: router_service_pb2.CallBatch) -> RosterVersion | None:
-    """The newest roster that the client knew when it first sent these calls; None where it does not say."""
-    return roster_from_wire(batch.first_roster) if batch.HasField("first_roster") else None
+    return OF_ANOTHER_IDENTITY if are_of_another(rosters) else connection
 
 
 def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:

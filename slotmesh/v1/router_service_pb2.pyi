@@ -426,7 +426,9 @@ class RosterVersion(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
-    """The generation of the routing table that first named this set of replicas."""
+    """The generation of the routing table that first named this set of replicas. Opaque to a client: for a caller with an
+    identity it ends with a mark of the session's owner, so that the session is not resumed under another identity.
+    """
     revision: _builtins.int
     """Its revision."""
     def __init__(
@@ -484,7 +486,8 @@ class OpenStream(_message.Message):
     def rosters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterVersion]:
         """With an epoch above 1: the rosters that the client has acknowledged on any connection since the oldest of
         `unanswered` was sent, those of one generation as the one with the highest revision, at most 64. The router says that
-        a call was not executed only if it knows all replicas of them, and their fate.
+        a call was not executed only if it knows all replicas of them, and their fate. Where one of them was announced to
+        another identity, the stream ends with UNAUTHENTICATED, executed unknown.
         """
 
     def __init__(

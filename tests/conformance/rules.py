@@ -108,6 +108,7 @@ class StreamRules:
             self._breach(f"a session id is 32 hexadecimal digits, got {frame.session_id!r}")
         if frame.session_id != session.session_id:
             session.session_id, session.epoch = frame.session_id, 0
+            session.unanswered.clear()  # of a session that no router resumed
         if frame.epoch != session.epoch + 1:
             self._breach(f"the epoch after {session.epoch} is {session.epoch + 1}, got {frame.epoch}")
         session.epoch = self._epoch = frame.epoch

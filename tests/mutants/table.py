@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
 from tests.mutants.mutant import mutant
 from tests.mutants.scale_table import SCALE
@@ -580,4 +581,5 @@ MUTANTS: Final = (
     *EDGE,
     *TYPES,
     *SCALE,
+    *CLIENT,
 )

@@ -15,6 +15,7 @@ from replica_service.app import ReplicaApp
 from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh import Mesh, Tls, connect
+from slotmesh.runtime.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
 from tests.support.certificates import Authority
 from tests.support.replicas import HANDLERS, running_replica
@@ -32,6 +33,9 @@ class TlsMesh:
     controller: Controller
     replica: ReplicaApp
     routers: list[str] = field(default_factory=list)
+    """Their addresses."""
+    servers: list[GrpcServer] = field(default_factory=list)
+    """The routers'."""
 
     @property
     def handler(self) -> Any:
@@ -82,6 +86,7 @@ async def tls_mesh(
             )
             server = await stack.enter_async_context(serve(of_router))
             mesh.routers.append(server.address)
+            mesh.servers.append(server)
         await wait_until(lambda: _is_ready(controller, routers), what="all routers know all, and are linked")
         yield mesh
 

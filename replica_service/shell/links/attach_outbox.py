@@ -7,7 +7,7 @@ Owner: the direct stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replica_service import convert
 from replica_service.core.commands import AnswerAttach, TellDetached
@@ -27,7 +27,11 @@ class AttachOutbox:
     """Writes outcomes of calls, and what becomes of slots."""
 
     def __init__(self, writer: PromptWriter[Response]) -> None:
-        self._send = writer.send
+        self._send: Callable[..., None] = writer.send
+
+    def close(self) -> None:
+        """The stream ends: its status is the outcome of the calls that have none yet."""
+        self._send = _drop
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
         del size, content_type  # it is that of the call
@@ -59,3 +63,7 @@ class AttachOutbox:
 
     def _tell(self, frame: Response) -> None:
         self._send(frame, FRAME_BYTES + frame.ByteSize())
+
+
+def _drop(frame: Response, nbytes: int = 0) -> None:
+    """Of a stream that ends."""

@@ -51,7 +51,8 @@ class AttachStream:
         self._now = clock.now
         self._identity, self._endpoints = caller_name(), callable_endpoints()
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
-        self._link = RouterPeer(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
+        self._outbox = AttachOutbox(self._writer)
+        self._link = RouterPeer(outbox=self._outbox, stream_id=new_id(STREAM_ID_BYTES))
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -72,6 +73,7 @@ class AttachStream:
             reading.cancel()
             ended.cancel()
             await asyncio.gather(reading, ended, return_exceptions=True)
+            self._outbox.close()
             self._engine.leave(self._link)
             # gRPC refuses to end a stream while a write is under way.
             await asyncio.wait((asyncio.ensure_future(self._writer.drained()),), timeout=LAST_WRITE_S)

@@ -15,7 +15,7 @@ class SessionConnection:
     """One connection of a session. Compared by identity."""
 
     __slots__ = (
-        *("acknowledged", "epoch", "is_suspended", "rosters"),
+        *("acknowledged", "epoch", "is_suspended", "owner_mark", "rosters"),
         *("says_when_all_are_resent", "session_id", "unanswered"),
     )
 
@@ -26,9 +26,13 @@ class SessionConnection:
         unanswered: Sequence[Range] = (),
         rosters: Sequence[RosterVersion] = (),
         *,
+        owner_mark: str = "",
         says_when_all_are_resent: bool = False,
     ) -> None:
         self.session_id = session_id
+        """The key under which replicas know it: of the id that the client has chosen, and of the caller's name."""
+        self.owner_mark = owner_mark
+        """Ends the generation of each roster that is announced to the client; empty where callers have no identity."""
         self.epoch = epoch
         """1 at the first connection, one more at each further one."""
         self.unanswered = unanswered

@@ -106,6 +106,7 @@ class ClientStream:
         """The client's newest stamp that was not echoed; 0 where there is none."""
         self._roster: RosterVersion | None = None
         """The newest roster, where the client has not been sent it."""
+        self._mark = "" if session is None else session.owner_mark
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class ClientStream:
 
     def know_roster(self, wire: router_service_pb2.RosterVersion) -> None:
         """The client acknowledges a roster."""
-        self._dispatcher.post(RosterAcknowledged(self.caller, convert.roster_from_wire(wire)))
+        self._dispatcher.post(RosterAcknowledged(self.caller, convert.roster_from_wire(wire, self._mark)))
 
     @property
     def is_busy(self) -> bool:
@@ -226,7 +227,7 @@ class ClientStream:
             return response
         if self._roster is not None:
             version, self._roster = self._roster, None
-            return Response(roster=convert.roster_to_wire(version))
+            return Response(roster=convert.roster_to_wire(version, self._mark))
         if self._echo:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
@@ -246,7 +247,7 @@ class ClientStream:
                 self._submit(fresh)
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                first_roster = convert.first_roster_of(batch)
+                first_roster = convert.first_roster_of(batch, self._mark)
                 resent = [each for each in calls if not isinstance(each, KeyedBatch)]  # every one of them
                 self._dispatcher.post(
                     CallsResent(self.caller, self._endpoint, resent, age_s, first_roster, self._calls.traces)

@@ -214,7 +214,9 @@ class DirectReplicaLink:
     def _refused(self, error: grpc.RpcError) -> None:
         failure = from_rpc_error(error)
         failure = replace(failure, message=self._dialer.explained(failure.message, Role.REPLICA, self._backend))
-        if self._is_open or failure.executed is not Executed.NO:
+        if self._is_open and failure.reason is Reason.UNAUTHENTICATED:
+            self._lose_all(replace(failure, executed=Executed.UNKNOWN))
+        elif self._is_open or failure.executed is not Executed.NO:
             self._lose(failure.message)
         elif is_unknown_there(error):
             self._lose_all(_unknown_there(self.replica_id, self._address))

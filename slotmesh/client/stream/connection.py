@@ -2,8 +2,9 @@
 
 Purpose: opens a stream where there is something to send, and goes on at another router where one is lost, leaves, or
 falls silent, with what is unanswered.
-Invariants: an epoch is used once. What was sent has its outcome, or is sent again; where a router keeps no sessions it
-is lost instead, executed=unknown. Calls fail for want of a router only when `Search` has found none in time.
+Invariants: what was sent has its outcome, or is sent again; where a router keeps no sessions, or the caller has another
+identity now, it fails instead, executed=unknown. Calls fail for want of a router only when `Search` has found none in
+time.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -23,19 +24,17 @@ from slotmesh.client.calls.outcomes import fail, give_up, refuse
 from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.deadlines import Overdue
+from slotmesh.client.stream.endpoint_session import EndpointSession
 from slotmesh.client.stream.incoming_results import OnUnstarted
 from slotmesh.client.stream.lingering_links import LingeringLinks
 from slotmesh.client.stream.link import RouterLink
 from slotmesh.client.stream.next_router import NextRouter
 from slotmesh.client.stream.outgoing_frames import Request, Response, StreamCall
 from slotmesh.client.stream.pending_calls import PendingCalls, Settled
-from slotmesh.client.stream.rosters import Rosters
 from slotmesh.client.stream.router_search import Search
 from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.id_ranges import ranges_to_wire
-from slotmesh.ids import new_id
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2
@@ -87,10 +86,8 @@ class Connection:
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
-        self._rosters = Rosters()
         self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
-        self._session_id = new_id()
-        self._epoch = 0
+        self._session = EndpointSession()
         self._link: RouterLink | None = None
         self._next_router = NextRouter(endpoint, lambda: routers.others(self.address), self._call)
         self._lingering = LingeringLinks()
@@ -158,6 +155,9 @@ class Connection:
                 link = await self._attempt(search)
                 if isinstance(link, Failure):
                     refusal = link
+                    if refusal.reason is Reason.UNAUTHENTICATED and self._pending.calls:
+                        self._begin_session(refusal)
+                        continue
                     if refusal.reason not in _WORTH_ANOTHER_TRY:
                         return refusal
                     if search.is_over:
@@ -211,7 +211,7 @@ class Connection:
             if wire is not None:
                 opening.default_options.CopyFrom(wire)
             if with_session:
-                self._identify(opening)
+                self._session.identify(opening, self._pending)
             with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
                 await writer_of(call)(Request(open=opening))
             response = await call.read()
@@ -234,7 +234,7 @@ class Connection:
             self._outbox,
             self._pending,
             BatchWriter(wire, opened.features),
-            self._rosters,
+            self._session.rosters,
             in_session=in_session,
             on_leaving=self._on_leaving,
             on_unstarted=self._on_unstarted,
@@ -254,20 +254,20 @@ class Connection:
                 part.settled(at, count)
         self.max_payload_bytes = limit
 
-    def _identify(self, opening: router_service_pb2.OpenStream) -> None:
-        self._epoch += 1
-        opening.session_id = self._session_id
-        opening.epoch = self._epoch
-        opening.features.extend(features.OF_CLIENTS_IN_SESSIONS)
-        if self._epoch > 1:
-            opening.unanswered.extend(ranges_to_wire(self._pending.unanswered()))
-            opening.rosters.extend(self._rosters.at_opening(is_resuming=self._pending.calls > 0))
+    def _begin_session(self, refusal: Failure) -> None:
+        """No router resumes the session: its calls may have been executed. What was not sent may go over a new one.
+
+        The caller's identity has changed, or there is none to be shown: then the next attempt is refused as well.
+        """
+        self._fail_sent(replace(refusal, executed=Executed.UNKNOWN))
+        self._session = EndpointSession()
 
     # -- serving ---------------------------------------------------------------------------------------------------
 
     async def _serve(self, link: RouterLink) -> None:
         """Uses a link until it ends. What it leaves unanswered is sent again, or fails."""
         failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
+        cut_off = self._lost("the session's stream ended")
         self._link = link
         running = self._loop.create_task(link.run(), name=f"slotmesh-client-link-{self._endpoint}")
         moved = self._next_router.awaited()
@@ -283,13 +283,12 @@ class Connection:
                 self._leave_behind(link, running)
             failure = None if link.in_session else self._lost("the router ended the stream")
         except grpc.RpcError as error:
-            refusal = from_rpc_error(error)
-            if refusal.reason not in _WORTH_ANOTHER_STREAM:
-                failure = replace(refusal, executed=Executed.UNKNOWN)
-            elif link.in_session:
-                failure = None
-            else:
-                failure = self._lost(f"the stream broke ({refusal.message})")
+            refusal = replace(from_rpc_error(error), executed=Executed.UNKNOWN)
+            if refusal.reason in _WORTH_ANOTHER_TRY:
+                refusal = self._lost(f"the stream broke ({refusal.message})")
+            cut_off = refusal
+            goes_on = link.in_session and refusal.reason in _WORTH_ANOTHER_STREAM
+            failure = None if goes_on else refusal
         except Exception as error:
             log.exception("the stream of endpoint %r failed", self._endpoint)
             failure = self._lost(f"the client failed: {error!r}", Reason.INTERNAL)
@@ -304,15 +303,17 @@ class Connection:
             if failure is not None:
                 self._fail_sent(failure)
             else:
-                self._fail(self._pending.drain_streaming(), self._lost("the session's stream ended"))
+                self._fail(self._pending.drain_streaming(), cut_off)
 
     def _leave_behind(self, link: RouterLink, running: asyncio.Task[None]) -> None:
         """Another router was reached. The calls that cannot move go on over this link, as long as its router does."""
         staying, self._pending = self._pending, self._pending.hand_over()
         lost, closed = self._lost("the router left"), self._lost("the mesh was closed", Reason.CANCELLED)
-        self._lingering.keep(
-            link, running, lambda is_closed: self._fail(staying.drain(), closed if is_closed else lost)
-        )
+
+        def fail_rest(refusal: Failure | None, is_closed: bool) -> None:
+            self._fail(staying.drain(), closed if is_closed else refusal or lost)
+
+        self._lingering.keep(link, running, fail_rest)
 
     def _on_leaving(self, alternates: Sequence[str]) -> None:
         """The router leaves. While it answers what it has, another one is looked for."""

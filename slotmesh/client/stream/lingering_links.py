@@ -12,10 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 import grpc
 
 from slotmesh.client.stream.link import RouterLink
+from slotmesh.client.stream.rpc_failures import credential_refusal
+from slotmesh.errors import Failure
+
+FailRest: TypeAlias = Callable[[Failure | None, bool], object]
+"""Takes the failure of a stream that ended as the caller may not go on, else None; and whether it was cancelled."""
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +37,8 @@ class LingeringLinks:
         """Each ends with its stream."""
         return set(self._links)
 
-    def keep(self, link: RouterLink, running: asyncio.Task[None], fail_rest: Callable[[bool], object]) -> None:
-        """`running` is the link's `run`.
-
-        `fail_rest` tells the calls that are left when it has ended, and whether it was cancelled.
-        """
+    def keep(self, link: RouterLink, running: asyncio.Task[None], fail_rest: FailRest) -> None:
+        """`running` is the link's `run`; `fail_rest` fails the calls that are left when it has ended."""
         link.linger()
         task = asyncio.get_running_loop().create_task(_wait(running, fail_rest), name="slotmesh-client-linger")
         self._links[task] = link
@@ -50,16 +53,16 @@ class LingeringLinks:
         del self._links[task]
 
 
-async def _wait(running: asyncio.Task[None], fail_rest: Callable[[bool], object]) -> None:
-    is_closed = False
+async def _wait(running: asyncio.Task[None], fail_rest: FailRest) -> None:
+    is_closed, refusal = False, None
     try:
         await running
     except asyncio.CancelledError:
         is_closed = True
         raise
-    except grpc.RpcError:
-        pass  # the router has left
+    except grpc.RpcError as error:
+        refusal = credential_refusal(error)  # or the router has left
     except Exception:
         log.exception("a stream to a router that leaves failed")
     finally:
-        fail_rest(is_closed)
+        fail_rest(refusal, is_closed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import grpc
 
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there
@@ -28,3 +28,9 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
         " give connect() the address of one"
     )
     return replace(failure, message=message)
+
+
+def credential_refusal(error: grpc.RpcError) -> Failure | None:
+    """The failure of the calls of a stream that ended because the caller's credential holds no longer; else None."""
+    failure = from_rpc_error(error)
+    return replace(failure, executed=Executed.UNKNOWN) if failure.reason is Reason.UNAUTHENTICATED else None

@@ -7,6 +7,7 @@ import { closed, payloadTooLarge, refusal, routerLost, toError } from './errors.
 import { openLink } from './link.js';
 import { Outbox } from './outbox.js';
 
+const UNAUTHENTICATED = 16;
 const FIRST_DELAY_MS = 50;
 const LONGEST_DELAY_MS = 1_000;
 const ATTEMPT_MS = 2_000;
@@ -122,14 +123,17 @@ export class CallStream {
   async #serve(link) {
     if (this.#closing) link.finish();
     link.wake();
-    const { code, details } = await link.ended;
+    const status = await link.ended;
+    const { code, details } = status;
     this.#link = undefined;
     this.#routers.learn(link.alternates);
     const why = code === 0 ? 'the router ended the stream' : `the stream broke (${details})`;
     link.lose(
       this.#abandoned.signal.aborted
         ? closed('the mesh was closed before the call was answered', 'unknown')
-        : routerLost(`${why} before the call was answered; it may have been executed`, 'unknown'),
+        : code === UNAUTHENTICATED
+          ? { ...refusal(status), executed: 'unknown' }
+          : routerLost(`${why} before the call was answered; it may have been executed`, 'unknown'),
     );
     if (link.leaving || code !== 0) this.#routers.giveUp();
     return link.answered;
