@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingress_service.config import IngressSettings, origins_of
+from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.cors import Cors
 from ingress_service.core.counters import Counters
+from ingress_service.core.peers import PeerAddresses, networks_of
+from ingress_service.core.request_bound import RequestBound
 from ingress_service.core.route_table import RouteTable
 from ingress_service.shell.bodies import HeldBodies
 from ingress_service.shell.callers import HttpCallers
@@ -30,6 +33,7 @@ from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.route_watch import RouteWatch
 from ingress_service.shell.sockets import Sockets
+from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.channels import Dialer
@@ -65,6 +69,7 @@ class Ingress:
     counters: Counters
     callers: HttpCallers
     bodies: HeldBodies
+    requests: RequestBound
     server: IngressServer
 
 
@@ -99,21 +104,23 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
 
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
         described = Descriptions()
-        mesh = MeshView(callers, described)
+        trials = TokenTrials(callers.own, CONNECT_S)
+        peers = PeerAddresses(networks_of(settings.http_trusted_proxies), settings.http_forwarded_header)
+        requests = RequestBound(settings.max_requests)
+        mesh = MeshView(callers, described, trials, requests, peers)
         follow(())
-        inference = InferenceFront(mesh, bodies, why_not_ready)
+        inference = InferenceFront(mesh, why_not_ready)
         records = RequestRecords(counters, failures, RequestSpans(traces.tracing))
         front = HttpFront(
             mesh,
             records,
             bodies,
             cors,
-            max_requests=settings.max_requests,
             pages=IngressPages(mesh, cors, failures, why_not_ready, watch).app(),
-            sockets=Sockets(mesh, cors, records, max_requests=settings.max_requests),
+            sockets=Sockets(mesh, cors, records, bodies),
             inference=inference,
         )
-        server = _server(settings, front, counters)
+        server = _server(settings, front, counters, peers)
         metrics = _metrics(settings, tls)
         try:
             metrics.observe_spans(lambda: traces.dropped)
@@ -124,12 +131,13 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             tasks.start(watch.run(), name="routes")
             scheme = "http" if settings.https_cert is None else "https"
             _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
-            yield Ingress(server.address, front, watch, counters, callers, bodies, server)
+            yield Ingress(server.address, front, watch, counters, callers, bodies, requests, server)
             front.is_stopping = True
             await server.stop(settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(0)
             described.close()
+            await trials.aclose()
             inference.close()
             await callers.aclose(LAST_CALLS_S)
             failures.close()
@@ -153,9 +161,9 @@ def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
     )
 
 
-def _server(settings: IngressSettings, front: HttpFront, counters: Counters) -> IngressServer:
+def _server(settings: IngressSettings, front: HttpFront, counters: Counters, peers: PeerAddresses) -> IngressServer:
     limits = ConnectionLimits(
-        connections=settings.max_connections,
+        connections=ConnectionBound(settings.max_connections, peers),
         header_bytes=settings.max_header_size,
         header_s=settings.header_timeout.total_seconds(),
         body_s=settings.body_timeout.total_seconds(),

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from ingress_service.core.peers import ForwardedHeader, networks_of
 from slotmesh.config import Duration, HostPorts, ServiceSettings, Size
 from slotmesh.config.listening import SET_UP, Reach, reach_of
 from slotmesh.config.tls import TlsSettings
@@ -51,6 +52,16 @@ class IngressSettings(ServiceSettings, TlsSettings):
     )
     max_connections: int = Field(10_000, ge=1, description="Connections that are held; more are closed with a 503.")
     max_requests: int = Field(10_000, ge=1, description="Requests in flight; more are refused with a 503.")
+    http_trusted_proxies: str = Field(
+        "",
+        max_length=8_192,
+        description="Addresses and networks of reverse proxies, with commas between them, that say in a header where a "
+        "request comes from. Empty: none; all requests of a proxy then share what one address may have.",
+    )
+    http_forwarded_header: ForwardedHeader = Field(
+        ForwardedHeader.X_FORWARDED_FOR,
+        description="The header that these proxies set, x-forwarded-for or forwarded; the other one is not read.",
+    )
     header_timeout: Duration = Field(
         timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time a request has for its headers."
     )
@@ -86,6 +97,15 @@ class IngressSettings(ServiceSettings, TlsSettings):
         for origin in origins_of(text):
             if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
                 raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
+        return text
+
+    @field_validator("http_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str) -> str:
+        try:
+            networks_of(text)
+        except ValueError as error:
+            raise ValueError(f"{error}: write addresses or networks, as 10.0.0.0/8, with commas between them") from None
         return text
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ingress_service.core.peers import ForwardedHeader
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import PREFIX
 from slotmesh.errors import Reason
@@ -20,8 +21,10 @@ _PLAIN = {
     b"access-control-request-headers": "asks_headers",
     b"traceparent": "traceparent",
     b"tracestate": "tracestate",
+    b"x-forwarded-for": "x_forwarded_for",
+    b"forwarded": "forwarded",
 }
-_LISTS = frozenset({b"accept", b"tracestate"})
+_LISTS = frozenset({b"accept", b"tracestate", b"x-forwarded-for", b"forwarded"})
 """Of these all lines count."""
 
 
@@ -35,17 +38,20 @@ class RequestHeaders:
         "authorization",
         "content_length",
         "content_type",
+        "forwarded",
         "host",
         "origin",
         "terms",
         "traceparent",
         "tracestate",
+        "x_forwarded_for",
     )
 
     def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
         """Names are in lower case."""
         self.content_type = self.accept = self.authorization = self.origin = self.host = b""
         self.content_length = self.asks_method = self.asks_headers = self.traceparent = self.tracestate = b""
+        self.x_forwarded_for = self.forwarded = b""
         self.terms: list[tuple[bytes, bytes]] = []
         """What is said of the call."""
         for name, value in lines:
@@ -77,6 +83,10 @@ class RequestHeaders:
         if not is_traceparent(traceparent):
             return None
         return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
+
+    def said_by_proxy(self, header: ForwardedHeader) -> bytes:
+        """Where the request comes from, as this header has it."""
+        return self.forwarded if header is ForwardedHeader.FORWARDED else self.x_forwarded_for
 
     @property
     def body_bytes(self) -> int:

@@ -1,9 +1,10 @@
-"""Who calls: one client of the routers for the ingress itself, and one for each bearer token that is in use.
+"""Who calls: one client of the routers for the ingress itself, and one for each bearer token that routers have taken.
 
 Purpose: a token is shown to routers with each rpc, so that roles and limits of its holder hold there; the ingress
 judges no token.
-Invariants: at most so many callers, and so many endpoints of each; the one that was used longest ago, and by nobody
-now, goes first. Tokens are compared, kept in memory, and in no log.
+Invariants: a token has a place here only once a router has taken it, and loses it when one refuses it; at most so many
+callers, and so many endpoints of each; the one that was used longest ago, and by nobody now, goes first. Tokens are
+compared, kept in memory, and in no log.
 Owner: the app.
 """
 
@@ -11,9 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Final
 
+from ingress_service.core.request_bound import Requester
+from ingress_service.core.stream_choice import StreamChoice
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers
 from slotmesh.runtime.channels import ChannelTls, Dialer
@@ -21,20 +27,48 @@ from slotmesh.security.token_source import TokenSource
 
 MAX_ENDPOINTS: Final = 512
 """Of one caller, with streams that are open."""
+MAX_STREAMS: Final = 8
+"""Of one caller and endpoint."""
 CLOSE_S: Final = 1.0
 _NUMBERS: Final = count(1)
 
 
-class EndpointCalls:
-    """The stream of one endpoint, and how many requests use it."""
+class OpenedStream:
+    """One stream of an endpoint."""
 
-    __slots__ = ("in_use", "specs", "stream")
+    __slots__ = ("specs", "stream")
 
     def __init__(self, stream: CallStream) -> None:
         self.stream = stream
-        self.in_use = 0
         self.specs: dict[object, object] = {}
         """What calls on the same terms share: owned by `calls`."""
+
+
+class EndpointCalls:
+    """The streams of one endpoint, and how many requests use them."""
+
+    __slots__ = ("_choice", "_open", "in_use", "streams")
+
+    def __init__(self, name: str, routers: Routers, connect_timeout_s: float) -> None:
+        self.in_use = 0
+        self.streams: list[OpenedStream] = []
+        """Those that were needed up to now."""
+        self._choice = StreamChoice(MAX_STREAMS)
+        self._open = partial(CallStream, name, routers, connect_timeout_s, names_executors=True)
+
+    @contextmanager
+    def calling(self, who: Requester, size: int, ordering_key: str) -> Iterator[OpenedStream]:
+        """The stream for one call with so many bytes of arguments, while it is under way."""
+        chosen = self._choice.take(who, size, ordering_key)
+        try:
+            while len(self.streams) <= chosen.stream:
+                self.streams.append(OpenedStream(self._open()))
+            yield self.streams[chosen.stream]
+        finally:
+            self._choice.give(chosen)
+
+    async def aclose(self, grace_s: float) -> None:
+        await asyncio.gather(*(it.stream.aclose(grace_s) for it in self.streams))
 
 
 class HttpCaller:
@@ -56,8 +90,7 @@ class HttpCaller:
         if found is None:
             if len(self._endpoints) >= MAX_ENDPOINTS and not self._make_room():
                 return None
-            stream = CallStream(name, self.routers, self._connect_timeout_s, names_executors=True)
-            found = self._endpoints[name] = EndpointCalls(stream)
+            found = self._endpoints[name] = EndpointCalls(name, self.routers, self._connect_timeout_s)
         else:
             self._endpoints.move_to_end(name)
         return found
@@ -67,10 +100,10 @@ class HttpCaller:
         found = self._endpoints.get(name)
         if found is not None and found.in_use <= 1:
             del self._endpoints[name]
-            self._close(found.stream)
+            self._close(found)
 
     async def aclose(self, grace_s: float) -> None:
-        closing = [it.stream.aclose(grace_s) for it in self._endpoints.values()]
+        closing = [it.aclose(grace_s) for it in self._endpoints.values()]
         self._endpoints.clear()
         await asyncio.gather(*closing, *self._closing)
         await self.routers.aclose()
@@ -79,11 +112,11 @@ class HttpCaller:
         idle = next((name for name, it in self._endpoints.items() if not it.in_use), None)
         if idle is None:
             return False
-        self._close(self._endpoints.pop(idle).stream)
+        self._close(self._endpoints.pop(idle))
         return True
 
-    def _close(self, stream: CallStream) -> None:
-        task = asyncio.get_running_loop().create_task(stream.aclose(CLOSE_S), name="close-endpoint")
+    def _close(self, calls: EndpointCalls) -> None:
+        task = asyncio.get_running_loop().create_task(calls.aclose(CLOSE_S), name="close-endpoint")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -109,31 +142,51 @@ class HttpCallers:
         self.needs_token = tls is not None and not anonymous
         self.takes_tokens = tls is not None
         self._by_token: OrderedDict[str, HttpCaller] = OrderedDict()
+        self._refused: set[HttpCaller] = set()
+        """Those whose tokens routers take no more, and that were in use then."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._by_token)
 
-    def of(self, token: str) -> HttpCaller | None:
-        """The caller of a token; None: too many are in use. Raises ValueError where it can be none."""
+    def known(self, token: str) -> HttpCaller | None:
+        """The caller of a token that a router has taken; None where it has no place here."""
         found = self._by_token.get(token)
         if found is not None:
             self._by_token.move_to_end(token)
+        return found
+
+    def taken(self, token: str) -> HttpCaller | None:
+        """A router has taken this token: its caller; None: too many are in use."""
+        self._sweep()
+        if (found := self.known(token)) is not None:
             return found
-        source = TokenSource(token)
         if len(self._by_token) >= self._most:
             idle = next((each for each, it in self._by_token.items() if not it.in_use), None)
             if idle is None:
                 return None
             self._close(self._by_token.pop(idle))
-        dialer = Dialer(self._tls, source)
+        dialer = Dialer(self._tls, TokenSource(token))
         found = self._by_token[token] = HttpCaller(Routers(self._addresses, dialer), self._connect_timeout_s)
         return found
 
+    def refused(self, caller: HttpCaller) -> None:
+        """A router has refused its token, which has to be taken anew."""
+        token = next((each for each, it in self._by_token.items() if it is caller), None)
+        if token is not None:
+            self._refused.add(self._by_token.pop(token))
+            self._sweep()
+
     async def aclose(self, grace_s: float) -> None:
-        callers = [self.own, *self._by_token.values()]
+        callers = [self.own, *self._by_token.values(), *self._refused]
         self._by_token.clear()
+        self._refused.clear()
         await asyncio.gather(*(it.aclose(grace_s) for it in callers), *self._closing)
+
+    def _sweep(self) -> None:
+        for caller in [it for it in self._refused if not it.in_use]:
+            self._refused.discard(caller)
+            self._close(caller)
 
     def _close(self, caller: HttpCaller) -> None:
         task = asyncio.get_running_loop().create_task(caller.aclose(CLOSE_S), name="close-caller")

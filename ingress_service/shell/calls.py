@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import PLAIN, RequestTerms
-from ingress_service.shell.callers import EndpointCalls
+from ingress_service.shell.callers import OpenedStream
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
@@ -25,21 +25,21 @@ MAX_SPECS: Final = 1_024
 
 
 def make_call(
-    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes
+    calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes
 ) -> asyncio.Future[bytes]:
     """The result, as it comes from the replica. Raises RequestRefusal; from the future SlotmeshError."""
     return calls.stream.submit(_spec(calls, method, form, terms, payload), payload)
 
 
 def make_inference(
-    calls: EndpointCalls, method: str, terms: RequestTerms, payload: bytes
+    calls: OpenedStream, method: str, terms: RequestTerms, payload: bytes
 ) -> asyncio.Future[tuple[bytes, str]]:
     """The tensors of the result, and the backend. Raises RequestRefusal; from the future SlotmeshError."""
     return calls.stream.submit(_spec(calls, method, TENSORS, terms, payload, EXECUTED_PAYLOADS), payload)
 
 
 def make_streaming_call(
-    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes
+    calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes
 ) -> ValueStream[bytes]:
     """The values, as they come. Raises RequestRefusal; from the iterator SlotmeshError."""
     spec = _spec(calls, method, form, terms, payload).streamed()
@@ -49,7 +49,7 @@ def make_streaming_call(
 
 
 def _spec(
-    calls: EndpointCalls, method: str, form: str, terms: RequestTerms, payload: bytes, wanted: object = PAYLOADS
+    calls: OpenedStream, method: str, form: str, terms: RequestTerms, payload: bytes, wanted: object = PAYLOADS
 ) -> CallSpec:
     """`wanted` goes with the form: only inferences have tensors."""
     is_traced = type(payload) is TracedPayload
@@ -66,7 +66,7 @@ def _spec(
     return made
 
 
-def _queue(calls: EndpointCalls, terms: RequestTerms) -> CallQueue[Any]:
+def _queue(calls: OpenedStream, terms: RequestTerms) -> CallQueue[Any]:
     return calls.stream.queue_of(terms.ordering_key) if terms.ordering_key else CallQueue()
 
 

@@ -16,15 +16,16 @@ from ingress_service.core.cors import Cors
 from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
+from ingress_service.core.request_bound import Requester
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import RequestAnswer, Send
-from ingress_service.shell.bodies import BUSY_RETRY_S, ClientLeft, HeldBodies, Receive
+from ingress_service.shell.bodies import ClientLeft, HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_call, make_streaming_call
 from ingress_service.shell.inference.front import PROBES, InferenceFront
-from ingress_service.shell.mesh_view import MeshView
+from ingress_service.shell.mesh_view import MeshView, Visitor
 from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
@@ -57,7 +58,6 @@ class HttpFront:
         bodies: HeldBodies,
         cors: Cors,
         *,
-        max_requests: int,
         pages: App,
         sockets: App,
         inference: InferenceFront,
@@ -69,7 +69,6 @@ class HttpFront:
         self._cors = cors
         self._failures = records.failures
         self._spans = records.spans
-        self._max_requests = max_requests
         self._pages = pages
         self._sockets = sockets
         self._inference = inference
@@ -120,17 +119,25 @@ class HttpFront:
         headers = RequestHeaders(scope["headers"])
         if headers.origin:
             answer.lines = self._cors.lines(headers.origin)
-        http_method = scope["method"]
         found = self._found(scope, answer)
         if isinstance(found, InferencePath) and found.operation in PROBES:
             answer.label = found.label
             await self._inference.probe(found, self._mesh.callers.own, answer)
             return
-        if self._counters.in_flight > self._max_requests:
-            text = "too many requests are in flight"
-            raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+        with self._mesh.visit(scope, headers) as visitor:
+            await self._serve_visitor(visitor, found, scope, headers, receive, answer)
+
+    async def _serve_visitor(
+        self,
+        visitor: Visitor,
+        found: FoundPath | None,
+        scope: HttpScope,
+        headers: RequestHeaders,
+        receive: Receive,
+        answer: RequestAnswer,
+    ) -> None:
         answer.trace = self._spans.begin(scope, headers.trace, found, asyncio.get_running_loop().time())
-        if http_method == "OPTIONS":
+        if scope["method"] == "OPTIONS":
             await self._options(headers, found, answer)
             return
         if found is None:
@@ -141,11 +148,12 @@ class HttpFront:
             raise refusal(405, f"this path has the methods {allowed}", Allow=allowed)
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        with self._mesh.caller_of(headers) as caller:
-            if isinstance(found, InferencePath):
-                await self._inference.answer(found, caller, scope, headers, receive, answer)
-            else:
-                await self._call(found, caller, scope, headers, receive, answer)
+        async with self._mesh.caller_of(visitor) as caller:
+            with self._bodies.of(visitor.who) as held:
+                if isinstance(found, InferencePath):
+                    await self._inference.answer(found, caller, held, scope, headers, receive, answer)
+                else:
+                    await self._call(found, caller, held, scope, headers, receive, answer)
 
     def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
         """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
@@ -177,6 +185,7 @@ class HttpFront:
         self,
         found: Matched,
         caller: HttpCaller,
+        held: HeldBody,
         scope: HttpScope,
         headers: RequestHeaders,
         receive: Receive,
@@ -188,28 +197,26 @@ class HttpFront:
         if scope["query_string"]:
             query, said = read_query(scope["query_string"])
         terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
-        body = await self._bodies.read(receive, headers)
-        try:
-            schemas = None
-            if query or found.arguments:
-                schemas = await self._mesh.schemas_of(caller, found)
-            payload = payload_of(forms, body, found.arguments, query, schemas)
-            if answer.trace is not None:
-                payload = answer.trace.carried_by(payload)
-            await self._called(found, caller, forms, terms, payload, answer)
-        finally:
-            self._bodies.release(len(body))
+        body = await held.read(receive, headers)
+        schemas = None
+        if query or found.arguments:
+            schemas = await self._mesh.schemas_of(caller, found)
+        payload = payload_of(forms, body, found.arguments, query, schemas)
+        if answer.trace is not None:
+            payload = answer.trace.carried_by(payload)
+        await self._called(found, caller, held.who, forms, terms, payload, answer)
 
     async def _called(
         self,
         found: Matched,
         caller: HttpCaller,
+        who: Requester,
         forms: Forms,
         terms: RequestTerms,
         payload: bytes,
         answer: RequestAnswer,
     ) -> None:
-        with self._mesh.calling(caller, found.endpoint) as calls:
+        with self._mesh.calling(caller, found.endpoint, who, len(payload), terms.ordering_key) as calls:
             if forms.framing is Framing.WHOLE:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
                 await answer.whole(200, [(b"content-type", forms.call.encode())], result)

@@ -13,14 +13,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import ConnectionCut, Counters
 from ingress_service.core.problems import Problem
 from slotmesh.errors import Reason
@@ -38,7 +41,7 @@ PIPELINED: Final = 64
 class ConnectionLimits:
     """What one connection may take, and how many there may be."""
 
-    connections: int
+    connections: ConnectionBound
     header_bytes: int
     header_s: float
     body_s: float
@@ -47,7 +50,7 @@ class ConnectionLimits:
 
 _CUTS: Final = {
     ConnectionCut.CONNECTIONS: Problem(
-        status=503, reason=Reason.QUOTA_EXCEEDED, detail="too many connections", retry_delay_s=1.0
+        status=503, reason=Reason.QUOTA_EXCEEDED, detail="too many connections (--max-connections)", retry_delay_s=1.0
     ),
     ConnectionCut.HEADERS: Problem(
         status=431, reason=Reason.BAD_REQUEST, detail="request line and headers are too large"
@@ -58,6 +61,18 @@ _CUTS: Final = {
     ConnectionCut.BODY_TIME: Problem(status=408, reason=Reason.BAD_REQUEST, detail="the body did not come in time"),
     ConnectionCut.NONSENSE: Problem(status=400, reason=Reason.BAD_REQUEST, detail="this is no HTTP/1.1 request"),
 }
+
+
+class CountedSocket(WebSocketsSansIOProtocol):
+    """A connection that has become a WebSocket."""
+
+    on_lost: Callable[[object], None] | None = None
+    """Is given this protocol when the connection has ended."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost(self)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -73,6 +88,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._counters = counters
         self._open = open_
+        self._host = ""
         self._due = inf
         """When what is awaited of the client has to be there (loop time)."""
         self._awaits: ConnectionCut | None = ConnectionCut.HEADER_TIME
@@ -92,14 +108,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if len(self._open) >= self._limits.connections:
+        self._host = self.client[0] if self.client else ""
+        if not self._limits.connections.take(self._host):
             self._cut(ConnectionCut.CONNECTIONS)
             return
         self._open.add(self)
         self._due = self.loop.time() + self._limits.header_s
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._open.discard(self)
+        self._forget(self)
         if self._running_cycle is not None and not self._running_cycle.response_complete:
             self._running_cycle.disconnected = True
         self.pipeline.clear()
@@ -139,9 +156,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._due = inf
         before = self.transport.get_protocol()
         super().handle_websocket_upgrade()
-        self._open.discard(self)
-        if (after := self.transport.get_protocol()) is not before:
+        after = self.transport.get_protocol()
+        if after is not before and isinstance(after, CountedSocket) and self in self._open:
+            self._open.discard(self)
             self._open.add(after)
+            after.on_lost = self._forget
 
     def on_response_complete(self) -> None:
         """As uvicorn's, without a timer for each request."""
@@ -177,6 +196,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._end(still_sends=cycle.more_body or bool(self.pipeline))
         self.on_response_complete()
         return True
+
+    def _forget(self, protocol: object) -> None:
+        """The connection has ended, which had this protocol."""
+        if protocol in self._open:
+            self._open.discard(protocol)
+            self._limits.connections.give(self._host)
 
     def _end(self, *, still_sends: bool) -> None:
         """Closes the connection, of which the answer was written.

@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ingress_service.core.counters import Counters
-from ingress_service.shell.http_protocol import ConnectionLimits, GuardedProtocol
+from ingress_service.shell.http_protocol import ConnectionLimits, CountedSocket, GuardedProtocol
 from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import join_host_port
@@ -46,7 +46,7 @@ class IngressServer:
         self._config = Config(
             app=app,
             http=GuardedProtocol,
-            ws="websockets-sansio",
+            ws=CountedSocket,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -5,38 +5,86 @@ Owner: the app, which changes `table` when routes have changed. Requests, WebSoc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
 
 from ingress_service.core.arguments import Schemas
+from ingress_service.core.peers import PeerAddresses
 from ingress_service.core.problems import refusal
+from ingress_service.core.request_bound import BUSY_RETRY_S, RequestBound, Requester
 from ingress_service.core.requests import RequestHeaders, unauthenticated
 from ingress_service.core.route_table import Matched, RouteTable
-from ingress_service.shell.bodies import BUSY_RETRY_S
-from ingress_service.shell.callers import EndpointCalls, HttpCaller, HttpCallers
+from ingress_service.shell.callers import HttpCaller, HttpCallers, OpenedStream
 from ingress_service.shell.described import Descriptions
+from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.errors import Reason, SlotmeshError
 
 _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 
 
+class Visitor:
+    """Whoever has made a request, as far as its headers and its connection say it."""
+
+    __slots__ = ("address", "caller", "token", "who")
+
+    def __init__(self, address: str, token: str, caller: HttpCaller | None) -> None:
+        self.address = address
+        """That it counts under."""
+        self.token = token
+        """Empty: it has shown none."""
+        self.caller = caller
+        """As whom the mesh is called; None: not known yet, as its token is new here."""
+        self.who: Requester = caller.number if token and caller is not None else address
+        """Under which name its requests, bodies and calls are counted."""
+
+
 class MeshView:
     """The mesh, as requests see it."""
 
-    def __init__(self, callers: HttpCallers, described: Descriptions) -> None:
+    def __init__(
+        self,
+        callers: HttpCallers,
+        described: Descriptions,
+        trials: TokenTrials,
+        requests: RequestBound,
+        peers: PeerAddresses,
+    ) -> None:
         self.table = RouteTable()
         """The routes of now."""
         self.callers = callers
         self.described = described
+        self._trials = trials
+        self._requests = requests
+        self._peers = peers
 
     @contextmanager
-    def caller_of(self, headers: RequestHeaders) -> Iterator[HttpCaller]:
-        """As whom the mesh is called, kept for as long as the block lasts. Raises RequestRefusal."""
-        caller = self._found(headers)
+    def visit(self, scope: Mapping[str, Any], headers: RequestHeaders) -> Iterator[Visitor]:
+        """Who has made a request, which is counted for as long as the block lasts. Raises RequestRefusal."""
+        client = scope.get("client")
+        address = self._peers.of(client[0] if client else "", headers.said_by_proxy(self._peers.header))
+        visitor = Visitor(address, *self._shown(headers))
+        with self._requests.taken(visitor.who):
+            yield visitor
+
+    @asynccontextmanager
+    async def caller_of(self, visitor: Visitor) -> AsyncIterator[HttpCaller]:
+        """As whom the mesh is called, kept while the block lasts. Raises RequestRefusal, SlotmeshError."""
+        caller = visitor.caller
+        if caller is None:
+            await self._trials.ask(visitor.token, visitor.address)
+            caller = visitor.caller = self.callers.taken(visitor.token)
+            if caller is None:
+                text = "too many callers at once (--max-callers)"
+                raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
+            visitor.who = caller.number
         caller.in_use += 1
         try:
             yield caller
+        except SlotmeshError as error:
+            if error.reason is Reason.UNAUTHENTICATED:
+                self.callers.refused(caller)
+            raise
         finally:
             caller.in_use -= 1
 
@@ -45,14 +93,17 @@ class MeshView:
         return await self.described.arguments(caller, found.endpoint, found.method)
 
     @contextmanager
-    def calling(self, caller: HttpCaller, endpoint: str) -> Iterator[EndpointCalls]:
-        """The stream of an endpoint while a request uses it. Raises RequestRefusal."""
+    def calling(
+        self, caller: HttpCaller, endpoint: str, who: Requester, size: int, ordering_key: str = ""
+    ) -> Iterator[OpenedStream]:
+        """The stream for a call with so many bytes of arguments, while it is under way. Raises RequestRefusal."""
         if (calls := caller.endpoint(endpoint)) is None:
             text = "too many endpoints are called at once"
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
         calls.in_use += 1
         try:
-            yield calls
+            with calls.calling(who, size, ordering_key) as opened:
+                yield opened
         except SlotmeshError as error:
             if error.reason in _FORGETTABLE:
                 caller.forget(endpoint)
@@ -60,16 +111,11 @@ class MeshView:
         finally:
             calls.in_use -= 1
 
-    def _found(self, headers: RequestHeaders) -> HttpCaller:
+    def _shown(self, headers: RequestHeaders) -> tuple[str, HttpCaller | None]:
+        """The token, and as whom the mesh is called; None: as who has a token that is new here."""
         token = headers.token if self.callers.takes_tokens else ""
-        if not token:
-            if self.callers.needs_token:
-                raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
-            return self.callers.own
-        try:
-            caller = self.callers.of(token)
-        except ValueError:
-            raise unauthenticated("this is no bearer token") from None
-        if caller is None:
-            raise refusal(503, "too many callers at once", Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
-        return caller
+        if token:
+            return token, self.callers.known(token)
+        if self.callers.needs_token:
+            raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
+        return "", self.callers.own

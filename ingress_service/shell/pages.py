@@ -100,8 +100,9 @@ class IngressPages:
         headers = RequestHeaders(request.scope["headers"])
         if not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
-        with self._mesh.caller_of(headers) as caller:
-            return await self._mesh.described.ask(caller)
+        with self._mesh.visit(request.scope, headers) as visitor:
+            async with self._mesh.caller_of(visitor) as caller:
+                return await self._mesh.described.ask(caller)
 
     def _json(self, request: Request, document: Any) -> Response:
         lines = self._cors.lines(request.headers.get("origin", "").encode("latin-1"))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import msgspec
@@ -23,18 +25,20 @@ from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import Matched
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import Send
-from ingress_service.shell.bodies import Receive
-from ingress_service.shell.callers import HttpCaller
+from ingress_service.shell.bodies import HeldBodies, HeldBody, Receive
+from ingress_service.shell.callers import OpenedStream
 from ingress_service.shell.calls import make_streaming_call
 from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.client.values.value_stream import ValueStream
-from slotmesh.errors import SlotmeshError
+from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.telemetry.log import get_logger
 from slotmesh.wire.trace_context import TraceContext
 
 TRY_AGAIN_LATER: Final = 1013
+POLICY: Final = 1008
+BUSY: Final = 503
 _ENDS: Final = {JSON: b'{"end":true}', MSGPACK: msgspec.msgpack.encode({"end": True})}
 _MSGPACK_VALUE: Final = b"\x81\xa5value"
 
@@ -44,13 +48,13 @@ _log = get_logger(__name__)
 class Sockets:
     """The ASGI app of WebSockets."""
 
-    def __init__(self, mesh: MeshView, cors: Cors, records: RequestRecords, *, max_requests: int) -> None:
+    def __init__(self, mesh: MeshView, cors: Cors, records: RequestRecords, bodies: HeldBodies) -> None:
         self.mesh = mesh
+        self._bodies = bodies
         self._cors = cors
         self._counters = records.counters
         self._failures = records.failures
         self._spans = records.spans
-        self._max_requests = max_requests
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         counters = self._counters
@@ -70,22 +74,30 @@ class Sockets:
         found = self.mesh.table.match(scope["raw_path"], "GET", is_any_method=True)
         try:
             if not isinstance(found, Matched) or not self._cors.may_call(headers.origin, headers.host):
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            if self._counters.in_flight > self._max_requests:
-                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+                await send({"type": "websocket.close", "code": POLICY})
                 return
             query, said = read_query(scope["query_string"])
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
-            with self.mesh.caller_of(headers) as caller:
-                await send({"type": "websocket.accept"})
-                schemas = None
-                if query or found.arguments:
-                    schemas = await self.mesh.schemas_of(caller, found)
-                conversation = _Conversation(self, found, caller, terms, headers.trace, receive, send)
-                await conversation.run(query, schemas)
-        except RequestRefusal:
-            await send({"type": "websocket.close", "code": 1008})
+            with self.mesh.visit(scope, headers) as visitor:
+                async with self.mesh.caller_of(visitor) as caller:
+                    await send({"type": "websocket.accept"})
+                    schemas = None
+                    if query or found.arguments:
+                        schemas = await self.mesh.schemas_of(caller, found)
+
+                    def calling(size: int) -> AbstractContextManager[OpenedStream]:
+                        return self.mesh.calling(caller, found.endpoint, visitor.who, size, terms.ordering_key)
+
+                    conversation = _Conversation(self, found, calling, terms, headers.trace, receive, send)
+                    with self._bodies.of(visitor.who) as held:
+                        await conversation.run(query, schemas, held)
+        except RequestRefusal as error:
+            busy = error.problem.status == BUSY
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER if busy else POLICY})
+        except SlotmeshError as error:
+            # The conversation answers failures of calls: this one is about who calls.
+            is_lost = error.reason is not Reason.UNAUTHENTICATED
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER if is_lost else POLICY})
 
     def counted(self, label: str) -> None:
         """A value was sent."""
@@ -107,16 +119,19 @@ class _Conversation:
         self,
         sockets: Sockets,
         found: Matched,
-        caller: HttpCaller,
+        calling: Callable[[int], AbstractContextManager[OpenedStream]],
         terms: RequestTerms,
         trace: TraceContext | None,
         receive: Receive,
         send: Send,
     ) -> None:
-        """`trace`: what the client has said in the handshake, which all calls belong to."""
+        """`calling`: the stream for a call of so many bytes.
+
+        `trace`: what the client has said in the handshake, which all calls belong to.
+        """
         self._sockets = sockets
         self._found = found
-        self._caller = caller
+        self._calling = calling
         self._terms = terms
         self._trace = trace
         self._receive = receive
@@ -124,13 +139,15 @@ class _Conversation:
         self._ahead: deque[dict[str, Any]] = deque()
         self._reading: asyncio.Future[dict[str, Any]] | None = None
 
-    async def run(self, query: list[tuple[str, str]], schemas: Any) -> None:
+    async def run(self, query: list[tuple[str, str]], schemas: Any, held: HeldBody) -> None:
+        """Until the client leaves. `held`: what counts its messages, each while its call is under way."""
         try:
             while (message := await self._next()) is not None:
                 text, data = message.get("text"), message.get("bytes")
                 form, body = (JSON, text.encode()) if text is not None else (MSGPACK, data or b"")
                 forms = Forms(form, form, Framing.WHOLE)
                 try:
+                    held.hold(len(body))
                     payload = payload_of(forms, body, self._found.arguments, query, schemas)
                     if self._trace is not None:
                         payload = self._sockets.followed(self._trace).carried_by(payload)
@@ -140,6 +157,8 @@ class _Conversation:
                     await self._tell(form, error.problem)
                 except SlotmeshError as error:
                     await self._tell(form, problem_of(error))
+                finally:
+                    held.close()
         finally:
             if self._reading is not None:
                 self._reading.cancel()
@@ -164,7 +183,7 @@ class _Conversation:
 
     async def _call(self, form: str, payload: bytes) -> bool:
         """Returns whether the client is still there."""
-        with self._sockets.mesh.calling(self._caller, self._found.endpoint) as calls:
+        with self._calling(len(payload)) as calls:
             values = make_streaming_call(calls, self._found.method, form, self._terms, payload)
             async with values:
                 while True:

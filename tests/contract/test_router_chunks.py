@@ -10,7 +10,8 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, SHARE
+from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
+from slotmesh.security.fair_bound import SHARE
 from slotmesh.v1 import call_pb2, router_service_pb2
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from tests.contract.chunked_calls import LARGE, announced, chunks_of, upload

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
+from tests.mutants.http_table import HTTP
 from tests.mutants.mutant import mutant
 from tests.mutants.scale_table import SCALE
 from tests.mutants.types_table import TYPES
@@ -582,4 +583,5 @@ MUTANTS: Final = (
     *TYPES,
     *SCALE,
     *CLIENT,
+    *HTTP,
 )

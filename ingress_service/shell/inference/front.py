@@ -15,7 +15,7 @@ from ingress_service.core.inference_paths import InferenceOperation, InferencePa
 from ingress_service.core.problems import refusal
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.answers import RequestAnswer
-from ingress_service.shell.bodies import HeldBodies, Receive
+from ingress_service.shell.bodies import HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.inference.infer import Inferences
 from ingress_service.shell.inference.models import NOT_READY, told_of
@@ -37,11 +37,10 @@ class _IndexRequest(msgspec.Struct):
 class InferenceFront:
     """Answers them."""
 
-    def __init__(self, mesh: MeshView, bodies: HeldBodies, why_not_ready: Callable[[], str]) -> None:
+    def __init__(self, mesh: MeshView, why_not_ready: Callable[[], str]) -> None:
         """`why_not_ready`: empty while the ingress itself is ready."""
-        self._bodies = bodies
         self._why_not_ready = why_not_ready
-        self._inferences = Inferences(mesh, bodies)
+        self._inferences = Inferences(mesh)
         self._readiness = RouterReadiness()
 
     def close(self) -> None:
@@ -57,6 +56,7 @@ class InferenceFront:
         self,
         path: InferencePath,
         caller: HttpCaller,
+        held: HeldBody,
         scope: Any,
         headers: RequestHeaders,
         receive: Receive,
@@ -66,20 +66,20 @@ class InferenceFront:
         if path.operation is InferenceOperation.UNSUPPORTED:
             raise refusal(501, "this extension of the protocol is not supported", Reason.NOT_IMPLEMENTED)
         if path.operation is InferenceOperation.INFER:
-            await self._inferences.answer(path, caller, headers, scope["headers"], receive, answer)
+            await self._inferences.answer(path, caller, held, headers, scope["headers"], receive, answer)
             return
         if failure := overlong_endpoint(path.model, "name"):
             raise to_exception(failure)
         is_index = path.operation is InferenceOperation.INDEX
-        ready_only = is_index and await self._ready_only(receive, headers)
+        ready_only = is_index and await self._ready_only(held, receive, headers)
         status, body = await told_of(caller, path, ready_only=ready_only)
         await answer.whole(status, _json_lines(), body)
 
     async def _is_ready(self, own: HttpCaller) -> bool:
         return not self._why_not_ready() and await self._readiness.is_one_ready(own)
 
-    async def _ready_only(self, receive: Receive, headers: RequestHeaders) -> bool:
-        body = await self._bodies.read(receive, headers)
+    async def _ready_only(self, held: HeldBody, receive: Receive, headers: RequestHeaders) -> bool:
+        body = await held.read(receive, headers)
         try:
             if len(body) > _MAX_INDEX_BYTES:
                 text = f"the body has at most {_MAX_INDEX_BYTES:,} bytes: a JSON object with the flag ready"
@@ -87,8 +87,6 @@ class InferenceFront:
             return bool(body) and msgspec.json.decode(body, type=_IndexRequest).ready
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise refusal(400, "the body must be a JSON object, with the flag ready at most") from None
-        finally:
-            self._bodies.release(len(body))
 
 
 def _json_lines() -> list[tuple[bytes, bytes]]:

@@ -14,10 +14,11 @@ from ingress_service.core.content_coding import Coding, deflated
 from ingress_service.core.inference_headers import InferenceHeaders, inference_headers
 from ingress_service.core.inference_paths import InferencePath
 from ingress_service.core.inference_terms import of_version, terms_with
+from ingress_service.core.request_bound import Requester
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
 from ingress_service.shell.answers import RequestAnswer
-from ingress_service.shell.bodies import HeldBodies, Receive
+from ingress_service.shell.bodies import HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_inference
 from ingress_service.shell.inference.versions import infer_version
@@ -46,14 +47,14 @@ _FOR_STREAMS: Final = "ModelStreamInfer of gRPC, or /ENDPOINT/METHOD with Accept
 class Inferences:
     """Makes them."""
 
-    def __init__(self, mesh: MeshView, bodies: HeldBodies) -> None:
+    def __init__(self, mesh: MeshView) -> None:
         self._mesh = mesh
-        self._bodies = bodies
 
     async def answer(
         self,
         path: InferencePath,
         caller: HttpCaller,
+        held: HeldBody,
         headers: RequestHeaders,
         lines: list[tuple[bytes, bytes]],
         receive: Receive,
@@ -64,15 +65,10 @@ class Inferences:
             raise to_exception(failure)
         said = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN
-        body = await self._bodies.read(receive, headers)
-        held = len(body)
-        try:
-            if said.coding is not None:
-                body = await self._bodies.inflated(body, said.coding)
-                held = len(body)
-            outcome = await self._outcome(path, caller, said, terms, body, answer.trace)
-        finally:
-            self._bodies.release(held)
+        body = await held.read(receive, headers)
+        if said.coding is not None:
+            body = await held.inflated(body, said.coding)
+        outcome = await self._outcome(path, caller, held.who, said, terms, body, answer.trace)
         if isinstance(outcome, Failure):
             raise to_exception(outcome, endpoint=path.model)
         await _send(outcome, said.wanted, answer)
@@ -81,6 +77,7 @@ class Inferences:
         self,
         path: InferencePath,
         caller: HttpCaller,
+        who: Requester,
         said: InferenceHeaders,
         terms: RequestTerms,
         body: bytes,
@@ -94,12 +91,13 @@ class Inferences:
         if path.version:
             outcome = await infer_version(caller, of_version(inference.request, meaning, terms), trace)
         else:
-            outcome = await self._called(caller, inference, meaning, terms_with(terms, meaning), trace)
+            outcome = await self._called(caller, who, inference, meaning, terms_with(terms, meaning), trace)
         return outcome if isinstance(outcome, Failure) else answer_to_http(outcome, inference)
 
     async def _called(
         self,
         caller: HttpCaller,
+        who: Requester,
         inference: HttpInference,
         meaning: ParameterMeaning,
         terms: RequestTerms,
@@ -113,7 +111,7 @@ class Inferences:
         if trace is not None:
             payload = trace.carried_by(payload)
         try:
-            with self._mesh.calling(caller, request.model) as calls:
+            with self._mesh.calling(caller, request.model, who, len(payload), terms.ordering_key) as calls:
                 result, backend = await make_inference(calls, method, terms, payload)
         except MethodNotFound:
             self._mesh.described.forget(caller, request.model)

@@ -18,16 +18,14 @@ from router_service.core import failures
 from router_service.core.runs import CallerBook, RouterRun
 from router_service.core.uploads.held_calls import Held
 from slotmesh.errors import Failure
+from slotmesh.security.fair_bound import FairBound, Over
 from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.payload_block import nbytes_of
 
 MAX_UPLOAD_BYTES = 56 * 1024 * 1024
 """With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
-SHARE = 0.75
-"""Of the bound, for all payloads of one caller that has several."""
-RESERVE = 0.125
-"""Of the bound, beyond it, for callers that have nothing here and announce no more than `FLOOR_BYTES`."""
 FLOOR_BYTES = 1024 * 1024
+"""A caller with no more than that finds a reserve beyond the bound."""
 STALL_S = 30.0
 """A caller that has sent no chunk for so long is given up."""
 CROWDED = 0.5
@@ -53,7 +51,7 @@ class HeldEntry:
 class Line:
     """What one caller has that waits."""
 
-    __slots__ = ("entries", "heard_at", "held", "incomplete", "size")
+    __slots__ = ("entries", "heard_at", "held", "incomplete")
 
     def __init__(self, now: float) -> None:
         self.held: Held[RouterRun] = Held()
@@ -61,8 +59,6 @@ class Line:
         """All that is held."""
         self.incomplete: dict[int, RouterRun] = {}
         """By call id."""
-        self.size = 0
-        """Bytes of all entries."""
         self.heard_at = now
         """When the caller brought something last, monotonic seconds."""
 
@@ -70,31 +66,27 @@ class Line:
 class HeldUploads:
     """The payloads under way."""
 
-    __slots__ = ("_due", "_max_bytes", "here", "lines", "size")
+    __slots__ = ("_bound", "_due", "here", "lines")
 
     def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
         self.lines: dict[CallerBook, Line] = {}
         """Callers with payloads under way; empty while there are none."""
-        self.size = 0
+        self._bound: FairBound[CallerBook] = FairBound.beyond(max_bytes, FLOOR_BYTES)
         """Bytes of everything in the lines, announced or here."""
         self.here = 0
         """Those of them that are here."""
-        self._max_bytes = max_bytes
         self._due = inf
         """No caller has brought nothing for too long before this moment."""
 
     def refuse(self, run: RouterRun) -> Failure | None:
         """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
         line = self.lines.get(run.caller)
-        if not self.size or not _waits(run, line):
+        bound, size = self._bound, _size(run)
+        if not bound.total or not _waits(run, line) or (over := bound.over(run.caller, size)) is None:
             return None
-        size, limit = _size(run), self._max_bytes
-        if line is not None and line.size + size > (share := int(SHARE * limit)):
-            return failures.uploads_full_of_one(size, line.size, share, RETRY_DELAY_S)
-        reserve = max(FLOOR_BYTES, int(RESERVE * limit)) if line is None and size <= FLOOR_BYTES else 0
-        if self.size + size <= limit + reserve:
-            return None
-        return failures.uploads_full(size, self.size, limit, RETRY_DELAY_S)
+        if over is Over.SHARE:
+            return failures.uploads_full_of_one(size, bound.held[run.caller], bound.share, RETRY_DELAY_S)
+        return failures.uploads_full(size, bound.total, bound.most, RETRY_DELAY_S)
 
     def take(self, run: RouterRun, now: float) -> bool:
         """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
@@ -105,8 +97,7 @@ class HeldUploads:
             line = self.lines[run.caller] = Line(now)
             self._due = min(self._due, now + self._patience_s)
         entry = line.entries[run] = HeldEntry(run.ids[0], _size(run))
-        self.size += entry.size
-        line.size += entry.size
+        self._bound.take(run.caller, entry.size)
         if isinstance(run.payloads[0], Announced):
             run.awaits = True
             line.held.add_incomplete(run, run.options.ordering_key)
@@ -154,7 +145,7 @@ class HeldUploads:
         """The caller has left."""
         line = self.lines.pop(caller, None)
         for entry in line.entries.values() if line is not None else ():
-            self.size -= entry.size
+            self._bound.give(caller, entry.size)
             self.here -= entry.here
 
     def find(self, caller: CallerBook, call_id: int) -> RouterRun | None:
@@ -185,7 +176,7 @@ class HeldUploads:
 
     @property
     def _is_crowded(self) -> bool:
-        return self.here > CROWDED * self._max_bytes
+        return self.here > CROWDED * self._bound.most
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
@@ -200,8 +191,7 @@ class HeldUploads:
         """These do not wait here any more."""
         for run in runs:
             entry = line.entries.pop(run)
-            line.size -= entry.size
-            self.size -= entry.size
+            self._bound.give(caller, entry.size)
             self.here -= entry.here
         if not line.incomplete:
             del self.lines[caller]

@@ -92,7 +92,7 @@ async def test_bodies_of_all_requests_are_bounded_as_they_are_uncompressed() -> 
     async with served_mesh({"model": Model}, max_held_size="1MiB") as served:
         answer = await sent(served, gzip.compress(bytes(2 * 2**20)), "gzip")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert answer.json["error"] == "the ingress holds too many bytes of requests"
+        assert answer.json["error"] == "the ingress holds too many bytes of requests (--max-held-size)"
         assert served.ingress.bodies.held == 0
 
 

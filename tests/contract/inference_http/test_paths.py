@@ -147,13 +147,12 @@ async def test_who_leaves_takes_the_inference_back(routed: ServedMesh) -> None:
 
 async def test_what_is_full_says_so_and_probes_are_answered() -> None:
     async with served_mesh({"model": Model}, max_requests=1) as served:
-        served.ingress.counters.in_flight += 1
-        answer = await infer(served, "model", {"x": [1]})
-        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert answer.json["error"] == "too many requests are in flight"
-        for path in ("/v2/health/live", "/v2/health/ready"):
-            assert (await served.ask("GET", path)).status == 200
-        served.ingress.counters.in_flight -= 1
+        with served.ingress.requests.taken("192.0.2.1"):
+            answer = await infer(served, "model", {"x": [1]})
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json["error"] == "too many requests are in flight (--max-requests)"
+            for path in ("/v2/health/live", "/v2/health/ready"):
+                assert (await served.ask("GET", path)).status == 200
 
 
 async def test_where_a_router_is_lost_another_one_is_asked() -> None:

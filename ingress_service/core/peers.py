@@ -1,0 +1,101 @@
+"""From which address a request comes: that of the connection, or what a trusted proxy says of it. Pure.
+
+Invariants: what a client says of itself counts only as far as proxies vouch for it that the settings name, which is
+read from the right; what is no address counts as that of the proxy that has said it. Addresses of one IPv6 network of
+64 bits are one, as one machine has all of them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+AddressRange = IPv4Network | IPv6Network
+MAX_HOPS: Final = 32
+"""Addresses of a header that are looked at, from the right."""
+_IPV6_BITS: Final = 64
+_UNKNOWN: Final = ""
+
+
+class ForwardedHeader(StrEnum):
+    """Which header trusted proxies set."""
+
+    X_FORWARDED_FOR = "x-forwarded-for"
+    FORWARDED = "forwarded"
+
+
+def networks_of(text: str) -> tuple[AddressRange, ...]:
+    """Of addresses and networks with commas between them. Raises ValueError."""
+    return tuple(ip_network(each.strip(), strict=False) for each in text.split(",") if each.strip())
+
+
+class PeerAddresses:
+    """Tells them."""
+
+    def __init__(
+        self, proxies: tuple[AddressRange, ...] = (), header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
+    ) -> None:
+        self._proxies = proxies
+        self.header = header
+        self._read = _of_list if header is ForwardedHeader.X_FORWARDED_FOR else _of_forwarded
+
+    def is_proxy(self, host: str) -> bool:
+        """Whether the settings name it. `host`: the address of a connection's other end."""
+        if not self._proxies or (address := _parsed(host)) is None:
+            return False
+        return any(address.version == it.version and address in it for it in self._proxies)
+
+    def of(self, host: str, said: bytes) -> str:
+        """The address that counts for a request. `said`: by the header, all its lines together."""
+        if said and self.is_proxy(host):
+            for each in self._read(said):
+                if _parsed(each) is None:
+                    break
+                host = each
+                if not self.is_proxy(host):
+                    break
+        return address_of(host)
+
+
+@lru_cache(maxsize=4096)
+def address_of(host: str) -> str:
+    """What stands for an address where requests are counted; what is none, as of a socket of Unix, is one."""
+    if (address := _parsed(host)) is None:
+        return _UNKNOWN
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((address, _IPV6_BITS), strict=False))
+    return str(address)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+def _of_list(said: bytes) -> list[str]:
+    """X-Forwarded-For, the last address first."""
+    return [_host(each) for each in said.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]][::-1]
+
+
+def _of_forwarded(said: bytes) -> list[str]:
+    """`for=` of each element of Forwarded (RFC 7239), the last first; one without it has said nothing."""
+    found: list[str] = []
+    for element in said.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]:
+        pairs = (it.partition("=") for it in element.split(";"))
+        named = [value for name, _, value in pairs if name.strip().lower() == "for"]
+        found.append(_host(named[0].strip().strip('"')) if named else _UNKNOWN)
+    return found[::-1]
+
+
+def _host(text: str) -> str:
+    """Without a port and brackets."""
+    text = text.strip()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,0 +1,65 @@
+"""Mutants of what an ingress gives whom: shares of its bounds, and what handlers and clients are told of each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+INGRESS: Final = "ingress_service"
+SECURITY: Final = "slotmesh/security"
+_FLOODS: Final = "tests/contract/ingress/test_floods.py"
+
+_SHARES: Final = (
+    mutant(
+        "one holder can take all of a bound that many share",
+        SECURITY,
+        "if has_share and held > self.share and held - amount > own:",
+        "if False:",
+        "tests/unit/security/test_fair_bound.py",
+    ),
+    mutant(
+        "newcomers find no reserve of a bound that many share",
+        SECURITY,
+        "room = self.most + self.reserve if held <= self.floor else self.most",
+        "room = self.most",
+        "tests/unit/security/test_fair_bound.py",
+    ),
+    mutant(
+        "a request counts under what its client says of itself",
+        INGRESS,
+        "if said and self.is_proxy(host):",
+        "if said:",
+        "tests/unit/ingress/test_peers.py",
+    ),
+    mutant(
+        "small calls wait behind large ones",
+        INGRESS,
+        "whose = (who, size >= LARGE_BYTES)",
+        "whose = (who, False)",
+        "tests/unit/ingress/test_stream_choice.py",
+    ),
+    mutant(
+        "calls of one key travel on several streams",
+        INGRESS,
+        "stream = self._lightest(own) if keyed is None else keyed[0]",
+        "stream = self._lightest(own)",
+        "tests/unit/ingress/test_stream_choice.py",
+    ),
+    mutant(
+        "a token that routers refuse is taken for a good one",
+        INGRESS,
+        "if error.reason is Reason.UNAUTHENTICATED:\n                        raise",
+        "if False:\n                        raise",
+        _FLOODS,
+    ),
+    mutant(
+        "connections that became WebSockets count for ever",
+        INGRESS,
+        "after.on_lost = self._forget",
+        "pass",
+        _FLOODS,
+    ),
+)
+
+HTTP: Final = (*_SHARES,)
