@@ -32,6 +32,7 @@ from ingress_service.shell.pages import IngressPages
 from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.route_watch import RouteWatch
+from ingress_service.shell.scrapes import Scrapes
 from ingress_service.shell.sockets import Sockets
 from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.ids import new_id
@@ -111,17 +112,19 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         follow(())
         inference = InferenceFront(mesh, why_not_ready)
         records = RequestRecords(counters, failures, RequestSpans(traces.tracing))
+        metrics = _metrics(settings, tls)
         front = HttpFront(
             mesh,
             records,
             bodies,
             cors,
-            pages=IngressPages(mesh, cors, failures, why_not_ready, watch).app(),
+            pages=IngressPages(
+                mesh, cors, failures, why_not_ready, watch, Scrapes(metrics.page, is_open=tls is None)
+            ).app(),
             sockets=Sockets(mesh, cors, records, bodies),
             inference=inference,
         )
         server = _server(settings, front, counters, peers)
-        metrics = _metrics(settings, tls)
         try:
             metrics.observe_spans(lambda: traces.dropped)
             observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
@@ -157,7 +160,12 @@ def _callers(settings: IngressSettings, tls: TlsSource | None) -> HttpCallers:
 
 def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
     return setup_metrics(
-        "slotmesh-ingress", settings.metrics_host, settings.metrics_port, otlp=metrics_target(settings), tls=tls
+        "slotmesh-ingress",
+        settings.metrics_host,
+        settings.metrics_port,
+        otlp=metrics_target(settings),
+        tls=tls,
+        has_own_page=True,
     )
 
 

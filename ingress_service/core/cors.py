@@ -12,7 +12,7 @@ from typing import Final
 from slotmesh.spec.routes import HTTP_METHODS
 
 HeaderLines = list[tuple[bytes, bytes]]
-_EXPOSED: Final = b"retry-after, allow, inference-header-content-length"
+_EXPOSED: Final = b"retry-after, allow, inference-header-content-length, x-request-id"
 _MAX_AGE: Final = b"600"
 
 

@@ -31,6 +31,8 @@ class Problem:
     detail: str
     executed: str = "no"
     log_ref: str = ""
+    request_id: str = ""
+    """Of the request that it answers; empty: it is not told."""
     retry_delay_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     """Beside Retry-After."""
@@ -45,15 +47,19 @@ class Problem:
             "reason": self.reason,
             "executed": self.executed,
         }
-        return {**said, "log_ref": self.log_ref} if self.log_ref else said
+        return {**said, **self._found_by()}
 
     def body(self) -> bytes:
         return json.dumps(self.document(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
     def error(self) -> bytes:
         """The same as clients of the Open Inference Protocol read it."""
-        more = {"log_ref": self.log_ref} if self.log_ref else {}
-        return error_to_json(self.detail, self.reason, self.executed, **more)
+        return error_to_json(self.detail, self.reason, self.executed, **self._found_by())
+
+    def _found_by(self) -> dict[str, str]:
+        """What to look for in the logs."""
+        named = {"log_ref": self.log_ref, "request_id": self.request_id}
+        return {name: text for name, text in named.items() if text}
 
     def header_lines(self, media_type: bytes = MEDIA_TYPE) -> list[tuple[bytes, bytes]]:
         """Those of the answer, but for its length."""

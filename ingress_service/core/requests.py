@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ingress_service.core.peers import ForwardedHeader
 from ingress_service.core.problems import refusal
+from ingress_service.core.request_ids import HEADER
 from ingress_service.core.terms import PREFIX
 from slotmesh.errors import Reason
 from slotmesh.wire.trace_context import TraceContext, is_traceparent, is_tracestate
@@ -23,6 +24,7 @@ _PLAIN = {
     b"tracestate": "tracestate",
     b"x-forwarded-for": "x_forwarded_for",
     b"forwarded": "forwarded",
+    HEADER: "x_request_id",
 }
 _LISTS = frozenset({b"accept", b"tracestate", b"x-forwarded-for", b"forwarded"})
 """Of these all lines count."""
@@ -45,13 +47,14 @@ class RequestHeaders:
         "traceparent",
         "tracestate",
         "x_forwarded_for",
+        "x_request_id",
     )
 
     def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
         """Names are in lower case."""
         self.content_type = self.accept = self.authorization = self.origin = self.host = b""
         self.content_length = self.asks_method = self.asks_headers = self.traceparent = self.tracestate = b""
-        self.x_forwarded_for = self.forwarded = b""
+        self.x_forwarded_for = self.forwarded = self.x_request_id = b""
         self.terms: list[tuple[bytes, bytes]] = []
         """What is said of the call."""
         for name, value in lines:

@@ -40,6 +40,9 @@ class WrongMethod:
 
     label: str
     allow: tuple[str, ...]
+    endpoint: str = ""
+    """Where it is a default route, which there is only if there is this endpoint, with `method`."""
+    method: str = ""
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ class RouteTable:
         if len(method) > MAX_METHOD_CHARS or not method.isidentifier():
             return None
         if not is_any_method and http_method not in DEFAULT_METHODS:
-            return WrongMethod(DEFAULT_LABEL, DEFAULT_METHODS)
+            return WrongMethod(DEFAULT_LABEL, DEFAULT_METHODS, segments[0], method)
         return Matched(segments[0], method, DEFAULT_LABEL)
 
     def _add(self, route: Route) -> None:

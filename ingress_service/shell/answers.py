@@ -7,6 +7,7 @@ from typing import Any
 
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.problems import Problem
+from ingress_service.core.request_ids import HEADER
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.oip.json_answers import JSON_TYPE
@@ -27,12 +28,15 @@ class RequestAnswer:
         "is_inference",
         "label",
         "lines",
+        "request_id",
         "status",
         "trace",
     )
 
-    def __init__(self, send: Send, failures: FailedRequests, respond: Respond | None = None) -> None:
+    def __init__(self, send: Send, failures: FailedRequests, request_id: str, respond: Respond | None = None) -> None:
         """`respond`: of the server, writes a whole answer at once, where it can."""
+        self.request_id = request_id
+        """In each answer."""
         self._send = send
         self._failures = failures
         self._respond = respond
@@ -54,6 +58,7 @@ class RequestAnswer:
         self.status = status
         if status != 204:
             lines.append((b"content-length", b"%d" % len(body)))
+        lines.append((HEADER, self.request_id.encode()))
         if self.lines:
             lines += self.lines
         if self._respond is not None and self._respond(status, lines, body):
@@ -63,7 +68,8 @@ class RequestAnswer:
 
     def failed(self, problem: Problem) -> Problem:
         """The request fails so. Returns what is told of it, with where the log has it."""
-        self.failure = self._failures.noted(problem, self.label, self.trace.trace_id if self.trace is not None else "")
+        trace_id = self.trace.trace_id if self.trace is not None else ""
+        self.failure = self._failures.noted(problem, self.label, trace_id, self.request_id)
         return self.failure
 
     async def problem(self, problem: Problem) -> None:
@@ -82,6 +88,7 @@ class RequestAnswer:
     async def begin(self, content_type: bytes) -> None:
         self.status = 200
         lines = [(b"content-type", content_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        lines.append((HEADER, self.request_id.encode()))
         await self._send({"type": "http.response.start", "status": 200, "headers": lines + self.lines})
 
     async def part(self, body: bytes, *, is_last: bool = False) -> None:

@@ -56,6 +56,15 @@ class Descriptions:
             asked.add_done_callback(lambda _: self._asked.pop(key, None))
         return await asyncio.shield(asked)
 
+    async def has(self, caller: HttpCaller, name: str, method: str) -> bool:
+        """Whether there is such a method, as far as the caller may call it. Raises SlotmeshError where no router says.
+
+        A method is there, too, where the methods of its endpoint are not known.
+        """
+        if (known := await self.endpoint(caller, name)) is None:
+            known = next(iter(await self.ask(caller, name)), None)
+        return known is not None and (not known.methods or any(it.name == method for it in known.methods))
+
     def close(self) -> None:
         """Asks no more."""
         for asked in self._asked.values():

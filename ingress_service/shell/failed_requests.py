@@ -1,7 +1,7 @@
 """The log of requests that fail: each can be found by an id that its answer has, `log_ref`.
 
-Purpose: what routers and replicas have logged is found there by their id; here is which route it was, and in which
-trace. What the ingress itself refuses gets an id of its own.
+Purpose: what routers and replicas have logged is found there by their id; here is which route it was, under which
+X-Request-ID, and in which trace. What the ingress itself refuses gets an id of its own.
 Invariants: failures of one kind within a second share a line, and there are so many lines a second: a storm of them
 costs a look in a table each. What has an id keeps it. No text of a failure is logged, as it may be of a handler, and no
 path, as it may have arguments.
@@ -23,6 +23,8 @@ from slotmesh.telemetry.log import get_logger
 WINDOW_S: Final = 1.0
 MAX_LINES: Final = 20
 """Kinds of failures that are told apart in a window; all others share one id."""
+MAX_IDS: Final = 16
+"""Ids of requests that are logged of those that share a line."""
 _REF_BYTES: Final = 8
 
 _log = get_logger(__name__)
@@ -34,12 +36,14 @@ _Kind = tuple[str, str, int, str, str]
 class _Entry:
     """Failures of one kind in this window."""
 
-    __slots__ = ("more", "ref")
+    __slots__ = ("more", "ref", "request_ids")
 
     def __init__(self, ref: str) -> None:
         self.ref = ref
         self.more = 0
         """Failures behind the one that was logged."""
+        self.request_ids: list[str] = []
+        """Of the first of these."""
 
 
 class FailedRequests:
@@ -51,20 +55,24 @@ class FailedRequests:
         """Of the kinds for which there was no line left."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def noted(self, problem: Problem, route: str, trace_id: str = "") -> Problem:
-        """A request of this route fails. Returns the problem with its id."""
+    def noted(self, problem: Problem, route: str, trace_id: str = "", request_id: str = "") -> Problem:
+        """A request of this route fails. Returns the problem with its ids."""
         kind = (route, problem.reason, problem.status, problem.executed, problem.log_ref)
         entry = self._entries.get(kind)
         if entry is not None:
             entry.more += 1
+            if request_id and len(entry.request_ids) < MAX_IDS:
+                entry.request_ids.append(request_id)
         elif len(self._entries) < MAX_LINES:
             entry = self._entries[kind] = _Entry(problem.log_ref or new_id(_REF_BYTES))
-            _tell(problem, entry.ref, route, trace_id)
+            _tell(problem, entry.ref, route, trace_id, request_id)
         else:
             entry = self._left_out()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self._end_window)
-        return problem if problem.log_ref else replace(problem, log_ref=entry.ref)
+        if problem.log_ref and not request_id:
+            return problem
+        return replace(problem, log_ref=problem.log_ref or entry.ref, request_id=request_id)
 
     def close(self) -> None:
         """Says what was not said yet."""
@@ -92,18 +100,19 @@ class FailedRequests:
                     reason=reason,
                     executed=executed,
                     requests=entry.more,
+                    request_ids=" ".join(entry.request_ids),
                 )
         if self._rest is not None:
             _log.warning("failures were left out of the log", log_ref=self._rest.ref, requests=self._rest.more)
             self._rest = None
 
 
-def _tell(problem: Problem, ref: str, route: str, trace_id: str) -> None:
+def _tell(problem: Problem, ref: str, route: str, trace_id: str, request_id: str) -> None:
     """What callers and handlers have decided is no warning. Who has taken a request back knows it."""
     tell = _log.info if problem.status < 500 or problem.reason == Reason.HANDLER_ERROR.value else _log.warning
     if problem.status == CLIENT_CLOSED:
         tell = _log.debug
-    traced = {"trace_id": trace_id} if trace_id else {}
+    named = {"request_id": request_id, "trace_id": trace_id}
     tell(
         "a request failed",
         log_ref=ref,
@@ -111,5 +120,5 @@ def _tell(problem: Problem, ref: str, route: str, trace_id: str) -> None:
         status=problem.status,
         reason=problem.reason,
         executed=problem.executed,
-        **traced,
+        **{name: text for name, text in named.items() if text},
     )

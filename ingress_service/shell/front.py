@@ -17,6 +17,7 @@ from ingress_service.core.inference_paths import InferencePath, inference_path, 
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.request_bound import Requester
+from ingress_service.core.request_ids import HEADER
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
@@ -26,7 +27,7 @@ from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_call, make_streaming_call
 from ingress_service.shell.inference.front import PROBES, InferenceFront
 from ingress_service.shell.mesh_view import MeshView, Visitor
-from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_records import RequestRecords, request_id_of
 from ingress_service.shell.request_spans import FoundPath
 from ingress_service.shell.value_answers import CutShort, send_values
 from slotmesh.errors import Executed, Reason, SlotmeshError
@@ -78,7 +79,8 @@ class HttpFront:
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             if scope["raw_path"].startswith(PAGES):
-                await self._pages(scope, receive, send)
+                scope["request_id"] = request_id_of(RequestHeaders(scope["headers"]))
+                await self._pages(scope, receive, _with_id(send, scope["request_id"]))
             else:
                 await self._answer(scope, receive, send)
         else:
@@ -87,10 +89,11 @@ class HttpFront:
     async def _answer(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         counters = self._counters
         began = asyncio.get_running_loop().time()
-        answer = RequestAnswer(send, self._failures, scope.get("respond"))
+        headers = RequestHeaders(scope["headers"])
+        answer = RequestAnswer(send, self._failures, request_id_of(headers), scope.get("respond"))
         counters.in_flight += 1
         try:
-            await self._serve(scope, receive, answer)
+            await self._serve(scope, headers, receive, answer)
         except RequestRefusal as error:
             await answer.problem(error.problem)
         except SlotmeshError as error:
@@ -115,8 +118,7 @@ class HttpFront:
             if answer.trace is not None:
                 answer.trace.end(answer.status, answer.failure, now, has_left=answer.has_left)
 
-    async def _serve(self, scope: HttpScope, receive: Receive, answer: RequestAnswer) -> None:
-        headers = RequestHeaders(scope["headers"])
+    async def _serve(self, scope: HttpScope, headers: RequestHeaders, receive: Receive, answer: RequestAnswer) -> None:
         if headers.origin:
             answer.lines = self._cors.lines(headers.origin)
         found = self._found(scope, answer)
@@ -144,6 +146,8 @@ class HttpFront:
             raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
         answer.label = found.label
         if isinstance(found, WrongMethod):
+            if found.endpoint:
+                await self._find(found, visitor)
             allowed = ", ".join(allowed_methods(found))
             raise refusal(405, f"this path has the methods {allowed}", Allow=allowed)
         if headers.origin and not self._cors.may_call(headers.origin, headers.host):
@@ -154,6 +158,12 @@ class HttpFront:
                     await self._inference.answer(found, caller, held, scope, headers, receive, answer)
                 else:
                     await self._call(found, caller, held, scope, headers, receive, answer)
+
+    async def _find(self, found: WrongMethod, visitor: Visitor) -> None:
+        """Whether there is such a default route, as far as who asks may call it. Raises RequestRefusal if not."""
+        async with self._mesh.caller_of(visitor) as caller:
+            if not await self._mesh.described.has(caller, found.endpoint, found.method):
+                raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
 
     def _found(self, scope: HttpScope, answer: RequestAnswer) -> FoundPath | None:
         """Routes of the mesh go before the Open Inference Protocol, and that goes before default routes."""
@@ -223,6 +233,17 @@ class HttpFront:
             else:
                 values = make_streaming_call(calls, found.method, forms.call, terms, payload)
                 await send_values(values, forms.framing, answer, self._counters)
+
+
+def _with_id(send: Send, request_id: str) -> Send:
+    """Adds the id of a request to its answer."""
+
+    async def send_with_id(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+        await send(message)
+
+    return send_with_id
 
 
 def allowed_methods(found: WrongMethod) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
-"""What the ingress itself answers, below `/-/`: health, routes, the OpenAPI document and a page to try calls.
+"""What the ingress itself answers, below `/-/`: health, metrics, routes, the OpenAPI document and a page to try calls.
 
 Invariants: health says nothing of the mesh and asks nobody who they are; routes and document are told as far as the
-caller may call, as routers say.
+caller may call, as routers say; metrics are for viewers, where the mesh has certificates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +20,11 @@ from ingress_service.core.cors import Cors
 from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
+from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.route_watch import RouteWatch
+from ingress_service.shell.scrapes import Scrapes
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.version import VERSION
 
@@ -41,13 +44,15 @@ class IngressPages:
         failures: FailedRequests,
         why_not_ready: Callable[[], str],
         watch: RouteWatch,
+        scrapes: Scrapes,
     ) -> None:
-        """`why_not_ready`: empty while the ingress is ready. `watch`: of the routes."""
+        """`why_not_ready`: empty while the ingress is ready. `watch`: of the routes. `scrapes`: of its metrics."""
         self._mesh = mesh
         self._cors = cors
         self._failures = failures
         self._why_not_ready = why_not_ready
         self._watch = watch
+        self._scrapes = scrapes
 
     def app(self) -> Starlette:
         routes = [
@@ -56,10 +61,16 @@ class IngressPages:
             PageRoute("/-/routes", self._routes),
             PageRoute("/-/openapi.json", self._openapi),
             PageRoute("/-/docs", self._docs),
+            PageRoute("/-/metrics", self._metrics),
         ]
         return Starlette(
             routes=routes,
-            exception_handlers={RequestRefusal: self._refused, SlotmeshError: self._failed, 404: self._nothing},
+            exception_handlers={
+                RequestRefusal: self._refused,
+                SlotmeshError: self._failed,
+                404: self._nothing,
+                405: self._wrong_method,
+            },
         )
 
     async def _health(self, _request: Request) -> Response:
@@ -95,34 +106,49 @@ class IngressPages:
     async def _docs(self, _request: Request) -> Response:
         return HTMLResponse(PAGE.read_text("utf-8"), headers={"content-security-policy": _CONTENT_POLICY})
 
+    async def _metrics(self, request: Request) -> Response:
+        async with self._caller(request) as caller:
+            await self._scrapes.check(caller)
+            content_type, body = await self._scrapes.page(request.headers.get("accept", ""))
+            return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
     async def _described(self, request: Request) -> Any:
         """What the caller may call. Raises RequestRefusal, SlotmeshError."""
+        async with self._caller(request) as caller:
+            return await self._mesh.described.ask(caller)
+
+    @asynccontextmanager
+    async def _caller(self, request: Request) -> AsyncIterator[HttpCaller]:
+        """Who asks. Raises RequestRefusal, SlotmeshError."""
         headers = RequestHeaders(request.scope["headers"])
         if not self._cors.may_call(headers.origin, headers.host):
             raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
         with self._mesh.visit(request.scope, headers) as visitor:
             async with self._mesh.caller_of(visitor) as caller:
-                return await self._mesh.described.ask(caller)
+                yield caller
 
     def _json(self, request: Request, document: Any) -> Response:
         lines = self._cors.lines(request.headers.get("origin", "").encode("latin-1"))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
         return JSONResponse(document, headers={"cache-control": "no-store", **headers})
 
-    def _answered(self, problem: Problem) -> Response:
-        problem = self._failures.noted(problem, LABEL)
+    def _answered(self, request: Request, problem: Problem) -> Response:
+        problem = self._failures.noted(problem, LABEL, request_id=request.scope.get("request_id", ""))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.header_lines()}
         return Response(problem.body(), status_code=problem.status, headers=headers)
 
-    async def _refused(self, _request: Request, error: Exception) -> Response:
+    async def _refused(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestRefusal):
             raise error
-        return self._answered(error.problem)
+        return self._answered(request, error.problem)
 
-    async def _failed(self, _request: Request, error: Exception) -> Response:
+    async def _failed(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, SlotmeshError):
             raise error
-        return self._answered(problem_of(error))
+        return self._answered(request, problem_of(error))
 
-    async def _nothing(self, _request: Request, _error: Exception) -> Response:
-        return self._answered(refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND).problem)
+    async def _nothing(self, request: Request, _error: Exception) -> Response:
+        return self._answered(request, refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND).problem)
+
+    async def _wrong_method(self, request: Request, _error: Exception) -> Response:
+        return self._answered(request, refusal(405, "this path has the methods GET, HEAD", Allow="GET, HEAD").problem)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ingress_service.core.counters import Counters
+from ingress_service.core.request_ids import given_id
+from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.request_spans import RequestSpans
+from slotmesh.ids import new_id
+
+_ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +22,8 @@ class RequestRecords:
     counters: Counters
     failures: FailedRequests
     spans: RequestSpans
+
+
+def request_id_of(headers: RequestHeaders) -> str:
+    """What a request is called in answers and logs: as its client says, or a new id."""
+    return (given_id(headers.x_request_id) if headers.x_request_id else "") or new_id(_ID_BYTES)

@@ -21,6 +21,7 @@ from ingress_service.core.arguments import payload_of, read_query
 from ingress_service.core.cors import Cors
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of
+from ingress_service.core.request_ids import HEADER
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import Matched
 from ingress_service.core.terms import PLAIN, RequestTerms, terms_of
@@ -29,7 +30,7 @@ from ingress_service.shell.bodies import HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import OpenedStream
 from ingress_service.shell.calls import make_streaming_call
 from ingress_service.shell.mesh_view import MeshView
-from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_records import RequestRecords, request_id_of
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import Reason, SlotmeshError
@@ -80,7 +81,8 @@ class Sockets:
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
-                    await send({"type": "websocket.accept"})
+                    request_id = request_id_of(headers)
+                    await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
                     schemas = None
                     if query or found.arguments:
                         schemas = await self.mesh.schemas_of(caller, found)
@@ -88,7 +90,9 @@ class Sockets:
                     def calling(size: int) -> AbstractContextManager[OpenedStream]:
                         return self.mesh.calling(caller, found.endpoint, visitor.who, size, terms.ordering_key)
 
-                    conversation = _Conversation(self, found, calling, terms, headers.trace, receive, send)
+                    conversation = _Conversation(
+                        self, found, calling, terms, headers.trace, receive, send, request_id=request_id
+                    )
                     with self._bodies.of(visitor.who) as held:
                         await conversation.run(query, schemas, held)
         except RequestRefusal as error:
@@ -107,9 +111,9 @@ class Sockets:
         """The trace of one call."""
         return self._spans.followed(said, asyncio.get_running_loop().time())
 
-    def failed(self, problem: Problem, label: str) -> Problem:
+    def failed(self, problem: Problem, label: str, request_id: str) -> Problem:
         """A call has failed so. Returns what is told of it."""
-        return self._failures.noted(problem, label)
+        return self._failures.noted(problem, label, request_id=request_id)
 
 
 class _Conversation:
@@ -124,6 +128,8 @@ class _Conversation:
         trace: TraceContext | None,
         receive: Receive,
         send: Send,
+        *,
+        request_id: str,
     ) -> None:
         """`calling`: the stream for a call of so many bytes.
 
@@ -134,6 +140,7 @@ class _Conversation:
         self._calling = calling
         self._terms = terms
         self._trace = trace
+        self._request_id = request_id
         self._receive = receive
         self._send = send
         self._ahead: deque[dict[str, Any]] = deque()
@@ -216,7 +223,7 @@ class _Conversation:
             coming.cancel()
 
     async def _tell(self, form: str, problem: Problem) -> None:
-        document = {"problem": self._sockets.failed(problem, self._found.label).document()}
+        document = {"problem": self._sockets.failed(problem, self._found.label, self._request_id).document()}
         await self._write(form, msgspec.json.encode(document) if form == JSON else msgspec.msgpack.encode(document))
 
     async def _write(self, form: str, message: bytes) -> None:

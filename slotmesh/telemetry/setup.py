@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 
 from slotmesh.config.otlp import OtlpTarget
 from slotmesh.runtime.exits import CannotStart
@@ -64,6 +65,7 @@ class MetricsServer:
         http: HttpServer | None = None,
         pages: Pages | None = None,
         push: PushingReader | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         self.meter = meter
         """For the code that registers instruments."""
@@ -72,6 +74,7 @@ class MetricsServer:
         self._provider = provider
         self._http = http
         self._pages = pages
+        self._registry = registry
         self._lag: LoopLag | None = None
         self._thread: threading.Thread | None = None
         if http is not None:
@@ -109,6 +112,13 @@ class MetricsServer:
         """Exports how many spans were dropped, as this says."""
         observe_counter(self.meter, PROCESS_SPANS_DROPPED, lambda: {(): read_dropped()})
 
+    async def page(self, accept: str) -> tuple[str, bytes]:
+        """What Prometheus scrapes, in the form that `accept` asks for: its content type, and the text."""
+        if self._registry is None:
+            return "text/plain; charset=utf-8", b""
+        encode, content_type = choose_encoder(accept)
+        return content_type, await asyncio.to_thread(encode, self._registry)
+
     async def aclose(self) -> None:
         """Pushes once more, where metrics are pushed, and stops."""
         if self._push is not None:
@@ -137,16 +147,18 @@ def setup_metrics(
     instance: str = "",
     tls: TlsSource | None = None,
     tokens: TokenVerifier | None = None,
+    has_own_page: bool = False,
 ) -> MetricsServer:
     """Starts the Prometheus endpoint of a service; port 0 takes a free one, None or a negative one: there is none.
 
     Metrics are pushed to `otlp`, where that is given, as those of this `instance`. With `tls` the endpoint is HTTPS,
-    and metrics are for viewers, by certificate or by a bearer token of which `tokens` knows the holder.
+    and metrics are for viewers, by certificate or by a bearer token of which `tokens` knows the holder. With
+    `has_own_page` the caller serves what `MetricsServer.page` gives, whether there is an endpoint or not.
 
     Raises:
         CannotStart: the port is taken, the host is not one of this machine, or what pushes is not installed.
     """
-    has_page = port is not None and port >= 0
+    has_page = has_own_page or (port is not None and port >= 0)
     if not has_page and otlp is None:
         return MetricsServer(NoOpMeterProvider().get_meter(_METER))
     bridge = Bridge()
@@ -162,7 +174,7 @@ def setup_metrics(
     if tls is not None:
         observe_certificates(meter, tls)
     if port is None or port < 0:
-        return MetricsServer(meter, bridge, provider, push=push)
+        return MetricsServer(meter, bridge, provider, push=push, registry=registry)
     pages = Pages(make_wsgi_app(registry), None if tls is None else PageAccess(tls.trust_domain, tokens))
     try:
         http = make_server(host, port, pages, tls)
@@ -172,6 +184,6 @@ def setup_metrics(
             f"{service_name} cannot serve metrics on {join_host_port(host, port)}: {error.strerror or error};"
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
-    metrics = MetricsServer(meter, bridge, provider, http, pages, push)
+    metrics = MetricsServer(meter, bridge, provider, http, pages, push, registry)
     _log.info("serving metrics", url=f"{'http' if tls is None else 'https'}://{metrics.address}/metrics")
     return metrics

@@ -62,4 +62,28 @@ _SHARES: Final = (
     ),
 )
 
-HTTP: Final = (*_SHARES,)
+_REQUESTS: Final = (
+    mutant(
+        "what is no id of a request stands in a header",
+        INGRESS,
+        'return said.decode("ascii") if _ID.fullmatch(said) else ""',
+        'return said.decode("latin-1")',
+        "tests/contract/ingress/test_request_ids.py",
+    ),
+    mutant(
+        "a path that there is not has other methods",
+        INGRESS,
+        "if not await self._mesh.described.has(caller, found.endpoint, found.method):",
+        "if False:",
+        "tests/contract/ingress/test_request_ids.py",
+    ),
+    mutant(
+        "whoever has a token sees metrics",
+        INGRESS,
+        "        if self._is_open:\n            return",
+        "        if True:\n            return",
+        "tests/contract/ingress/test_security.py",
+    ),
+)
+
+HTTP: Final = (*_SHARES, *_REQUESTS)

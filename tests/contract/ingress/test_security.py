@@ -80,6 +80,13 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
         told = await http(ingress.address, "GET", "/-/openapi.json", b"", bearer(others))
         assert told.json["paths"] == {}
         assert (await http(ingress.address, "GET", "/-/healthz")).status == 200
+        seen = [(await http(ingress.address, "GET", "/-/metrics", b"", it)) for it in (OCTETS, bearer(mine))]
+        assert [it.status for it in seen] == [401, 403]
+        assert b"slotmesh_ingress" in (await http(ingress.address, "GET", "/-/metrics", b"", bearer(viewer))).body
+        other_methods = [
+            await http(ingress.address, "GET", path, b"", bearer(mine)) for path in ("/words/echo", "/a/b")
+        ]
+        assert [it.status for it in other_methods] == [405, 404]
 
 
 @pytest.mark.asyncio

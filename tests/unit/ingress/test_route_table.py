@@ -56,7 +56,7 @@ def test_the_longest_method() -> None:
 def test_another_method_says_which_there_are() -> None:
     assert TABLE.match(b"/users/me", "GET") == WrongMethod("/users/me", ("POST",))
     assert TABLE.match(b"/users/Ada/posts/7", "DELETE") == WrongMethod("/users/{name}/posts/{number}", ("GET", "PUT"))
-    assert TABLE.match(b"/digits/other", "GET") == WrongMethod(DEFAULT_LABEL, ("POST",))
+    assert TABLE.match(b"/digits/other", "GET") == WrongMethod(DEFAULT_LABEL, ("POST",), "digits", "other")
     assert isinstance(TABLE.match(b"/users/me", "GET", is_any_method=True), Matched)
 
 
