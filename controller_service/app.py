@@ -197,7 +197,8 @@ async def _controller_of(
         parts = (state, configurator, loop, launching, replicas, routers, board, feed, leadership)
         controller = Controller(server.address, server, store, *parts)
         reconciling = _start_tasks(tasks, loop, autoscaler, shifter, state, logs)
-        tasks.start(leadership.watch(_end_at_once(front, controller, reconciling, on_end)), name="leadership")
+        on_lost = _end_at_once(front, controller, reconciling, on_end)
+        tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
         try:
             yield controller
         finally:
@@ -228,13 +229,13 @@ def _start_tasks(
     tasks: Supervisor, loop: ReconcileLoop, autoscaler: Autoscaler, shifter: Shifter, state: MeshState, logs: LogBook
 ) -> asyncio.Task[None]:
     """Returns the one that decides."""
-    tasks.start(loop.watch_store(), name="watch-store")
-    reconciling = tasks.start(loop.run(), name="reconcile")
-    tasks.start(autoscaler.watch_store(), name="watch-scaled")
-    tasks.start(autoscaler.run(), name="autoscaler")
-    tasks.start(shifter.run(), name="shifts")
-    tasks.start(ProcessWatch(state).run(), name="processes")
-    tasks.start(logs.run(), name="replica-logs")
+    tasks.keep(loop.watch_store, name="watch-store")
+    reconciling = tasks.keep(loop.run, name="reconcile")
+    tasks.keep(autoscaler.watch_store, name="watch-scaled")
+    tasks.keep(autoscaler.run, name="autoscaler")
+    tasks.keep(shifter.run, name="shifts")
+    tasks.keep(ProcessWatch(state).run, name="processes")
+    tasks.keep(logs.run, name="replica-logs")
     return reconciling
 
 

@@ -130,8 +130,8 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
             metrics.look_at(lambda: not why_not_ready(), lambda _in_full: why_not_ready())
             await server.start(settings.host, settings.port)
-            tasks.start(server.watch(), name="connections")
-            tasks.start(watch.run(), name="routes")
+            tasks.keep(server.watch, name="connections")
+            tasks.keep(watch.run, name="routes")
             scheme = "http" if settings.https_cert is None else "https"
             _log.info("serving HTTP", url=f"{scheme}://{server.address}", metrics=metrics.address or "")
             yield Ingress(server.address, front, watch, counters, callers, bodies, requests, server)

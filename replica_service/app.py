@@ -251,7 +251,7 @@ class ReplicaApp:
         self.replica.on_change = link.report_soon
         self.replica.has_controller = True
         self.replica.own_mesh.refusal = ""
-        tasks.start(link.run(), name="controller link")
+        tasks.keep(link.run, name="controller link", until=lambda: link.is_over)
         return link
 
     def _make_engine(

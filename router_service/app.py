@@ -133,8 +133,8 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff(), dialer)
             links.on_change = watch.report_soon
             dispatcher.report_load = watch.load_waits
-            tasks.start(watch.run(), name="table watch")
-            tasks.start(watch.tick(), name="reports")
+            tasks.keep(watch.run, name="table watch")
+            tasks.keep(watch.tick, name="reports")
             tasks.start(_serve_with_table(dispatcher.first_table, server), name="readiness")
             yield server
             server.set_serving(False)

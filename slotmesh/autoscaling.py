@@ -4,8 +4,8 @@
         return 4 if 1 <= datetime.now(UTC).hour < 5 else math.ceil(figures.load / 8)
 
 The controller names it at its start (`--autoscale-policies my_policies:nightly`), a backend in its `autoscale`. It is
-called each second on the controller's event loop, and so has to be quick. Bounds, delays and rates of the backend hold
-for what it says, too. Pure.
+called each second, in a thread: one call at a time for a backend, while calls for other backends may overlap. Bounds,
+delays and rates of the backend hold for what it says, too. Pure.
 """
 
 from __future__ import annotations

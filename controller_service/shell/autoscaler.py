@@ -1,7 +1,7 @@
 """Looks at the load each second, and has the number of replicas follow it.
 
-Purpose: reads what routers have reported, asks the core (or a policy of the operator's own), and writes the number that
-should run into the observed state, where reconciling finds it.
+Purpose: reads what routers have reported, asks the core (or a policy of the operator's own, beside the event loop), and
+writes the number that should run into the observed state, where reconciling finds it.
 Invariants: a backend that wants its number chosen has one from the first look on; one that does not, has none; a policy
 that fails, or says what is no number, changes nothing; calls that wait where no replica runs are looked at when their
 report comes, not a second later.
@@ -11,21 +11,22 @@ Owner: one task, and the links to routers, which call `loads_reported`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from controller_service.core.autoscaling.choosing import choose, first_scale
 from controller_service.core.autoscaling.figures import figures_of
-from controller_service.core.autoscaling.needs import PolicyAnswer, need_of
+from controller_service.core.autoscaling.needs import need_of
 from controller_service.core.autoscaling.scales import BackendScale
 from controller_service.core.backend_load import BackendLoad
 from controller_service.core.notices import EventKind, Notice
 from controller_service.core.replica_numbers import running_replicas
 from controller_service.core.transitions import Transition
 from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.policy_calls import PolicyCalls
 from controller_service.store.protocol import Store
-from slotmesh.autoscaling import ScaleFigures, ScalePolicy
-from slotmesh.spec.autoscale import MAX_REPLICAS, Autoscale
+from slotmesh.autoscaling import ScalePolicy
+from slotmesh.spec.autoscale import Autoscale
 from slotmesh.spec.model import Backend
 
 LOOK_EVERY_S: Final = 1.0
@@ -38,7 +39,7 @@ class Autoscaler:
         """`policies` are the operator's own, by `MODULE:NAME`."""
         self._store = store
         self._state = state
-        self._policies = policies
+        self._policies = PolicyCalls(policies, state.clock.now, lambda backend: self._look_at({backend}))
         self._started_at = state.clock.now()
 
     async def run(self) -> None:
@@ -65,14 +66,25 @@ class Autoscaler:
                 return
 
     def look(self) -> None:
-        """Looks at every backend, once."""
+        """Looks at every backend, once. A policy is asked now; what it answers is followed when it comes."""
+        self._look_at(None)
+
+    def _look_at(self, names: Collection[str] | None) -> None:
+        """Looks at these; None: at all."""
         scaled = {name: it for name, it in self._store.read().backends.items() if it.autoscale is not None}
+        self._policies.forget_others({(name, it.autoscale.policy) for name, it in scaled.items() if it.autoscale})
         known = self._state.observed.scales
-        scales = {name: self._next(backend, known.get(name)) for name, backend in scaled.items()}
+        left = known.keys() - (known.keys() if names is None else names)
+        scales = {
+            name: known[name] if name in left else self._next(backend, known.get(name))
+            for name, backend in scaled.items()
+        }
         if not scales and not known:
             return
         changed = [name for name, it in scales.items() if name not in known or it.number != known[name].number]
-        notices = [_notice(name, it) for name, it in scales.items() if it.changed is it.latest]
+        notices = [
+            _notice(name, it) for name, it in scales.items() if it.changed is it.latest and it is not known.get(name)
+        ]
         wakes = [key for name in changed for key in (Key(Concern.BACKEND, name), Key(Concern.TABLE))]
         self._state.apply(Transition(self._state.observed.with_scales(scales), tuple(notices)), *wakes)
 
@@ -83,20 +95,11 @@ class Autoscaler:
                 rules, figures_of(backend.name, observed, running_replicas(backend.name, observed), now), now
             )
         figures = figures_of(backend.name, observed, scale.number, now)
-        need = need_of(rules, figures, self._ask(rules.policy, figures) if rules.policy else None)
+        answer = None
+        if rules.policy and (answer := self._policies.answer(backend.name, rules.policy, figures)) is None:
+            return scale
+        need = need_of(rules, figures, answer)
         return choose(scale, rules, need, figures, now, started_at=self._started_at)
-
-    def _ask(self, name: str, figures: ScaleFigures) -> PolicyAnswer:
-        policy = self._policies.get(name)
-        if policy is None:
-            return PolicyAnswer(None, "is none of this controller's --autoscale-policies")
-        try:
-            answer: object = policy(figures)
-        except Exception as error:  # noqa: BLE001 - whatever it is, others are looked at, and the number stays
-            return PolicyAnswer(None, f"has raised {type(error).__name__}")
-        if not isinstance(answer, int) or isinstance(answer, bool):
-            return PolicyAnswer(None, f"has returned a {type(answer).__name__}, not a whole number")
-        return PolicyAnswer(min(max(answer, 0), MAX_REPLICAS))
 
 
 def _notice(backend: str, scale: BackendScale) -> Notice:

@@ -85,7 +85,12 @@ class ReconcileLoop:
         while True:
             keys = await self._queue.take()
             started = clock.now()
-            await self._pass(keys)
+            try:
+                await self._pass(keys)
+            except BaseException:
+                for key in keys:  # what has ended this run is no reason to forget them in the next one
+                    self._queue.add(key)
+                raise
             await asyncio.sleep(REST_SHARE * (clock.now() - started))
 
     async def watch_store(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slotmesh.autoscaling import ScalePolicy
+from slotmesh.foreign import described
 from slotmesh.runtime.exits import CannotStart
 
 
@@ -28,13 +29,15 @@ def _load(path: str) -> ScalePolicy:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    except KeyboardInterrupt:
+        raise  # Ctrl-C, as far as can be known
+    except BaseException as error:
         raise CannotStart(
-            f"--autoscale-policies {path}: {module_name} cannot be imported ({type(error).__name__}: {error}); start"
+            f"--autoscale-policies {path}: {module_name} cannot be imported ({described(error)}); start"
             f" where it lies (now in {here}), or install it"
         ) from error
-    for part in name.split("."):
-        found = getattr(found, part, None)
     if not callable(found):
         raise CannotStart(f"--autoscale-policies {path}: {module_name} has no function {name}")
     policy: ScalePolicy = found

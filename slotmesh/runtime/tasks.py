@@ -1,8 +1,12 @@
 """Structured concurrency: each background task has a parent, which sees it fail and ends it.
 
-Purpose: the one place that starts the long-lived tasks of a process or a component.
-Invariants: no task outlives its supervisor; a failure is logged once, kept, and asks for a stop; cancellation is not a
-failure; tasks are ended in the reverse order of their start.
+Purpose: the one place that starts the long-lived tasks of a process or a component. Two kinds:
+- `keep`: work that lasts as long as its supervisor does. Where it ends before, that is logged, and it is started again,
+  later and later: it finds out by itself what has to be done, and needs nothing of the run before.
+- `start`: work that ends, or whose state cannot be had again. Its failure is logged once, kept, and asks for a stop.
+Invariants: no task outlives its supervisor; none ends before it without a word, but one that has returned, or that its
+owner has cancelled: a CancelledError that nothing asked for is a failure like any other, and so is a SystemExit, which
+ends no event loop. Tasks are ended in the reverse order of their start.
 Owner: the task that entered it with `async with`.
 """
 
@@ -11,9 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from slotmesh.foreign import described
+from slotmesh.runtime.backoff import Backoff
 from slotmesh.telemetry.log import get_logger
+
+AGAIN_AFTER_S: Final = 0.1
+"""Before work is started again that has ended; on average half of it. It doubles with each end in a row."""
+AGAIN_WITHIN_S: Final = 30.0
+"""But is never longer. Work that lasted for longer than this begins with the short time anew."""
 
 _log = get_logger(__name__)
 
@@ -31,18 +42,28 @@ class Supervisor:
 
     def __init__(self, on_failure: Callable[[], object] | None = None) -> None:
         self._on_failure = on_failure
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
+        """With the work of each."""
         self._closed = False
         self.failure: TaskFailed | None = None
         """The first failure, if there was one."""
 
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str, until: Callable[[], bool] | None = None
+    ) -> asyncio.Task[Any]:
+        """Starts a task that does the work again where it ends before the supervisor does, however it ends.
+
+        Cancelling the task ends it. `until`: work that returns while this is true has ended for good.
+        """
+        return self.start(_kept(work, name, until or _never), name=name)
+
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Starts a task. It may end by itself, be cancelled, or be left to the supervisor."""
+        """Starts a task. It may return, be cancelled by its owner, or be left to the supervisor."""
         if self._closed:
             work.close()
             raise RuntimeError(f"cannot start {name}: its supervisor has ended")
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
+        task = asyncio.get_running_loop().create_task(_contained(work), name=name)
+        self._tasks[task] = work
         task.add_done_callback(self._ended)
         return task
 
@@ -71,12 +92,61 @@ class Supervisor:
             raise interrupted
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if task.cancelled() or (error := task.exception()) is None:
+        self._tasks.pop(task).close()  # it has not begun where the task was cancelled before
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None or (task.cancelled() and task.cancelling()):
             return
+        if type(error) is _EndOfProcess and error.__cause__ is not None:
+            error = error.__cause__
         _log.error("task failed", task=task.get_name(), exc_info=error)
         if self.failure is None:
-            self.failure = TaskFailed(f"task {task.get_name()} failed: {error!r}")
+            self.failure = TaskFailed(f"task {task.get_name()} failed: {described(error)}")
             self.failure.__cause__ = error
             if self._on_failure is not None:
                 self._on_failure()
+
+
+def is_cancelled() -> bool:
+    """Whether the task that asks was cancelled: a CancelledError in one that was not is an error like any other."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _EndOfProcess(Exception):
+    """In place of what would stop the event loop, and is the cause of this."""
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+    """The event loop would stop where a task ends by these."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _EndOfProcess from error
+
+
+async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str, until: Callable[[], bool]) -> None:
+    loop = asyncio.get_running_loop()
+    backoff = Backoff(initial_s=AGAIN_AFTER_S, max_s=AGAIN_WITHIN_S)
+    while True:
+        began, error = loop.time(), None
+        try:
+            await work()
+        except GeneratorExit:  # this very coroutine is thrown away
+            raise
+        except BaseException as raised:
+            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
+                raise
+            error = raised
+        else:
+            if until():
+                return
+        if loop.time() - began > AGAIN_WITHIN_S:
+            backoff.reset()
+        delay_s = backoff.next_delay_s()
+        _log.error("a task has ended before its time; it is started again", task=name, after_s=delay_s, exc_info=error)
+        error = None  # or its traceback, which leads here, would be kept
+        await asyncio.sleep(delay_s)
+
+
+def _never() -> bool:
+    return False

@@ -89,9 +89,9 @@ class Upkeep:
     def start(self, tasks: Supervisor) -> None:
         """From now on, in these tasks."""
         if self._hooks.has(Hook.CHECK_HEALTH):
-            tasks.start(self._check_health(), name="health checks")
+            tasks.keep(self._check_health, name="health checks", until=lambda: self._health.next_deadline() is None)
         if self.reconfigures:
-            tasks.start(self._reconfigure(), name="reconfigurations")
+            tasks.keep(self._reconfigure, name="reconfigurations")
 
     async def drain(self) -> None:
         """Calls the handler's `on_drain`; returns when that has ended. Cancelling ends it."""

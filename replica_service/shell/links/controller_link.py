@@ -145,7 +145,8 @@ class ControllerLink:
         self._pump: StreamPump[Request] | None = None
         self._pending: deque[Request] = deque()
         self._is_report_due = False
-        self._is_goodbye = False
+        self.is_over = False
+        """`goodbye` was called, or another incarnation took over: `run` returns for good."""
         self._refusal = ""
         """The failure with which the controller refused the last hello."""
         self._is_unknown = False
@@ -158,11 +159,11 @@ class ControllerLink:
     async def run(self) -> None:
         """Attached for as long as it can be; returns after `goodbye`, or when another incarnation took over."""
         async with ControllerChannels(self._search, self._dialer) as channels:
-            while not self._is_goodbye:
+            while not self.is_over:
                 stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
                 call, is_referred = stub.AttachReplica(), False
                 try:
-                    async with Supervisor() as tasks:
+                    async with Supervisor(on_failure=call.cancel) as tasks:
                         why = await self._converse(call, tasks)
                 except grpc.aio.AioRpcError as error:
                     failure = from_rpc_error(error)
@@ -171,7 +172,7 @@ class ControllerLink:
                         _log.error("replaced by another incarnation", reason=failure.message)
                         self._absence.end()
                         self._member.drain("replaced by another incarnation")
-                        return
+                        self.is_over = True
                     is_referred = channels.refused(failure)
                     if not is_referred:
                         self._refused(failure)
@@ -187,7 +188,7 @@ class ControllerLink:
                     call.cancel()
                 if is_referred:
                     continue
-                if not self._is_goodbye:
+                if not self.is_over:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
     def _refused(self, failure: Failure) -> None:
@@ -201,7 +202,7 @@ class ControllerLink:
             _log.error("the controller refuses this replica; it is tried again", reason=failure.message)
 
     def _away(self, reason: str) -> None:
-        if not self._is_goodbye:
+        if not self.is_over:
             self._absence.begin(reason)
 
     def report_soon(self) -> None:
@@ -212,7 +213,7 @@ class ControllerLink:
 
     async def goodbye(self) -> None:
         """Writes the last report and half-closes; returns when the controller has read it, or after `GOODBYE_S`."""
-        self._is_goodbye = True
+        self.is_over = True
         self._absence.end()
         if self._call is None:
             return
@@ -237,7 +238,7 @@ class ControllerLink:
         self._pending = deque([Request(hello=self._hello)])
         pump = self._pump = StreamPump(writer_of(call), self._next_frame)
         self.report_soon()
-        tasks.start(self._tick(), name="reports")
+        tasks.keep(self._tick, name="reports")
         return await run_stream(pump, self._read(call, pump, tasks))
 
     async def _read(self, call: AttachReplicaCall, pump: StreamPump[Request], tasks: Supervisor) -> str:
@@ -313,7 +314,7 @@ class ControllerLink:
         if self._pending:
             return self._pending.popleft()
         if not self._is_report_due:
-            if self._is_goodbye:
+            if self.is_over:
                 self._written.set()
             return None
         self._is_report_due = False

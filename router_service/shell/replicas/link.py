@@ -46,7 +46,7 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import run_stream
 from slotmesh.runtime.pump import StreamPump
-from slotmesh.runtime.tasks import Supervisor
+from slotmesh.runtime.tasks import Supervisor, is_cancelled
 from slotmesh.status import from_wire
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import DIRECTION_IN
@@ -107,8 +107,7 @@ class ReplicaLink:
 
     def flush(self) -> None:
         """There is something in the replica's outbox. Only while the link is up."""
-        if self._pump is not None:
-            self._pump.wake()
+        self._wake()
 
     def cancel(self, command: CancelRun) -> None:
         """Cancels these calls at the replica."""
@@ -184,9 +183,11 @@ class ReplicaLink:
             if self._leaving and not self._closing:
                 self._report.ended(self._replica)
         except asyncio.CancelledError:
-            if not self._is_silent:
+            if is_cancelled():
                 raise
-            why = f"the replica has given no sign of life for {SILENCE_S:g} s"
+            why = (
+                f"the replica has given no sign of life for {SILENCE_S:g} s" if self._is_silent else "it was cancelled"
+            )
         except grpc.aio.AioRpcError as error:
             why = self._channel.explained(error)
         except (_ProtocolViolation, BadChunk) as violation:
@@ -334,7 +335,6 @@ class ReplicaLink:
         """Half-closes: the replica ends the stream once it has answered, and handed back, everything.
 
         This waits until the replica needs no more: until then acknowledgements and questions go to it as before.
-
         If the replica alone ended the stream, runs that were still on their way would be lost with it.
         """
         self._leaving = True

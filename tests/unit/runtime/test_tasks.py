@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
+import slotmesh.runtime.tasks as supervision
 from slotmesh.runtime.tasks import Supervisor, TaskFailed
+from tests.support.foreign_code import KINDS
 from tests.support.wait import wait_until
 
 
@@ -144,3 +148,76 @@ async def test_nothing_starts_after_the_end() -> None:
     await tasks.close()
     with pytest.raises(RuntimeError, match="cannot start late"):
         tasks.start(fail(), name="late")
+
+
+def ending(how: str, runs: list[float]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Work that ends in its first three runs, and then lasts."""
+
+    async def work() -> None:
+        runs.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
+        if len(runs) > 3:
+            await asyncio.Event().wait()
+        if how in KINDS:
+            KINDS[how]()
+
+    return work
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", [*(kind for kind in KINDS if kind != "GeneratorExit"), "return"])
+async def test_work_that_lasts_is_started_again_however_it_ends(
+    how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "AGAIN_AFTER_S", 0.001)
+    runs: list[float] = []
+    with caplog.at_level(logging.ERROR):
+        async with Supervisor(on_failure=pytest.fail) as tasks:
+            task = tasks.keep(ending(how, runs), name="watch")
+            await wait_until(lambda: len(runs) == 4, what="it was started again")
+            assert not task.done()
+    assert task.cancelled()
+    records = [record for record in caplog.records if "ended before its time" in record.getMessage()]
+    assert len(records) == 3
+    assert all("task=watch" in record.getMessage() for record in records)
+    for record in records:
+        raised = record.exc_info[0] if record.exc_info else None
+        assert (raised is None) == (how == "return")
+
+
+@pytest.mark.asyncio
+async def test_work_that_lasts_ends_when_it_is_cancelled_or_over() -> None:
+    runs: list[float] = []
+    over: list[bool] = []
+    async with Supervisor(on_failure=pytest.fail) as tasks:
+        cancelled = tasks.keep(ending("return", runs), name="a")
+        await wait_until(lambda: runs, what="it has begun")
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+
+        async def end() -> None:
+            over.append(True)
+
+        await asyncio.wait_for(tasks.keep(end, name="b", until=lambda: len(over) == 2), 5)
+    assert cancelled.cancelled()
+    assert len(over) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_task_that_ends_by_no_cancellation_of_its_owner_has_failed(kind: str) -> None:
+    stop = asyncio.Event()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        KINDS[kind]()
+
+    async def own() -> None:
+        async with Supervisor(on_failure=stop.set) as tasks, asyncio.timeout(5):
+            tasks.start(work(), name="link")
+            await stop.wait()
+
+    with pytest.raises(TaskFailed, match="task link failed: ") as caught:
+        await own()
+    named = "RuntimeError" if kind == "StopIteration" else kind
+    assert type(caught.value.__cause__).__name__ == named

@@ -1,0 +1,73 @@
+"""Background tasks of a controller that end before their time: they are started again, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller_service.shell.autoscaler import Autoscaler
+from controller_service.shell.process_watch import ProcessWatch
+from controller_service.shell.reconcile_loop import ReconcileLoop
+from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.shifter import Shifter
+from tests.support.controllers import running_controller
+from tests.support.fakes.members import FakeRouter
+from tests.support.foreign_code import EndOfTheWorld
+from tests.support.wait import wait_until
+
+MESH = """
+backends:
+  v1: {handler: "app:Digits", autoscale: {min: 1, max: 2}}
+endpoints:
+  digits: {traffic: {v1: 1.0}}
+"""
+
+
+def ending_once(function: Callable[..., Any], error: type[BaseException], times: list[None]) -> Callable[..., Any]:
+    """The same, but that it ends its task the first time."""
+
+    def end_or_call(*args: Any, **kwargs: Any) -> Any:
+        times.append(None)
+        if len(times) == 1:
+            raise error
+        return function(*args, **kwargs)
+
+    return end_or_call
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, EndOfTheWorld, LookupError])
+@pytest.mark.parametrize(
+    ("owner", "function", "task"),
+    [
+        (ReconcileLoop, "_pass", "reconcile"),
+        (Autoscaler, "look", "watch-scaled"),
+        (Shifter, "look", "shifts"),
+        (ProcessWatch, "look", "processes"),
+        (LogBook, "look", "replica-logs"),
+    ],
+)
+async def test_a_task_that_ends_is_started_again_and_what_it_was_about_is_done(
+    owner: type,
+    function: str,
+    task: str,
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    times: list[None] = []
+    async with running_controller(launches=True) as mesh, FakeRouter(mesh.channel, "r") as router:
+        monkeypatch.setattr(owner, function, ending_once(getattr(owner, function), error, times))
+        with caplog.at_level(logging.ERROR):
+            await mesh.apply(MESH)
+            await router.wait_for(lambda table: len(table.endpoints) == 1, "the endpoint")
+            assert mesh.launcher is not None
+            await wait_until(lambda: mesh.launcher and mesh.launcher.started, what="a replica is launched")
+            await wait_until(lambda: len(times) > 1, what="the task goes on")
+    restarted = [each.getMessage() for each in caplog.records if "ended before its time" in each.getMessage()]
+    assert len(restarted) == 1
+    assert f"task={task}" in restarted[0]
