@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingress_service.config import IngressSettings, origins_of
+from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.cors import Cors
 from ingress_service.core.counters import Counters
@@ -23,7 +24,6 @@ from ingress_service.shell.callers import HttpCallers
 from ingress_service.shell.described import Descriptions
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.front import HttpFront
-from ingress_service.shell.http_protocol import ConnectionLimits
 from ingress_service.shell.http_server import IngressServer
 from ingress_service.shell.inference.front import InferenceFront
 from ingress_service.shell.mesh_view import MeshView
@@ -171,11 +171,13 @@ def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
 
 def _server(settings: IngressSettings, front: HttpFront, counters: Counters, peers: PeerAddresses) -> IngressServer:
     limits = ConnectionLimits(
-        connections=ConnectionBound(settings.max_connections, peers),
         header_bytes=settings.max_header_size,
         header_s=settings.header_timeout.total_seconds(),
         body_s=settings.body_timeout.total_seconds(),
         send_s=settings.send_timeout.total_seconds(),
+        keep_alive_s=settings.keep_alive.total_seconds(),
+        ahead_requests=settings.max_pipelined_requests,
+        ahead_bytes=settings.max_ahead_size,
     )
     certificate = None
     if settings.https_cert is not None and settings.https_key is not None:
@@ -183,8 +185,8 @@ def _server(settings: IngressSettings, front: HttpFront, counters: Counters, pee
     return IngressServer(
         front,
         limits=limits,
+        bound=ConnectionBound(settings.max_connections, peers),
         counters=counters,
-        keep_alive_s=settings.keep_alive.total_seconds(),
         max_message_bytes=settings.max_body_size,
         certificate=certificate,
     )

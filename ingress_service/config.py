@@ -50,6 +50,14 @@ class IngressSettings(ServiceSettings, TlsSettings):
     max_header_size: Size = Field(
         32 * 1024, ge=1024, le=1024 * 1024, description="Request line and headers of a request."
     )
+    max_pipelined_requests: int = Field(
+        64, ge=0, le=10_000, description="Requests that may wait on a connection behind the one that is answered."
+    )
+    max_ahead_size: Size = Field(
+        64 * 1024,
+        ge=1024,
+        description="What a client may send ahead of its answers: requests that wait, messages of a WebSocket.",
+    )
     max_connections: int = Field(10_000, ge=1, description="Connections that are held; more are closed with a 503.")
     max_requests: int = Field(10_000, ge=1, description="Requests in flight; more are refused with a 503.")
     http_trusted_proxies: str = Field(

@@ -26,6 +26,7 @@ class ConnectionCut(StrEnum):
     BODY_TIME = "body too slow"
     READ_TIME = "response not read"
     NONSENSE = "no HTTP"
+    AHEAD = "too much sent ahead"
 
 
 class Counters:

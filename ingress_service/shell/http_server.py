@@ -9,24 +9,23 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Collection
 from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
+from ingress_service.core.connection.limits import ConnectionLimits
+from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import Counters
-from ingress_service.shell.http_protocol import ConnectionLimits, CountedSocket, GuardedProtocol
+from ingress_service.shell.http_protocol import HttpProtocol
 from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
+from ingress_service.shell.served_connections import HttpApp, ServedConnection, ServedConnections
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import join_host_port
 
 LOOK_S: Final = 0.25
 """How often connections are looked at."""
-WS_PING_S: Final = 20.0
 
 
 class IngressServer:
@@ -34,39 +33,29 @@ class IngressServer:
 
     def __init__(
         self,
-        app: Callable[..., Any],
+        app: HttpApp,
         *,
         limits: ConnectionLimits,
+        bound: ConnectionBound,
         counters: Counters,
-        keep_alive_s: float,
         max_message_bytes: int,
         certificate: tuple[Path, Path] | None,
     ) -> None:
         """`certificate`: files of certificate and key; None: plain text."""
-        self._config = Config(
-            app=app,
-            http=GuardedProtocol,
-            ws=CountedSocket,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]  # seconds of call_later
-            ws_max_size=max_message_bytes,
-            ws_ping_interval=WS_PING_S,
-            ws_ping_timeout=WS_PING_S,
+        scheme = "http" if certificate is None else "https"
+        self._shared = ServedConnections(
+            app, limits, bound, counters, max_message_bytes=max_message_bytes, scheme=scheme
         )
-        self._limits = limits
-        self._counters = counters
-        self._state = ServerState()
-        self.connections: set[Any] = set()
         self._files = certificate
         self._certificate: HttpsCertificate | None = None
         self._server: asyncio.Server | None = None
         self.address = ""
         """`HOST:PORT`, once it listens."""
+
+    @property
+    def connections(self) -> Collection[ServedConnection]:
+        """All that are open, WebSockets included."""
+        return self._shared.open
 
     @property
     def certificate_ends_at(self) -> float | None:
@@ -75,7 +64,6 @@ class IngressServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listens. Raises CannotStart."""
-        self._config.load()
         if self._files is not None:
             try:
                 self._certificate = HttpsCertificate(*self._files)
@@ -98,11 +86,11 @@ class IngressServer:
         looking.set_result(None)
         while True:
             if turns % 4 == 0:
-                self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+                self._shared.date_line = b"date: %b\r\n" % formatdate(usegmt=True).encode()
                 if self._certificate is not None and looking.done():
                     looking = loop.run_in_executor(None, self._certificate.look)
             now = loop.time()
-            for connection in [it for it in self.connections if isinstance(it, GuardedProtocol)]:
+            for connection in [*self.connections]:
                 connection.overdue(now)
             turns += 1
             await asyncio.sleep(LOOK_S)
@@ -112,18 +100,19 @@ class IngressServer:
         if self._server is None:
             return
         self._server.close()
-        for connection in [*self._state.connections]:
-            connection.shutdown()
+        shared = self._shared
+        for connection in [*shared.open]:
+            connection.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self._state.connections or self._state.tasks:  # noqa: ASYNC110 - uvicorn keeps them in plain sets
+                while shared.open or shared.tasks:  # noqa: ASYNC110 - they are plain sets
                     await asyncio.sleep(0.01)
-        for task in [*self._state.tasks]:
+        tasks = [*shared.tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._state.tasks, return_exceptions=True)
-        for connection in [*self._state.connections]:
-            if (transport := getattr(connection, "transport", None)) is not None:
-                transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in [*shared.open]:
+            connection.transport.abort()
 
-    def _connect(self) -> GuardedProtocol:
-        return GuardedProtocol(self._config, self._state, self._limits, self._counters, self.connections)
+    def _connect(self) -> HttpProtocol:
+        return HttpProtocol(self._shared)

@@ -3,24 +3,25 @@
 A text message is JSON, a binary one msgpack: the arguments, as in a body. Each value comes as `{"value": …}`, a
 failure as `{"problem": {…}}`, and after the last value of a call `{"end": true}`, in the form of the message that
 asked.
-Invariants: calls of a socket run one after another; one more message is read ahead, and then the client has to wait;
-who closes the socket takes its call back.
+Invariants: calls of a socket run one after another; a client that leaves cancels the task of its socket, and with it
+the call that runs; those behind it never start.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from ingress_service.core.arguments import payload_of, read_query
 from ingress_service.core.cors import Cors
+from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
-from ingress_service.core.problems import Problem, RequestRefusal, problem_of
+from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.request_ids import HEADER
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.core.route_table import Matched
@@ -32,14 +33,12 @@ from ingress_service.shell.calls import make_streaming_call
 from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_records import RequestRecords, request_id_of
 from ingress_service.shell.request_spans import RequestTrace
-from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.telemetry.log import get_logger
 from slotmesh.wire.trace_context import TraceContext
 
-TRY_AGAIN_LATER: Final = 1013
 POLICY: Final = 1008
-BUSY: Final = 503
+TRY_AGAIN_LATER: Final = 1013
 _ENDS: Final = {JSON: b'{"end":true}', MSGPACK: msgspec.msgpack.encode({"end": True})}
 _MSGPACK_VALUE: Final = b"\x81\xa5value"
 
@@ -71,17 +70,18 @@ class Sockets:
 
     async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         headers = RequestHeaders(scope["headers"])
+        request_id = request_id_of(headers)
         await receive()  # websocket.connect
         found = self.mesh.table.match(scope["raw_path"], "GET", is_any_method=True)
         try:
-            if not isinstance(found, Matched) or not self._cors.may_call(headers.origin, headers.host):
-                await send({"type": "websocket.close", "code": POLICY})
-                return
+            if not isinstance(found, Matched):
+                raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
+            if not self._cors.may_call(headers.origin, headers.host):
+                raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
             query, said = read_query(scope["query_string"])
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
-                    request_id = request_id_of(headers)
                     await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
                     schemas = None
                     if query or found.arguments:
@@ -96,12 +96,17 @@ class Sockets:
                     with self._bodies.of(visitor.who) as held:
                         await conversation.run(query, schemas, held)
         except RequestRefusal as error:
-            busy = error.problem.status == BUSY
-            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER if busy else POLICY})
+            await self._refuse(error.problem, request_id, send)
         except SlotmeshError as error:
             # The conversation answers failures of calls: this one is about who calls.
-            is_lost = error.reason is not Reason.UNAUTHENTICATED
-            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER if is_lost else POLICY})
+            await self._refuse(problem_of(error), request_id, send)
+
+    async def _refuse(self, problem: Problem, request_id: str, send: Send) -> None:
+        """There is no conversation: the handshake is answered so, or the socket closed."""
+        problem = self._failures.noted(problem, NO_ROUTE, request_id=request_id)
+        problem = replace(problem, headers={**problem.headers, HEADER.decode(): request_id})
+        code = TRY_AGAIN_LATER if problem.status >= 500 else POLICY
+        await send({"type": "websocket.close", "code": code, "problem": problem})
 
     def counted(self, label: str) -> None:
         """A value was sent."""
@@ -143,84 +148,35 @@ class _Conversation:
         self._request_id = request_id
         self._receive = receive
         self._send = send
-        self._ahead: deque[dict[str, Any]] = deque()
-        self._reading: asyncio.Future[dict[str, Any]] | None = None
 
     async def run(self, query: list[tuple[str, str]], schemas: Any, held: HeldBody) -> None:
-        """Until the client leaves. `held`: what counts its messages, each while its call is under way."""
-        try:
-            while (message := await self._next()) is not None:
-                text, data = message.get("text"), message.get("bytes")
-                form, body = (JSON, text.encode()) if text is not None else (MSGPACK, data or b"")
-                forms = Forms(form, form, Framing.WHOLE)
-                try:
-                    held.hold(len(body))
-                    payload = payload_of(forms, body, self._found.arguments, query, schemas)
-                    if self._trace is not None:
-                        payload = self._sockets.followed(self._trace).carried_by(payload)
-                    if not await self._call(form, payload):
-                        return
-                except RequestRefusal as error:
-                    await self._tell(form, error.problem)
-                except SlotmeshError as error:
-                    await self._tell(form, problem_of(error))
-                finally:
-                    held.close()
-        finally:
-            if self._reading is not None:
-                self._reading.cancel()
+        """Until it is cancelled, as the client has left. `held`: counts each message while its call is under way."""
+        while True:
+            message = await self._receive()
+            text, data = message.get("text"), message.get("bytes")
+            form, body = (JSON, text.encode()) if text is not None else (MSGPACK, data or b"")
+            forms = Forms(form, form, Framing.WHOLE)
+            try:
+                held.hold(len(body))
+                payload = payload_of(forms, body, self._found.arguments, query, schemas)
+                if self._trace is not None:
+                    payload = self._sockets.followed(self._trace).carried_by(payload)
+                await self._call(form, payload)
+            except RequestRefusal as error:
+                await self._tell(form, error.problem)
+            except SlotmeshError as error:
+                await self._tell(form, problem_of(error))
+            finally:
+                held.close()
 
-    async def _next(self) -> dict[str, Any] | None:
-        """The next message; None where the client has left."""
-        if not self._ahead:
-            self._ahead.append(await self._read())
-        message = self._ahead.popleft()
-        return message if message["type"] == "websocket.receive" else None
-
-    async def _read(self) -> dict[str, Any]:
-        reading = self._start_reading()
-        await asyncio.wait([reading])
-        self._reading = None
-        return reading.result()
-
-    def _start_reading(self) -> asyncio.Future[dict[str, Any]]:
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._receive())
-        return self._reading
-
-    async def _call(self, form: str, payload: bytes) -> bool:
-        """Returns whether the client is still there."""
+    async def _call(self, form: str, payload: bytes) -> None:
         with self._calling(len(payload)) as calls:
             values = make_streaming_call(calls, self._found.method, form, self._terms, payload)
             async with values:
-                while True:
-                    value = await self._value(values)
-                    if value is None:
-                        return False
-                    if value is _OVER:
-                        break
+                async for value in values:
                     await self._write(form, _value(form, value))
                     self._sockets.counted(self._found.label)
         await self._write(form, _ENDS[form])
-        return True
-
-    async def _value(self, values: ValueStream[bytes]) -> Any:
-        """The next value, `_OVER` after the last; None where the client has left meanwhile."""
-        coming = asyncio.ensure_future(_or_over(values))
-        try:
-            while not coming.done():
-                waits: list[asyncio.Future[Any]] = [coming]
-                if not self._ahead:
-                    waits.append(self._start_reading())
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if self._reading is not None and self._reading.done():
-                    self._ahead.append(self._reading.result())
-                    self._reading = None
-                    if self._ahead[0]["type"] != "websocket.receive":
-                        return None
-            return coming.result()
-        finally:
-            coming.cancel()
 
     async def _tell(self, form: str, problem: Problem) -> None:
         document = {"problem": self._sockets.failed(problem, self._found.label, self._request_id).document()}
@@ -231,16 +187,6 @@ class _Conversation:
             await self._send({"type": "websocket.send", "text": message.decode("utf-8", "replace")})
         else:
             await self._send({"type": "websocket.send", "bytes": message})
-
-
-_OVER: Final = object()
-
-
-async def _or_over(values: ValueStream[bytes]) -> Any:
-    try:
-        return await anext(values)
-    except StopAsyncIteration:
-        return _OVER
 
 
 def _value(form: str, value: bytes) -> bytes:

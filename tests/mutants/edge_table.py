@@ -127,15 +127,15 @@ _DOORS: Final = (
     mutant(
         "a body of any size is read",
         INGRESS,
-        "if size > self._most_of_one:",
+        "if size + more > self._bodies.most_of_one:",
         "if False:",
         "tests/contract/ingress/test_bounds.py",
     ),
     mutant(
         "bodies together have no bound",
         INGRESS,
-        "if self.held > self._most:",
-        "if False:",
+        "if (over := bound.over(self.who, more, self._size)) is not None:",
+        "if (over := bound.over(self.who, 0, 0)) is not None:",
         "tests/contract/ingress/test_bounds.py",
     ),
     mutant(

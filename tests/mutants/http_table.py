@@ -56,8 +56,8 @@ _SHARES: Final = (
     mutant(
         "connections that became WebSockets count for ever",
         INGRESS,
-        "after.on_lost = self._forget",
-        "pass",
+        "        self.shared.forget(self)\n",
+        "",
         _FLOODS,
     ),
 )

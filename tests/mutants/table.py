@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
+from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.mutant import mutant
 from tests.mutants.scale_table import SCALE
@@ -584,4 +585,5 @@ MUTANTS: Final = (
     *SCALE,
     *CLIENT,
     *HTTP,
+    *HTTP_CONNECTION,
 )

@@ -207,7 +207,7 @@ def _read_protos(files: list[Path]) -> GrpcServices:
 def _check(order: Order) -> None:
     if order.router_port == order.controller_port != 0:
         raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
-    if order.http_port is not None and find_spec("uvicorn") is None:
+    if order.http_port is not None and find_spec("starlette") is None:
         raise typer.BadParameter("needs the extra http: pip install 'slotmesh[http]'", param_hint="--http")
 
 

@@ -205,10 +205,14 @@ async def test_requests_in_a_row_are_answered_in_order(served: ServedMesh) -> No
 async def test_more_requests_in_a_row_than_may_wait_end_the_connection(served: ServedMesh) -> None:
     [kinds] = served.mesh.instances("kinds")
     kinds.gate.clear()
+    kinds.started.clear()
     async with http_connection(served.address) as connection:
         await connection.send(request_bytes("POST", "/kinds/wait") * 200)
+        await kinds.started.wait()
+        kinds.gate.set()
+        assert [(await connection.answer()).json for _ in range(65)] == ["done"] * 65
         answer = await connection.answer()
-        assert (answer.status, await connection.ended()) == (400, True)
+        assert (answer.status, answer.json["executed"], await connection.ended()) == (400, "no", True)
     await is_served(served)
 
 

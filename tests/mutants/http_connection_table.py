@@ -1,0 +1,112 @@
+"""Mutants of a connection of HTTP: which bytes are a request, which request runs, and what is answered."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+CONNECTION: Final = "ingress_service/core/connection"
+SHELL: Final = "ingress_service/shell"
+_MODEL: Final = "tests/properties/test_http_connection.py"
+_SOCKETS: Final = "tests/contract/ingress/test_connections.py"
+
+_GRAMMAR: Final = (
+    mutant(
+        "chunks win over a Content-Length beside them",
+        CONNECTION,
+        "if head.is_chunked and (length is not None or",
+        "if head.is_chunked and (False or",
+        _MODEL,
+    ),
+    mutant(
+        "the last of two lengths counts",
+        CONNECTION,
+        "if length is not None:\n                raise",
+        "if False:\n                raise",
+        _MODEL,
+    ),
+    mutant("a request has any number of hosts", CONNECTION, "if len(hosts) != 1 and (", "if False and (", _MODEL),
+    mutant(
+        "any Upgrade is a WebSocket handshake",
+        CONNECTION,
+        'upgrades == [b"websocket"]\n        and',
+        "bool(upgrades)\n        and",
+        _MODEL,
+    ),
+    mutant(
+        "a chunk ends where its size does not say",
+        CONNECTION,
+        'if line != b"\\r\\n":',
+        "if False:",
+        _MODEL,
+    ),
+    mutant(
+        "the end of a head that was cut in two is not found",
+        CONNECTION,
+        "data.find(_END, max(at, self._seen - 3))",
+        "data.find(_END, max(at, self._seen))",
+        _MODEL,
+    ),
+)
+
+_TURNS: Final = (
+    mutant(
+        "what is wrong behind a running request is answered first",
+        CONNECTION,
+        "if broken is not None and broken is self.current:",
+        "if self.current is not None:",
+        _MODEL,
+    ),
+    mutant(
+        "a request whose body is broken runs all the same",
+        CONNECTION,
+        "            self._waiting.pop()\n",
+        "            pass\n",
+        _MODEL,
+    ),
+    mutant(
+        "requests behind the last answer run",
+        CONNECTION,
+        "        self._waiting.clear()\n",
+        "        pass\n",
+        _MODEL,
+    ),
+    mutant(
+        "who leaves leaves the request running",
+        CONNECTION,
+        "return [CancelRequest(), CloseConnection()] if had_current else [CloseConnection()]",
+        "return [CloseConnection()]",
+        _MODEL,
+    ),
+    mutant(
+        "an answer before the end of the body keeps the connection",
+        CONNECTION,
+        "request is not None and request.is_whole and request.head.keeps_alive",
+        "request is not None and request.head.keeps_alive",
+        _MODEL,
+    ),
+    mutant(
+        "any number of bytes may be sent ahead",
+        CONNECTION,
+        "if self._ahead_bytes > self._limits.ahead_bytes or len",
+        "if len",
+        _MODEL,
+    ),
+    mutant(
+        "a closed WebSocket goes on with the messages ahead",
+        SHELL,
+        "            self._messages.clear()\n            self._event.set()\n            if self._task is not None:",
+        "            if False:",
+        _SOCKETS,
+    ),
+    mutant(
+        "the end of a client of whom nothing is read is not seen",
+        SHELL,
+        "if self._pauses and self._has_hung_up():",
+        "if False:",
+        _SOCKETS,
+    ),
+)
+
+HTTP_CONNECTION: Final = (*_GRAMMAR, *_TURNS)
