@@ -39,6 +39,15 @@ class ArrayType:
         """Whether the annotation asks for a family, so that bytes could be several."""
         return self._family is not None
 
+    @property
+    def is_of_no_numbers(self) -> bool:
+        """Whether such arrays never travel as arrays: of objects, strings and structures."""
+        numpy: Any = used_numpy()
+        return self._family is not None and issubclass(self._family, numpy.object_ | numpy.flexible)
+
+    def __str__(self) -> str:
+        return self._name
+
     def fit(self, array: Array) -> Array:
         """The array as it is wanted.
 
@@ -151,7 +160,7 @@ def _array_type(numpy: Any, annotation: Any) -> ArrayType | None:
     scalar = get_origin(scalar) or scalar  # `np.floating[Any]`
     if not isinstance(scalar, type) or not issubclass(scalar, numpy.generic) or scalar is numpy.generic:
         return ArrayType(None, None)
-    if scalar in set(numpy.sctypeDict.values()) and scalar().dtype.kind in "biufc":
+    if scalar in set(numpy.sctypeDict.values()) - {numpy.object_} and scalar().dtype.kind in "biufc":
         return ArrayType(None, numpy.dtype(scalar))
     return ArrayType(scalar, None)
 

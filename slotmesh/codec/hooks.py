@@ -6,34 +6,85 @@ msgpack arrays of numpy are an extension (`msgpack.py`), and never come here to 
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from slotmesh.codec.array_types import array_type
 from slotmesh.codec.arrays import used_numpy
+from slotmesh.codec.models import codec_of, codec_of_value, is_model
+from slotmesh.codec.standard_types import made_of, plain_of
+
+_PYDANTIC: Final = frozenset({"pydantic", "pydantic_core", "pydantic_extra_types"})
+
+
+def to_json(value: Any) -> Any:
+    """What msgspec can encode as JSON in the place of `value`. Raises what `to_builtins` does."""
+    model = codec_of_value(value)
+    return to_builtins(value) if model is None else model.to_json(value, to_json)
 
 
 def to_builtins(value: Any) -> Any:
-    """What msgspec can encode in the place of `value`."""
+    """What msgspec can encode as msgpack in the place of `value`.
+
+    Raises:
+        TypeError: it has no encoding; the message names a way out.
+    """
     tolist = getattr(value, "tolist", None)
     if tolist is not None:
-        return tolist()
-    model_dump = getattr(value, "model_dump", None)
-    if model_dump is not None:
-        return model_dump()
-    kind = type(value).__qualname__
-    raise NotImplementedError(f"{kind} has no encoding; make it a dataclass, or what lists and dicts are made of")
+        plain = tolist()
+        return plain if type(plain) is not type(value) else _of_long_double(value)
+    if (model := codec_of_value(value)) is not None:
+        return model.to_msgpack(value)
+    if type(value).__module__.partition(".")[0] in _PYDANTIC:
+        return _of_pydantic(value)
+    return plain_of(value)
 
 
-def from_builtins(wanted: Any, value: Any) -> Any:
-    """A `wanted` made of what msgspec decoded. msgspec adds the path to the error."""
+def _of_pydantic(value: Any) -> Any:
+    """A value of one of pydantic's own types, as `HttpUrl`."""
+    if hasattr(value, "get_secret_value"):
+        raise TypeError(f"{type(value).__qualname__} would be sent as asterisks: send what get_secret_value() returns")
+    pydantic_core: Any = importlib.import_module("pydantic_core")
+    return pydantic_core.to_jsonable_python(value)
+
+
+def _of_long_double(value: Any) -> float:
+    """Scalars of numpy that are wider than Python's own are their own `tolist()`."""
+    numpy: Any = used_numpy()
+    if isinstance(value, numpy.floating) and (numpy.isnan(value) or float(value) == value):
+        return float(value)
+    raise TypeError(f"{type(value).__qualname__} has no encoding that keeps its value; convert it to float or to text")
+
+
+def of_json(wanted: Any, value: Any) -> Any:
+    """A `wanted` made of what msgspec decoded from JSON. msgspec adds the path to the error."""
+    return _from_builtins(wanted, value, _of_json)
+
+
+def of_msgpack(wanted: Any, value: Any) -> Any:
+    """The same from msgpack, in which bytes and times are values of their own."""
+    return _from_builtins(wanted, value, _of_msgpack)
+
+
+def _of_json(value: Any, wanted: Any) -> Any:
+    return msgspec.convert(value, wanted, dec_hook=of_json, str_keys=True)
+
+
+def _of_msgpack(value: Any, wanted: Any) -> Any:
+    return msgspec.convert(value, wanted, dec_hook=of_msgpack, builtin_types=(bytes, bytearray, memoryview))
+
+
+def _from_builtins(wanted: Any, value: Any, convert: Callable[[Any, Any], Any]) -> Any:
     if isinstance(wanted, type):
+        if is_model(wanted):
+            codec = codec_of(wanted)
+            return _validated(codec.from_json if convert is _of_json else codec.from_msgpack, value)
         if isinstance(value, wanted):
             return value
-        model_validate = getattr(wanted, "model_validate", None)
-        if model_validate is not None:
-            return _validated(model_validate, value)
     array = array_type(wanted)
     numpy = used_numpy()
     if array is not None and isinstance(value, numpy.ndarray):
@@ -43,6 +94,12 @@ def from_builtins(wanted: Any, value: Any) -> Any:
     origin = getattr(wanted, "__origin__", wanted)
     if numpy is not None and isinstance(origin, type) and issubclass(origin, numpy.generic):
         return _scalar(numpy, origin, value)
+    if (made := made_of(wanted)) is not None:
+        try:
+            plain = convert(value, made.base)
+        except msgspec.ValidationError as error:  # as msgspec adds no path to its own
+            raise TypeError(str(error)) from None
+        return made.make(plain)
     raise TypeError(f"Expected `{getattr(origin, '__qualname__', origin)}`, got `{type(value).__qualname__}`")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from slotmesh.codec.hooks import from_builtins
+from slotmesh.codec.hooks import of_json
 
 _SMALL: Final = 128
 """Bytes that hold too few numbers to matter beside the rest of a call."""
@@ -31,12 +31,12 @@ def json_decoder(wanted: Any) -> Callable[[bytes], Any]:
     Raises:
         TypeError: `wanted` is nothing that JSON can become.
     """
-    decode = msgspec.json.Decoder(wanted, dec_hook=from_builtins).decode
+    decode = msgspec.json.Decoder(wanted, dec_hook=of_json).decode
 
     def decode_any(payload: bytes) -> Any:
         if len(payload) <= _SMALL or not has_costly_numbers(payload):
             return decode(payload)
-        return msgspec.convert(_decode_untyped(payload), wanted, dec_hook=from_builtins, str_keys=True)
+        return msgspec.convert(_decode_untyped(payload), wanted, dec_hook=of_json, str_keys=True)
 
     return decode_any
 

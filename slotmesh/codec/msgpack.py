@@ -31,7 +31,7 @@ from slotmesh.codec.arrays import (
     used_numpy,
 )
 from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
-from slotmesh.codec.hooks import from_builtins, to_builtins
+from slotmesh.codec.hooks import of_msgpack, to_builtins
 from slotmesh.foreign import each
 
 DecodedT = TypeVar("DecodedT")
@@ -136,7 +136,7 @@ def msgpack_decoder(wanted: Any, *, may_import: bool) -> Callable[[Any], Any]:
         TypeError: `wanted` is nothing that msgpack can become.
     """
     extension = _extension_or_import if may_import else _extension_if_used
-    return msgspec.msgpack.Decoder(wanted, dec_hook=from_builtins, ext_hook=extension).decode
+    return msgspec.msgpack.Decoder(wanted, dec_hook=of_msgpack, ext_hook=extension).decode
 
 
 def decode_again(decode: Callable[[Any], DecodedT], payload: Any) -> DecodedT:

@@ -12,6 +12,7 @@ from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
+from slotmesh.codec.annotations import checked
 from slotmesh.codec.array_types import ArrayType, array_type
 
 _Kind = inspect.Parameter
@@ -86,6 +87,10 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
                     f"entry a call: write list[{wanted.__name__}], or np.ndarray for rows of an array"
                 )
             wanted = _element(wanted)
+        try:
+            wanted = checked(wanted)
+        except TypeError as error:
+            raise TypeError(f"{parameter.name}: {error}") from None
         match parameter.kind:
             case _Kind.VAR_POSITIONAL:
                 more_positional = wanted

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from slotmesh.codec.annotations import way_out
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.content_types import JSON
 from slotmesh.codec.errors import DecodeError, where
@@ -263,4 +264,6 @@ def _decoder(wanted: Any, content_type: str, parameters: Sequence[Parameter]) ->
         for parameter in parameters if len(parameters) > 1 else ():
             _decoder(parameter.wanted, content_type, (parameter,))
         names = ", ".join(parameter.name for parameter in parameters) or "the arguments"
-        raise TypeError(f"the annotation of {names} is nothing that {content_type} can become: {error}") from None
+        raise TypeError(
+            f"the annotation of {names} is nothing that {content_type} can become: {way_out(error)}"
+        ) from None

@@ -6,7 +6,8 @@
 | a map, a dataclass, a struct, a model of pydantic | a tensor for each of its entries |
 | a tuple, or a list with arrays in it | the tensors `output0`, `output1`, … |
 | another list, of numbers or of strings, nested or not | the tensor `output` |
-| a number, a string or bytes | the tensor `output` of one element |
+| another iterable of the standard library: a range, a set, a deque | as a list |
+| a number, a string or bytes, an enum with one of them | the tensor `output` of one element |
 | None | no tensor |
 
 Invariants: tensors have the element types of the Open Inference Protocol and no others, little-endian, in C order.
@@ -19,6 +20,7 @@ import sys
 from array import array as packed
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from math import prod
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ import msgspec
 
 from slotmesh.codec.arrays import MAX_DIMENSIONS, contiguous, elements, head, is_array, used_numpy
 from slotmesh.codec.byte_strings import MAX_STRINGS, joined_strings, strings_head
+from slotmesh.codec.hooks import to_builtins
+from slotmesh.codec.models import codec_of_value
 
 OUTPUT: Final = "output"
 """Name of a tensor that is returned by itself."""
@@ -37,6 +41,7 @@ TENSOR_DTYPES: Final = frozenset(
 """As numpy writes them."""
 _TEXT: Final = {str, bytes, bytearray, memoryview}
 _NUMBERS: Final = {int, float, bool}
+_SCALARS: Final = _TEXT | _NUMBERS
 _HEAD_OF_MAP_16: Final = b"\xde"
 
 
@@ -52,7 +57,7 @@ def tensors_to_payload(value: Any) -> bytes:
     parts = [map_head(len(named))]
     size = len(parts[0])
     for name, each in named.items():
-        key = name_head(name)
+        key = name_head(str.__str__(name))
         try:
             begin, data = _tensor(each, size + len(key))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -89,9 +94,9 @@ def tensors_by_name(value: Any) -> Mapping[str, Any]:
         return {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
-    if (model_dump := getattr(value, "model_dump", None)) is not None:
-        dumped: Mapping[str, Any] = model_dump()
-        return dumped
+    if (model := codec_of_value(value)) is not None:
+        dumped = model.to_msgpack(value)
+        return dumped if isinstance(dumped, Mapping) else {OUTPUT: dumped}
     if isinstance(value, tuple) or (isinstance(value, list) and any(map(is_array, value))):
         return {f"{OUTPUT}{index}": each for index, each in enumerate(value)}
     return {OUTPUT: value}
@@ -111,6 +116,8 @@ def _tensor(value: Any, before: int) -> tuple[bytes, bytes]:
             return _of_array(numpy.asarray(value), before)
         plain = tolist()
         return _of_list(plain if isinstance(plain, list) else [plain], before)
+    if (plain := _plain(value)) is not None:
+        return _tensor(plain, before)
     raise TypeError(f"expected an array, a list or a number, got {type(value).__name__}")
 
 
@@ -133,6 +140,9 @@ def _of_list(values: Sequence[Any], before: int) -> tuple[bytes, bytes]:
     shape = tuple(_shape_of(values))
     flat = list(_flat(values, shape))
     kinds = set(map(type, flat))
+    if not kinds <= _SCALARS:
+        flat = [each if type(each) in _SCALARS else _plain(each, each) for each in flat]
+        kinds = set(map(type, flat))
     if kinds <= _TEXT and kinds:
         if len(flat) > MAX_STRINGS:
             raise ValueError(f"at most {MAX_STRINGS} byte strings, got {len(flat)}")
@@ -153,6 +163,17 @@ def _of_list(values: Sequence[Any], before: int) -> tuple[bytes, bytes]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return head(dtype, shape, before), numbers.tobytes()
+
+
+def _plain(value: Any, otherwise: Any = None) -> Any:
+    """What a value of another type is made of: an enum, a class derived from a number or a text, a range, a set."""
+    if isinstance(value, Enum):
+        return value.value
+    try:
+        plain = to_builtins(value)
+    except (TypeError, ValueError):
+        return otherwise
+    return otherwise if isinstance(plain, dict) or type(plain) is type(value) else plain
 
 
 def _shape_of(values: Any) -> Iterator[int]:

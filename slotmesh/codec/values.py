@@ -14,10 +14,11 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
+from slotmesh.codec.annotations import checked, way_out
 from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
 from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
 from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
-from slotmesh.codec.hooks import to_builtins
+from slotmesh.codec.hooks import to_json
 from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
 from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
@@ -40,7 +41,7 @@ _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImpleme
 _ONE_OUTPUT: Final = map_head(1) + name_head(OUTPUT)
 _OF_MSGPACK: Final = frozenset({MSGPACK, TENSORS})
 
-_to_json = msgspec.json.Encoder(enc_hook=to_builtins).encode
+_to_json = msgspec.json.Encoder(enc_hook=to_json).encode
 
 
 def encode(content_type: str, value: Any) -> bytes:
@@ -171,10 +172,12 @@ def is_message(wanted: Any) -> bool:
 
 def _raw_decoder(content_type: str, wanted: Any) -> DecodeFunction:
     """Raises one of `_UNDECODABLE` where a payload is not what it should be."""
-    if content_type in _OF_MSGPACK:
-        return msgpack_decoder(wanted, may_import=True)
-    if content_type == JSON:
-        return json_decoder(wanted)
+    if content_type in _OF_MSGPACK or content_type == JSON:
+        wanted = checked(wanted)
+        try:
+            return json_decoder(wanted) if content_type == JSON else msgpack_decoder(wanted, may_import=True)
+        except TypeError as error:
+            raise TypeError(way_out(error)) from None
     if content_type in {OCTET_STREAM, ""}:
         if wanted is not Any and wanted is not bytes:
             raise TypeError(f"{OCTET_STREAM} gives bytes, never {_name(wanted)}")

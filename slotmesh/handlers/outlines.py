@@ -23,7 +23,9 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
+from slotmesh.codec.models import codec_of, is_model
 from slotmesh.codec.signature import read_signature, resolve_annotation
+from slotmesh.codec.standard_types import made_of
 from slotmesh.wire.outlines import MethodOutline
 
 MAX_SCHEMA_CHARS: Final = 16 * 1024
@@ -69,8 +71,26 @@ def _schema_of(wanted: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """What `msgspec` makes of it; what it names is put into `definitions`."""
     if wanted is Any:
         return {}
+    named: dict[str, Any] = {}
+
+    def schema_of(kind: Any) -> dict[str, Any]:
+        """Of a type that msgspec leaves to its hooks."""
+        if is_model(kind):
+            found = codec_of(kind).json_schema()
+            named.update(found.pop("$defs", {}))
+            return found
+        if (made := made_of(kind)) is not None:
+            return schemas(made.base)
+        raise NotImplementedError
+
+    def schemas(kind: Any) -> dict[str, Any]:
+        (found,), more = msgspec.json.schema_components([kind], schema_hook=schema_of, ref_template="#/$defs/{name}")
+        named.update(more)
+        return found
+
     try:
-        (schema,), named = msgspec.json.schema_components([wanted], ref_template="#/$defs/{name}")
+        made = made_of(wanted)
+        schema = schemas(wanted if made is None else made.base)
         json.dumps([schema, named])
     except Exception:  # noqa: BLE001 - whatever reading a foreign type raises: it has no schema then
         return {}

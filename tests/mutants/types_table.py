@@ -79,4 +79,86 @@ _AWAITABLES: Final = (
     ),
 )
 
-TYPES: Final = (*_NUMBERS, *_AWAITABLES)
+_MODELS: Final = (
+    mutant(
+        "what a model is written as is not what it is read from: aliases",
+        CODEC,
+        "if [written] in paths:",
+        "if True:",
+        "tests/unit/codec/test_models.py",
+    ),
+    mutant(
+        "bytes of a model are other bytes in JSON",
+        CODEC,
+        'elif kind == "bytes" and not is_custom and not _BYTES_IN_JSON & config.keys():',
+        "elif False:",
+        "tests/unit/codec/test_models.py",
+    ),
+    mutant(
+        "computed fields are written by a model that forbids them",
+        CODEC,
+        "others in _KEEPS_OTHERS",
+        "False",
+        "tests/unit/codec/test_models.py",
+    ),
+    mutant(
+        "a secret is sent as asterisks",
+        CODEC,
+        "if self._is_masked:",
+        "if False:",
+        "tests/unit/codec/test_models.py",
+    ),
+    mutant(
+        "a strict model does not read what it wrote in msgpack",
+        CODEC,
+        "if not self._is_strict:",
+        "if True:",
+        "tests/properties/test_models.py",
+    ),
+    mutant(
+        "constraints of a parameter are not checked",
+        CODEC,
+        "if not constraints:",
+        "if True:",
+        "tests/unit/codec/test_models.py",
+    ),
+    mutant(
+        "constraints in the fields of a dataclass are not checked",
+        CODEC,
+        "return found is not None",
+        "return False",
+        "tests/unit/codec/test_models.py",
+    ),
+)
+_STANDARD: Final = (
+    mutant(
+        "a parameter that no payload can become is accepted at start",
+        CODEC,
+        "    _check(wanted)\n",
+        "",
+        "tests/unit/codec/test_type_matrix.py",
+    ),
+    mutant(
+        "a class derived from a plain one says itself what it is sent as",
+        CODEC,
+        "(str, str.__str__)",
+        "(str, str)",
+        "tests/unit/codec/test_type_matrix.py",
+    ),
+    mutant(
+        "digits of a long double are lost",
+        CODEC,
+        "(numpy.isnan(value) or float(value) == value)",
+        "True",
+        "tests/unit/codec/test_type_matrix.py",
+    ),
+    mutant(
+        "what a standard type is made of is not checked",
+        CODEC,
+        "return (made.base,)",
+        "return ()",
+        "tests/unit/codec/test_type_matrix.py",
+    ),
+)
+
+TYPES: Final = (*_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)

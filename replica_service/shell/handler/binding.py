@@ -34,7 +34,8 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
             )
         except TypeError as error:
             if name not in implementing:
-                raise TypeError(f"{description.name}.{name}: {error}") from error
+                hidden = "" if name == CALL else f"; if no client is to call it, name it _{name}"
+                raise TypeError(f"{description.name}.{name}: {error}{hidden}") from error
     for rpc in rpcs:
         try:
             methods[rpc.path] = RpcMethod(rpc, getattr(handler, rpc.method), description.methods[rpc.method])

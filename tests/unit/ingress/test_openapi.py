@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Annotated, Any
 
 import msgspec
+import pydantic
 
 from ingress_service.core.descriptions import DescribedEndpoint, DescribedMethod
 from ingress_service.core.openapi import openapi_document
@@ -79,3 +80,34 @@ def test_what_is_too_long_is_left_out() -> None:
     assert outline_of("wide", scope["wide"], yields=False, is_batch=False).schema == ""
     outlines = [MethodOutline(f"m{number}", schema="x" * MAX_SCHEMA_CHARS) for number in range(9)]
     assert [it.method for it in fitting(outlines)] == ["m0", "m1", "m2"]
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="fullName", min_length=1)
+    photo: bytes = b""
+    friends: list[Person] = []
+
+
+class Pet(pydantic.BaseModel):
+    lives: int
+
+
+async def befriend(
+    who: Person,
+    times: Annotated[int, pydantic.Field(gt=0)],
+    others: Iterable[int],
+    either: Person | Pet,
+) -> Person:
+    raise NotImplementedError
+
+
+def test_models_constraints_and_iterables_are_described() -> None:
+    schema = json.loads(outline_of("befriend", befriend, yields=False, is_batch=False).schema)
+    arguments, person = schema["arguments"]["properties"], schema["$defs"]["Person"]
+    assert arguments["times"] == {"type": "integer", "exclusiveMinimum": 0}
+    assert arguments["others"] == {"type": "array", "items": {"type": "integer"}}
+    assert arguments["who"] == schema["result"] == {"$ref": "#/$defs/Person"}
+    assert arguments["either"] == {"anyOf": [{"$ref": "#/$defs/Person"}, {"$ref": "#/$defs/Pet"}]}
+    assert person["properties"]["fullName"]["minLength"] == 1
+    assert person["properties"]["photo"]["contentEncoding"] == "base64"
+    assert person["properties"]["friends"]["items"] == {"$ref": "#/$defs/Person"}
