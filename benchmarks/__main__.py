@@ -37,6 +37,7 @@ from benchmarks import (
     slow_calls,
     stalled,
     tables,
+    tenants,
     tracing_cost,
     two_step,
 )
@@ -72,6 +73,7 @@ TITLES: Final = {
     "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
     "flood": "one call at a time beside a flood",
+    "tenants": "two tenants of one client",
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
@@ -200,6 +202,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
             timeout_s=timeout_s,
         ),
         "flood": lambda: flood.measure(quiet_s=2.0 if quick else 10.0),
+        "tenants": lambda: tenants.measure(calls=20_000 if quick else 50_000),
     }
     return await measures[part]()
 

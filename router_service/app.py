@@ -21,6 +21,7 @@ from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.session_quota import SessionQuota
+from router_service.core.tenants.book import TenantSettings
 from router_service.inference_servicer import InferenceServicer
 from router_service.own_rpc_servicer import OwnRpcServicer
 from router_service.servicer import RouterServicer
@@ -95,7 +96,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
     """A router on the running event loop, for as long as the block lasts."""
     clock = MonotonicClock()
     async with Supervisor(on_failure=on_failure) as tasks:
-        scheduler = RouterScheduler(random.random, max_upload_bytes=settings.max_upload_bytes)
+        scheduler = _scheduler(settings)
         links = LinkReport(scheduler)
         tls, tokens = settings.tls_source(Role.ROUTER), settings.token_verifier()
         dialer = Dialer(tls)
@@ -157,6 +158,11 @@ def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCall
     inference = InferenceServicer(dispatcher, unary, handed, lambda: server.serving)
     server.add(add_GRPCInferenceServiceServicer_to_server, inference)
     server.add_own(OwnRpcServicer(dispatcher, unary, handed))
+
+
+def _scheduler(settings: RouterSettings) -> RouterScheduler:
+    tenants = TenantSettings(settings.max_tenants, settings.max_shown_tenants)
+    return RouterScheduler(random.random, max_upload_bytes=settings.max_upload_bytes, tenants=tenants)
 
 
 def _quotas(settings: RouterSettings) -> CallerQuotas:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from router_service.core.caller_shares import MAX_BYTES, MAX_CALLS
 from router_service.core.sessions.session_quota import MAX_SESSIONS
+from router_service.core.tenants.book import MAX_NAMED, MAX_TENANTS
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.config import Duration, HostPorts, Size
@@ -61,6 +62,16 @@ class RouterSettings(TokenPortSettings):
         MAX_SESSIONS,
         ge=1,
         description="Sessions that one caller may have, with those that it left open within the last minute.",
+    )
+    max_tenants: int = Field(
+        MAX_TENANTS,
+        ge=1,
+        le=1_000_000,
+        description="Tenants of all callers and endpoints that the router tells apart; one caller has at most half of "
+        "those that are left. Those beyond share one queue, limits and figures.",
+    )
+    max_shown_tenants: int = Field(
+        MAX_NAMED, ge=0, le=1_000, description="Tenants that metrics name: those with most calls lately."
     )
     call_metadata: str = Field(
         "",

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
     NO_SLOT = "NO_SLOT"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    TENANT_LIMIT = "TENANT_LIMIT"
     BACKEND_UNAVAILABLE = "BACKEND_UNAVAILABLE"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
     NOT_LEADER = "NOT_LEADER"
@@ -267,6 +268,15 @@ class QuotaExceeded(ResourceExhausted):
     """The caller has as much of something as one caller may; its `metadata["quota"]` says of what."""
 
     reason = Reason.QUOTA_EXCEEDED
+
+
+class TenantLimited(ResourceExhausted):
+    """The call's tenant has as many calls, or makes as many a second, as the endpoint allows one tenant.
+
+    `metadata` has `tenant` and `limit`, the name of the limit.
+    """
+
+    reason = Reason.TENANT_LIMIT
 
 
 class NoSlot(ResourceExhausted):

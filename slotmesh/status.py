@@ -51,6 +51,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.WINDOW_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
         Reason.NO_SLOT: _Code.RESOURCE_EXHAUSTED,
         Reason.QUOTA_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
+        Reason.TENANT_LIMIT: _Code.RESOURCE_EXHAUSTED,
         Reason.BACKEND_UNAVAILABLE: _Code.UNAVAILABLE,
         Reason.STORE_UNAVAILABLE: _Code.UNAVAILABLE,
         Reason.NOT_LEADER: _Code.UNAVAILABLE,

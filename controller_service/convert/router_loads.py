@@ -5,10 +5,15 @@ Invariants: what a router counts in another way than this version is not known, 
 
 from __future__ import annotations
 
+from typing import Final
+
 from controller_service.convert.times import seconds_of, timestamp
 from controller_service.core.backend_load import NO_ENDS, BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from slotmesh.spec.wire import duration_to_wire, seconds
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+MAX_TENANTS: Final = 10
+"""Of an endpoint at a router that are kept."""
 
 
 def load_from_wire(report: membership_service_pb2.RouterReport, run_id: str) -> RouterLoad:
@@ -44,6 +49,9 @@ def _endpoint_from_wire(wire: mesh_pb2.EndpointLoad) -> EndpointLoad:
         waiting=max(0, wire.waiting),
         ends=tuple((backend, ended) for backend, ended in ends if ended is not None),
         sampled_at=seconds_of(wire.sample_time),
+        tenants=tuple(
+            (it.tenant, it.calls_per_s, it.refused_per_s, it.unanswered) for it in wire.tenants[:MAX_TENANTS]
+        ),
     )
 
 
@@ -78,6 +86,10 @@ def endpoint_load_to_wire(load: EndpointLoad) -> mesh_pb2.EndpointLoad:
         waiting=load.waiting,
         ends=[mesh_pb2.EndpointEnds(backend=backend, ended=_ends_to_wire(ended)) for backend, ended in load.ends],
         sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
+        tenants=[
+            mesh_pb2.TenantLoad(tenant=name, calls_per_s=calls, refused_per_s=refused, unanswered=unanswered)
+            for name, calls, refused, unanswered in load.tenants
+        ],
     )
 
 

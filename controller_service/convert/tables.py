@@ -14,7 +14,13 @@ from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.roster import DepartedIncarnation
 from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, ListedReplica
 from slotmesh.spec.model import ROUTED, Backend
-from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, services_to_wire, traffic_to_wire
+from slotmesh.spec.wire import (
+    backend_to_wire,
+    repeat_for_older_peers,
+    services_to_wire,
+    tenants_to_wire,
+    traffic_to_wire,
+)
 from slotmesh.v1 import membership_service_pb2
 
 
@@ -57,6 +63,8 @@ def endpoint_to_wire(endpoint: ListedEndpoint) -> membership_service_pb2.Endpoin
         wire.traffic.CopyFrom(traffic_to_wire(endpoint.traffic))
     if endpoint.grpc_services is not None:
         wire.grpc_services.CopyFrom(services_to_wire(endpoint.grpc_services))
+    if endpoint.tenants is not None:
+        wire.tenants.CopyFrom(tenants_to_wire(endpoint.tenants))
     if endpoint.ownership is not None:
         _write_ownership(endpoint.ownership, wire)
     return wire

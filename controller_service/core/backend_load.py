@@ -94,6 +94,8 @@ class EndpointLoad:
     """By backend, where the router counts as this version does."""
     sampled_at: float | None = None
     """As in `BackendLoad`."""
+    tenants: tuple[tuple[str, float, float, int], ...] = ()
+    """The busiest: name, calls a second, those refused a second, and calls without an outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from controller_service.core.desired import Desired
 from controller_service.core.revisions import NO_TRAFFIC, ROUTE_FIELDS, Resource, subject_of
 from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route
-from slotmesh.spec.shown import UNSET, shown_services, shown_setting, shown_shares
+from slotmesh.spec.shown import UNSET, shown_limits, shown_services, shown_setting, shown_shares
+from slotmesh.spec.tenants import NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,8 @@ def _merged_endpoint(base: Resource | None, live: Endpoint | None, wanted: Endpo
     subject = subject_of(wanted)
     services = tuple(it.grpc_services or NO_SERVICES for it in (base, live, wanted))
     wanted = replace(wanted, grpc_services=choose(subject, "grpc_services", services, shown_services))
+    limits = tuple(it.tenants or NO_LIMITS for it in (base, live, wanted))
+    wanted = replace(wanted, tenants=choose(subject, "tenants", limits, shown_limits))
     if base.traffic is None or wanted.traffic is None:
         return wanted
     policies = [it.traffic or NO_TRAFFIC for it in (base, live, wanted)]
@@ -159,4 +162,5 @@ def _texts(resource: Resource | None, known: Resource) -> dict[str, str]:
         "traffic": shown_shares(policy.weights),
         "shadows": shown_shares(policy.shadows),
         "grpc_services": shown_services(endpoint.grpc_services or NO_SERVICES),
+        "tenants": shown_limits(endpoint.tenants or NO_LIMITS),
     }

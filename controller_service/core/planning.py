@@ -20,6 +20,7 @@ from controller_service.core.templates import template_of
 from slotmesh.spec.model import CODE, NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_mistakes, mesh_mistakes, show
+from slotmesh.spec.tenants import NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,8 @@ def plan_mesh(
     seen before, and that the mesh does not show any more.
     """
     with_policy = (_with_policy(desired, each, clear_traffic) for each in mesh.endpoints)
-    mesh = replace(mesh, endpoints=tuple(_with_services(desired, each) for each in with_policy))
+    with_services = (_with_services(desired, each) for each in with_policy)
+    mesh = replace(mesh, endpoints=tuple(_with_limits(desired, each) for each in with_services))
     backends = {backend.name: backend for backend in mesh.backends}
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
@@ -172,7 +174,10 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
         told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
         raise InvalidSpec([Mistake("revision", told)])
     mesh = configuration_at(desired.backends, desired.endpoints, desired.routes, history, revision)
-    whole = (replace(it, grpc_services=it.grpc_services or NO_SERVICES) for it in mesh.endpoints)
+    whole = (
+        replace(it, grpc_services=it.grpc_services or NO_SERVICES, tenants=it.tenants or NO_LIMITS)
+        for it in mesh.endpoints
+    )
     without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
     mesh = replace(mesh, endpoints=tuple(whole))
     plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
@@ -247,6 +252,14 @@ def _with_services(desired: Desired, endpoint: Endpoint) -> Endpoint:
     if services is None:
         return endpoint if there is None else replace(endpoint, grpc_services=there.grpc_services)
     return replace(endpoint, grpc_services=None) if services == NO_SERVICES else endpoint
+
+
+def _with_limits(desired: Desired, endpoint: Endpoint) -> Endpoint:
+    """The desired endpoint: with its present limits by tenant if the request has none, and with None for no limits."""
+    limits, there = endpoint.tenants, desired.endpoints.get(endpoint.name)
+    if limits is None:
+        return endpoint if there is None else replace(endpoint, tenants=there.tenants)
+    return replace(endpoint, tenants=None) if limits == NO_LIMITS else endpoint
 
 
 def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[Mistake]:

@@ -125,6 +125,7 @@ def changed_fields(change: ResourceChange) -> list[str]:
             ("traffic", old.weights != new.weights),
             ("shadows", old.shadows != new.shadows),
             ("grpc_services", before.grpc_services != after.grpc_services),
+            ("tenants", before.tenants != after.tenants),
         )
         return [name for name, differs in parts if differs]
     if isinstance(before, Route) and isinstance(after, Route):
@@ -177,7 +178,9 @@ def _size(resource: Resource | None) -> int:
     if isinstance(resource, Route):
         return 500
     policy, services = resource.traffic, resource.grpc_services
-    chars = 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
+    limits = resource.tenants
+    chars = 0 if limits is None else 100 + 400 * len(limits.overrides)
+    chars += 100 if policy is None else 100 + 80 * (len(policy.weights) + len(policy.shadows))
     return chars if services is None else chars + 100 + 4 * len(services.descriptor_set) // 3
 
 

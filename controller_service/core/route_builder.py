@@ -74,10 +74,15 @@ class RouteBuilder:
             and before.ownership is ownership
             and before.traffic == endpoint.traffic
             and before.grpc_services == endpoint.grpc_services
+            and before.tenants == endpoint.tenants
         ):
             return before
         return ListedEndpoint(
-            name=name, traffic=endpoint.traffic, ownership=ownership, grpc_services=endpoint.grpc_services
+            name=name,
+            traffic=endpoint.traffic,
+            ownership=ownership,
+            grpc_services=endpoint.grpc_services,
+            tenants=endpoint.tenants,
         )
 
     def _backend(self, backend: Backend, desired: Desired, observed: Observed, *, launches: bool) -> _BuiltBackend:

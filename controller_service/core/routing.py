@@ -12,6 +12,7 @@ from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster
 from slotmesh.spec.model import Backend, GrpcServices, TrafficPolicy
 from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.tenants import TenantLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,13 @@ class ListedBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedEndpoint:
-    """An endpoint, its policy, the owners of its partitions, and its own services."""
+    """An endpoint, its policy, the owners of its partitions, its own services, and its limits by tenant."""
 
     name: str
     traffic: TrafficPolicy | None
     ownership: PartitionOwnership | None
     grpc_services: GrpcServices | None = None
+    tenants: TenantLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

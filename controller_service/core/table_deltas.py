@@ -93,6 +93,8 @@ def _endpoint_change(before: ListedEndpoint | None, after: ListedEndpoint) -> En
         return None
     if before is None:
         return EndpointChange(listed=after, is_whole=True)
+    if before.tenants != after.tenants:
+        return EndpointChange(listed=after, is_whole=True)
     moved: tuple[int, ...] = ()
     if before.ownership is not after.ownership:
         if before.ownership is None or after.ownership is None:

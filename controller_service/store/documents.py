@@ -16,10 +16,11 @@ from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionO
 from controller_service.core.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from controller_service.store.bad_document import BadDocument
-from controller_service.store.service_documents import services_document, services_from
+from controller_service.store.service_documents import limits_from, services_document, services_from
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import limits_settings
 from slotmesh.wire.partitions import PARTITIONS
 
 Document: TypeAlias = "dict[str, Any]"
@@ -48,6 +49,8 @@ def backend_of(name: str, document: object) -> Backend:
 def endpoint_document(endpoint: Endpoint) -> Document:
     """The endpoint; the name stands outside."""
     document = services_document(endpoint.grpc_services)
+    if endpoint.tenants is not None:
+        document["tenants"] = limits_settings(endpoint.tenants)
     if (traffic := endpoint.traffic) is not None:
         document["traffic"] = {"weights": dict(traffic.weights), "shadows": dict(traffic.shadows)}
     return document
@@ -56,13 +59,15 @@ def endpoint_document(endpoint: Endpoint) -> Document:
 def endpoint_of(name: str, document: object) -> Endpoint:
     """The endpoint of that name. Raises BadDocument."""
     where = f"endpoint {name}"
-    given = object_of(where, document, known={"traffic", "grpc_services"})
+    given = object_of(where, document, known={"traffic", "grpc_services", "tenants"})
     services = services_from(where, given)
+    tenants = limits_from(where, given)
     if "traffic" not in given:
-        return Endpoint(name=name, grpc_services=services)
+        return Endpoint(name=name, grpc_services=services, tenants=tenants)
     traffic = object_of(f"{where}: traffic", given["traffic"], known={"weights", "shadows"})
     weights, shadows = (_shares(f"{where}: {part}", traffic.get(part)) for part in ("weights", "shadows"))
-    return Endpoint(name=name, traffic=TrafficPolicy(weights=weights, shadows=shadows), grpc_services=services)
+    policy = TrafficPolicy(weights=weights, shadows=shadows)
+    return Endpoint(name=name, traffic=policy, grpc_services=services, tenants=tenants)
 
 
 def route_document(route: Route) -> Document:

@@ -1,4 +1,4 @@
-"""The services of users' own protos of an endpoint, in its JSON document, and back."""
+"""The services of users' own protos of an endpoint, and its limits by tenant, in its JSON document, and back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from controller_service.store.bad_document import BadDocument
 from slotmesh.spec.model import GrpcServices
+from slotmesh.spec.tenants import TenantLimits, limits_of
 
 _KEY: Final = "grpc_services"
 _PARTS: Final = {"services", "descriptor_set"}
@@ -35,3 +36,11 @@ def services_from(where: str, endpoint: Mapping[str, Any]) -> GrpcServices | Non
         return GrpcServices(names=tuple(names), descriptor_set=base64.b64decode(descriptors, validate=True))
     except ValueError as error:
         raise BadDocument(f"{where}: `descriptor_set` is no base64: {error}") from None
+
+
+def limits_from(where: str, endpoint: Mapping[str, Any]) -> TenantLimits | None:
+    """The limits by tenant of an endpoint's document; None if it has none. Raises BadDocument."""
+    try:
+        return limits_of(endpoint["tenants"]) if "tenants" in endpoint else None
+    except ValueError as error:
+        raise BadDocument(f"{where}: tenants: {error}") from None

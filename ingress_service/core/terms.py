@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ingress_service.core.problems import refusal
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.units import parse_duration
 
 PREFIX: Final = b"x-slotmesh-"
@@ -33,6 +34,7 @@ class RequestTerms:
     timeout_s: float | None = None
     shard_key: str = ""
     ordering_key: str = ""
+    tenant: str = ""
     idempotent: bool = False
     metadata: tuple[tuple[str, str], ...] = ()
 
@@ -99,6 +101,12 @@ def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
     return replace(terms, ordering_key=text)
 
 
+def _tenant(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    if not text or (problem := tenant_problem(text)):
+        raise refusal(400, f"X-Slotmesh-{field.title()}: {problem if text else 'is empty'}")
+    return replace(terms, tenant=text)
+
+
 def _idempotency_key(terms: RequestTerms, field: str, text: str) -> RequestTerms:
     if not text:
         raise refusal(400, f"X-Slotmesh-{field.title()}: is empty")
@@ -111,6 +119,7 @@ _READERS: Final = {
     "timeout": _timeout,
     "shard-key": _shard_key,
     "ordering-key": _ordering_key,
+    "tenant": _tenant,
     "idempotency-key": _idempotency_key,
 }
 _KNOWN: Final = ", ".join(f"X-Slotmesh-{it.title()}" for it in _READERS) + ", X-Slotmesh-Meta-NAME"

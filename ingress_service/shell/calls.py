@@ -79,6 +79,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             timeout_s=terms.timeout_s,
             shard_key=terms.shard_key,
             ordering_key=terms.ordering_key,
+            tenant=terms.tenant,
             idempotent=terms.idempotent,
             metadata=dict(terms.metadata),
             traced=is_traced,

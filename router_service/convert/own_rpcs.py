@@ -18,6 +18,7 @@ from slotmesh.call_options.option import Reader
 from slotmesh.call_options.rules import key_problem, option_mistake
 from slotmesh.errors import Failure, bad_field
 from slotmesh.spec.descriptor_sets import OwnRpc
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.units import parse_duration
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.partitions import partition_of
@@ -26,9 +27,10 @@ from slotmesh.wire.rpc_frames import RPC, RPC_REQUESTS, BadFrames, MetadataPairs
 PREFIX: Final = "slotmesh-"
 ORDERING_KEY: Final = "slotmesh-ordering-key"
 SHARD_KEY: Final = "slotmesh-shard-key"
+TENANT: Final = "slotmesh-tenant"
 SLO: Final = "slotmesh-slo"
 ENDPOINT: Final = "slotmesh-endpoint"
-_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, SLO, ENDPOINT)
+_KNOWN: Final = (ORDERING_KEY, SHARD_KEY, TENANT, SLO, ENDPOINT)
 
 
 class Said(NamedTuple):
@@ -61,9 +63,11 @@ def said_by(metadata: Iterable[tuple[str, str | bytes]]) -> Said | Failure:
     endpoint = found.pop(ENDPOINT, "")
     if not found:
         return Said(endpoint, None)
-    wire = call_pb2.CallOptions(ordering_key=found.get(ORDERING_KEY, ""), shard_key=found.get(SHARD_KEY, ""))
-    for key in (ORDERING_KEY, SHARD_KEY):
-        if problem := key_problem(found.get(key, "")):
+    wire = call_pb2.CallOptions(
+        ordering_key=found.get(ORDERING_KEY, ""), shard_key=found.get(SHARD_KEY, ""), tenant=found.get(TENANT, "")
+    )
+    for key, problem_of in ((ORDERING_KEY, key_problem), (SHARD_KEY, key_problem), (TENANT, tenant_problem)):
+        if problem := problem_of(found.get(key, "")):
             return bad_field(key, problem)
     if SLO in found:
         try:

@@ -16,7 +16,15 @@ from router_service.core.routing.rosters import KnownDeparture, KnownGeneration,
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.spec.prospect import Prospect
-from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, services_from_wire, services_to_wire
+from slotmesh.spec.wire import (
+    backend_from_wire,
+    backend_to_wire,
+    backend_within,
+    services_from_wire,
+    services_to_wire,
+    tenants_from_wire,
+    tenants_to_wire,
+)
 from slotmesh.v1 import membership_service_pb2, mesh_pb2, router_service_pb2
 from slotmesh.wire.outlines import MethodOutline
 
@@ -108,6 +116,7 @@ def endpoint_from_wire(
         shadows=dict(wire.traffic.shadows),
         owners=PartitionOwners(keys, wire.partition_owners, epochs) if epochs or wire.partition_owners else NO_OWNERS,
         grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
+        tenants=tenants_from_wire(wire.tenants) if wire.HasField("tenants") else None,
     )
 
 
@@ -156,6 +165,8 @@ def _endpoint_to_wire(route: EndpointRoute) -> membership_service_pb2.EndpointRo
     )
     if route.grpc_services is not None:
         wire.grpc_services.CopyFrom(services_to_wire(route.grpc_services))
+    if route.tenants is not None:
+        wire.tenants.CopyFrom(tenants_to_wire(route.tenants))
     if route.weights is not None:
         wire.traffic.CopyFrom(mesh_pb2.TrafficPolicy(weights=route.weights, shadows=route.shadows))
     return wire

@@ -35,6 +35,7 @@ def tap_wish_of(request: pb.TapCallsRequest, *, allows_payloads: bool) -> TapWis
     return TapWish(
         endpoint=request.endpoint,
         method=request.method,
+        tenant=request.tenant if request.HasField("tenant") else None,
         share=share or 1.0,
         calls_per_s=request.max_calls_per_second or CALLS_PER_S,
         payload_bytes=(request.max_payload_bytes or PAYLOAD_BYTES) if request.payloads else 0,
@@ -63,6 +64,7 @@ def _call(call: SeenCall, ended_at: float) -> pb.TappedCall:
         executed=call_pb2.Executed.ValueType(call.executed.value),
         attempt=call.attempt,
         ordered=call.is_ordered,
+        tenant=call.tenant,
         payload=call.payload,
         result=call.result,
         content_type=call.content_type,

@@ -40,6 +40,11 @@ class CallerShare:
         self._quotas = quotas
         self._who = who
 
+    @property
+    def who(self) -> str:
+        """The name of the caller."""
+        return self._who
+
     def refusal(self, calls: int, size: int) -> Failure | None:
         """Why the caller may not have so many calls, with `size` payload bytes, more; None where it may."""
         quotas, who = self._quotas, self._who

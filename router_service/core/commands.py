@@ -93,6 +93,8 @@ class DeliverFailure:
     """As in DeliverResults."""
     endpoint: str = ""
     """What was called; empty where the caller has no calls of several endpoints, and knows."""
+    tenant: str = ""
+    """On whose behalf; empty where the calls name none."""
 
 
 CallDelivery = DeliverResults | DeliverDone | DeliverFailure

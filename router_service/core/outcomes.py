@@ -226,6 +226,8 @@ class CallerOutcomes:
     def replaced(self, run: RouterRun, count: int, part: RouterRun) -> None:
         """Moves `count` calls of the run into another one, `part`."""
         part.caller.runs[part] = None
+        if part.tenant is not None:
+            part.tenant.unanswered += count
         self._settle(run, count)
 
     def _fail(
@@ -249,6 +251,9 @@ class CallerOutcomes:
         if (run.attempt or run.may_have_run) and failure.executed is Executed.NO:
             # True of this attempt, but an earlier one was lost with its replica, or with its router.
             failure = replace(failure, executed=Executed.UNKNOWN)
+        if run.tenant is not None:
+            run.tenant.figures.failed += count
+            failure = replace(failure, metadata={"tenant": run.options.tenant, **failure.metadata})
         size = nbytes_of(run.payloads, begin, begin + count)
         ids = run.ids[begin : begin + count]
         options = run.options
@@ -263,7 +268,9 @@ class CallerOutcomes:
         if run.options.no_reply:
             self._out.append(DeliverDone(run.caller, ids, size, replica, first, links))
         else:
-            self._out.append(DeliverFailure(run.caller, ids, failure, size, replica, first, links, run.endpoint))
+            self._out.append(
+                DeliverFailure(run.caller, ids, failure, size, replica, first, links, run.endpoint, options.tenant)
+            )
 
     def _executed(self, sent: Sent, count: int) -> None:
         run, counters = sent.run, self._counters
@@ -274,6 +281,8 @@ class CallerOutcomes:
 
     def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count
+        if run.tenant is not None:
+            run.tenant.unanswered -= count
         if not run.unanswered:
             run.alarm = inf
             del run.caller.runs[run]

@@ -35,6 +35,7 @@ from router_service.core.slots.submissions import SlotSubmissions
 from router_service.core.streaming.requests import RequestsAtReplicas
 from router_service.core.submissions import Submissions
 from router_service.core.tapping.taps import OpenTaps
+from router_service.core.tenants.book import TenantBook, TenantSettings
 from router_service.core.timers import Timers
 from router_service.core.uploads.arrivals import UploadArrivals
 from router_service.core.uploads.uploads import HeldUploads
@@ -45,7 +46,7 @@ from slotmesh.wire.deadline_heap import DeadlineHeap
 class Parts:
     """Made once for each scheduler."""
 
-    def __init__(self, chance: Chance, max_upload_bytes: int) -> None:
+    def __init__(self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings) -> None:
         """`chance` draws uniformly from [0, 1)."""
         out: list[RouterCommand] = []
         numbers = count(1)
@@ -53,6 +54,7 @@ class Parts:
         # What is kept.
         self.counters = counters = RouterCounters()
         self.topology = topology = Topology(out, counters, chance)
+        self.tenants = book = TenantBook(tenants, counters.endpoints)
         self.suspended = suspended = SuspendedRuns()
         self.uploads = uploads = HeldUploads(max_upload_bytes)
         deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
@@ -66,9 +68,9 @@ class Parts:
         self.resumptions = resumptions = Resumptions(out, topology, outcomes, intake)
         acknowledgements = Acknowledgements(out, topology, outcomes, intake, suspended)
         self.slot_operations = operations = RoutedSlotOperations(out, topology, outcomes, deadlines, sender)
-        columns = ColumnIntake(numbers, topology, sender, intake)
+        columns = ColumnIntake(numbers, topology, sender, intake, book)
         self.submissions = submissions = Submissions(
-            numbers, counters, topology, outcomes, intake, resumptions, uploads, columns=columns
+            numbers, counters, topology, outcomes, intake, resumptions, uploads, columns=columns, tenants=book
         )
         expiry = Expiry(deadlines, outcomes, intake, operations, suspended, topology)
         availability = Availability(topology, intake, sender)
@@ -82,7 +84,7 @@ class Parts:
         self.session_connections = SessionConnections(
             outcomes, availability, withdrawals, uploads, resumptions, acknowledgements
         )
-        self.slot_wishes = SlotSubmissions(numbers, counters, outcomes, intake, operations)
+        self.slot_wishes = SlotSubmissions(numbers, counters, outcomes, intake, operations, topology, book)
         self.slot_answers = SlotAnswers(
             counters, outcomes, sender, intake, answers, operations, withdrawals=withdrawals, expiry=expiry
         )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import ClassVar, Protocol
 
+from router_service.core.caller_shares import CallerShare
 from router_service.core.calls import CallPayload, FirstAttempt, RouterCallOptions
 from router_service.core.flows import Flow
 from router_service.core.keyed.key_order import KeyOrder
@@ -22,6 +23,7 @@ from router_service.core.replicas.slicing import UNKNOWN_NS, MethodTime
 from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.slot import Reserve, SlotWork
+from router_service.core.tenants.account import TenantAccount
 from slotmesh.errors import Failure
 from slotmesh.wire.payload_block import PayloadBlock
 from slotmesh.wire.trace_context import Traces
@@ -35,6 +37,7 @@ class CallerBook(Protocol):
 
     flow: Flow
     session: SessionConnection | None
+    share: CallerShare | None
     runs: dict[RouterRun, None]
     stops: dict[str, dict[int, int]]
     max_value_bytes: int
@@ -82,12 +85,12 @@ class SliceHolder(Protocol):
 
 
 class RouterRun:
-    """Consecutive calls of one caller that share their options."""
+    """Consecutive calls of one caller that share their options. `tenant` counts them, if they name one."""
 
     __slots__ = (
         *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "column"),
         *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
-        *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "traces"),
+        *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "tenant", "traces"),
         *("cursor", "unanswered", "was_answered"),
     )
 
@@ -105,7 +108,7 @@ class RouterRun:
     ) -> None:
         self.seq = seq
         """Age: earlier runs have lower numbers. Slices of one run share it."""
-        self.caller = caller
+        self.caller, self.tenant = caller, _NO_TENANT
         self.endpoint = endpoint
         self.options = options
         self.ids = ids
@@ -126,7 +129,7 @@ class RouterRun:
         self.sents: list[Sent] = []
         self.partition: KeyOrder | None = None
         self.column: PartitionColumn | None = None
-        """The `partition`, where the calls have keys of their own: they were sent as a whole, then."""
+        """The `partition`, where the calls have keys of their own: they were sent as a whole then."""
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
         self.alarm = inf
@@ -210,7 +213,7 @@ class RouterRun:
         part.partition = self.partition
         if self.column is not None:
             part.partition = part.column = self.column.part(lo, hi)
-        part.shadow_of = self.shadow_of
+        part.shadow_of, part.tenant = self.shadow_of, self.tenant
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.first_roster, part.traces = self.first_roster, self.traces
         part.recovers = self.recovers and attempt is None
@@ -228,6 +231,7 @@ class RouterRun:
             self.origin = FirstAttempt(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
 
 
+_NO_TENANT: TenantAccount | None = None
 OPEN, ANSWERED, ABANDONED = 0, 1, 2
 
 

@@ -26,6 +26,7 @@ from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table import RoutingTable
 from router_service.core.slots import frames as slot_frames
 from router_service.core.slots.frames import OutgoingOp
+from router_service.core.tenants.book import DEFAULT_TENANTS, TenantSettings
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
 
@@ -36,18 +37,23 @@ class RouterScheduler:
     reads.
     """
 
-    def __init__(self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> None:
+    def __init__(
+        self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES, tenants: TenantSettings = DEFAULT_TENANTS
+    ) -> None:
         """`chance` draws uniformly from [0, 1): the only randomness.
 
-        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them.
+        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how many
+        are told apart.
         """
-        self._parts = parts = Parts(chance, max_upload_bytes)
+        self._parts = parts = Parts(chance, max_upload_bytes, tenants)
         self._handlers = handlers_of(parts).by_class
         self._commands = parts.conclusions.commands
         self._timers = parts.timers
         self._outcomes = parts.outcomes
         self.counters = parts.counters
         """To be read, by metrics."""
+        self.tenants = parts.tenants
+        """To be read: which tenants call most."""
         self.topology = parts.topology
         """To be read: what the table in force names, and how loaded it is."""
 

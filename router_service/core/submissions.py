@@ -23,6 +23,7 @@ from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
 from router_service.core.sessions.events import CallsResent
 from router_service.core.sessions.resumption import Resumptions
+from router_service.core.tenants.book import TenantBook
 from router_service.core.uploads.uploads import HeldUploads
 from slotmesh.wire.chunks import Announced
 from slotmesh.wire.trace_context import traces_of_calls
@@ -42,6 +43,7 @@ class Submissions:
         uploads: HeldUploads,
         *,
         columns: ColumnIntake,
+        tenants: TenantBook,
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
@@ -52,6 +54,7 @@ class Submissions:
         self._resumptions = resumptions
         self._uploads = uploads
         self._columns = columns
+        self._tenants = tenants
 
     def submitted(self, event: CallsSubmitted, now: float) -> None:
         """Each batch becomes a run, and begins as soon as its payload is there."""
@@ -64,6 +67,8 @@ class Submissions:
                 run.traces = traces_of_calls(traces, ids)
             calls[label] += len(payloads)
             runs[run] = None
+            if options.tenant and not self._admit_tenant(run, now):
+                continue
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
             elif not (uploads or type(payloads[0]) is Announced) or not self._holds_back(run, now):
@@ -83,6 +88,14 @@ class Submissions:
                 self._counters.calls[label] += len(batch.keys) - len(staying)
             yield from batch.by_key(staying)
 
+    def _admit_tenant(self, run: RouterRun, now: float) -> bool:
+        """Fails the calls that pass a limit of their tenant. Returns whether any is left."""
+        endpoint = self._topology.endpoints.get(run.endpoint)
+        admitted, failure = self._tenants.enter(run, None if endpoint is None else endpoint.route.tenants, now)
+        if failure is not None:
+            self._outcomes.fail_waiting(run, failure, keep=admitted)
+        return admitted > 0
+
     def _may_go_straight(self, caller: Caller, batch: KeyedBatch, endpoint: RoutedEndpoint) -> bool:
         """Whether nothing has to be looked at that differs from key to key, but for the partitions."""
         session = caller.session
@@ -90,6 +103,7 @@ class Submissions:
             batch.options.timeout_s > 0
             and not self._uploads.lines
             and not endpoint.traffic.shadows
+            and not (batch.options.tenant and endpoint.route.tenants)
             and (session is None or not (session.is_suspended or self._resumptions.is_open(session)))
         )
 
@@ -105,6 +119,8 @@ class Submissions:
                 run.traces = traces_of_calls(event.traces, ids)
             self._counters.calls[label] += len(payloads)
             caller.runs[run] = None
+            if options.tenant:
+                self._tenants.count(run, now)
             if options.streaming:
                 self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
                 continue

@@ -1,8 +1,8 @@
 """The log of failures that clients see: each can be found by an id that its error carries, `log_ref`.
 
 Purpose: call ids begin at 1 on every stream, so they find nothing. Failures that are alike (same endpoint, session,
-replica and reason) within a second share an id, and a line says how many more there were: a storm of failures costs a
-look in a table each, and some lines a second.
+tenant, replica and reason) within a second share an id, and a line says how many more there were: a storm of failures
+costs a look in a table each, and some lines a second.
 Invariants: what has an id already, from the replica, keeps it; each id that goes out is in the log at that time, for as
 long as the level is shown; no text of a failure is logged, as it may be of a handler. Of a session the log has the
 beginning of its id: who knows all of it could go on with the session.
@@ -46,7 +46,7 @@ _ASKED_FOR: Final = frozenset(
 
 _log = get_logger(__name__)
 
-_Kind = tuple[str, str, str, Reason]
+_Kind = tuple[str, str, str, str, Reason]
 
 
 class _Entry:
@@ -83,16 +83,19 @@ class FailureLog:
             len(delivery.ids),
             endpoint,
             session="" if session is None else session.session_id,
+            tenant=delivery.tenant,
             call_id=delivery.ids[0] if delivery.ids else 0,
         )
 
-    def noted(self, failure: Failure, count: int, endpoint: str, *, session: str = "", call_id: int = 0) -> Failure:
+    def noted(
+        self, failure: Failure, count: int, endpoint: str, *, session: str = "", tenant: str = "", call_id: int = 0
+    ) -> Failure:
         """So many calls fail alike. Returns the failure with its id."""
         if LOG_REF in failure.metadata:
             return failure
         session, endpoint = session[:SESSION_CHARS], endpoint[:MAX_NAME_CHARS]
         replica_id = failure.metadata.get("replica_id", "")
-        kind = (endpoint, session, replica_id, failure.reason)
+        kind = (endpoint, session, tenant, replica_id, failure.reason)
         entry = self._entries.get(kind)
         if entry is not None:
             entry.more += count
@@ -104,6 +107,7 @@ class FailureLog:
             facts = {
                 "endpoint": endpoint,
                 "session": session,
+                "tenant": tenant,
                 "backend": failure.metadata.get("backend", ""),
                 "replica": replica_id,
                 "call_id": call_id,
@@ -130,9 +134,9 @@ class FailureLog:
     def _end_window(self) -> None:
         self._timer = None
         entries, self._entries = self._entries, {}
-        for (endpoint, _session, replica_id, reason), entry in entries.items():
+        for (endpoint, _session, tenant, replica_id, reason), entry in entries.items():
             if entry.more:
-                facts = {"endpoint": endpoint, "replica": replica_id}
+                facts = {"endpoint": endpoint, "tenant": tenant, "replica": replica_id}
                 said = {name: fact for name, fact in facts.items() if fact}
                 _log.info("more calls failed", log_ref=entry.ref, reason=reason.value, calls=entry.more, **said)
         if self._rest is not None:

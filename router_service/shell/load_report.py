@@ -26,12 +26,16 @@ class LoadReport(TypedDict):
 
 def load_report(scheduler: RouterScheduler, clock: Clock) -> LoadReport:
     """All of one moment."""
+    now = clock.now()
     sampled_at = timestamp_pb2.Timestamp()
     sampled_at.FromMicroseconds(round(clock.time_of_day() * 1e6))
     topology = scheduler.topology
     return LoadReport(
-        loads=[_backend(load, sampled_at) for load in loads_of(topology, scheduler.counters, clock.now())],
-        endpoint_loads=[_endpoint(load, sampled_at) for load in endpoint_loads_of(topology, scheduler.counters)],
+        loads=[_backend(load, sampled_at) for load in loads_of(topology, scheduler.counters, now)],
+        endpoint_loads=[
+            _endpoint(load, sampled_at)
+            for load in endpoint_loads_of(topology, scheduler.counters, scheduler.tenants, now)
+        ],
     )
 
 
@@ -57,6 +61,15 @@ def _endpoint(load: RoutedEndpointLoad, sampled_at: timestamp_pb2.Timestamp) -> 
         failed=load.failed,
         waiting=load.waiting,
         ends=[mesh_pb2.EndpointEnds(backend=name, ended=_ends(ends)) for name, ends in load.ends.items()],
+        tenants=[
+            mesh_pb2.TenantLoad(
+                tenant=each.name,
+                calls_per_s=each.calls_per_s,
+                refused_per_s=each.refused_per_s,
+                unanswered=each.unanswered,
+            )
+            for each in load.tenants
+        ],
         sample_time=sampled_at,
     )
 

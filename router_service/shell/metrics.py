@@ -5,6 +5,7 @@ from __future__ import annotations
 from router_service.core.scheduler import RouterScheduler
 from router_service.core.unread_results import Unread
 from router_service.shell.frame_counts import FrameCounts
+from router_service.shell.tenant_metrics import TenantMetrics
 from router_service.shell.zeros import Zeros
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
@@ -18,6 +19,11 @@ def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCou
     observe_counter(meter, names.ROUTER_CALLS, lambda: {**zeros.of_endpoints(), **counters.calls})
     observe_counter(meter, names.ROUTER_FAILURES, lambda: {**zeros.of_failures(), **counters.failures})
     observe_counter(meter, names.ROUTER_REFUSALS, lambda: counters.refusals)
+    tenants = TenantMetrics(scheduler.tenants)
+    observe_counter(meter, names.ROUTER_TENANT_CALLS, lambda: tenants.totals(lambda it: it.accepted))
+    observe_counter(meter, names.ROUTER_TENANT_FAILURES, lambda: tenants.totals(lambda it: it.failed))
+    observe_counter(meter, names.ROUTER_TENANT_REFUSALS, lambda: tenants.totals(lambda it: it.refused))
+    observe_gauge(meter, names.ROUTER_TENANT_UNANSWERED, tenants.unanswered)
     observe_counter(meter, names.ROUTER_RETRIES, lambda: {**zeros.of_backends(), **counters.retries})
     observe_counter(meter, names.ROUTER_SHADOWS, lambda: {**zeros.of_shadows(), **counters.shadows})
     observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: {**zeros.of_reservations(), **counters.reservations})

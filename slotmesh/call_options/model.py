@@ -43,6 +43,8 @@ class StatedOptions:
     """Callers take each value that the handler yields. Such a call ends with its connection."""
     stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH)
     """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
+    tenant: str = option("", OptionKind.TENANT, read_by=Reader.ROUTER, stays=True)
+    """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each."""
     metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
     """Handed to the handler."""
 
@@ -59,6 +61,7 @@ class OptionChanges(TypedDict, total=False):
     slo: float | timedelta | None
     slo_at: datetime | None
     shard_key: str
+    tenant: str
     metadata: Mapping[str, str]
     idempotent: bool
     reply: bool

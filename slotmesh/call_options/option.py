@@ -23,6 +23,8 @@ class OptionKind(Enum):
     CONTENT_TYPE = auto()
     KEY = auto()
     """Text of a bounded length; empty: none."""
+    TENANT = auto()
+    """Printable text of a bounded length; empty: none."""
     DURATION = auto()
     """Seconds, not negative; None: not said. On the wire a Duration."""
     TIME = auto()

@@ -17,6 +17,7 @@ from slotmesh.call_options.option import OptionKind
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.rules import show
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
@@ -113,6 +114,7 @@ def _count_problem(count: int) -> str | None:
 _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.CONTENT_TYPE: _content_type_problem,
     OptionKind.KEY: key_problem,
+    OptionKind.TENANT: tenant_problem,
     OptionKind.DURATION: _duration_problem,
     OptionKind.TIME: _timestamp_problem,
     OptionKind.COUNT: _count_problem,

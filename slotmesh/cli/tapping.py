@@ -147,6 +147,7 @@ def call_document(address: str, call: pb.TappedCall) -> dict[str, Any]:
         "executed": _executed(call.executed),
         "attempt": call.attempt,
         "ordered": call.ordered,
+        **({"tenant": call.tenant} if call.tenant else {}),
         **_bytes("payload", call.payload if call.HasField("payload") else None),
         **_bytes("result", call.result if call.HasField("result") else None),
         **({"content_type": call.content_type} if call.content_type else {}),

@@ -105,6 +105,9 @@ class Endpoint(MethodSpace):
                 `shard_key`: calls of one shard key go to one backend, by weight. Empty: none. The key of a lane goes
                 before it.
 
+                `tenant`: on whose behalf calls are made: the end user, customer or team behind this client. Calls that
+                wait take turns by tenant, and an endpoint may limit each. Printable, at most 256 bytes. Empty: none.
+
                 `metadata`: handed to the handler, replaces the view's. Keys are lower case.
 
                 `idempotent`: a call may be executed more than once, and is where its outcome is unknown.

@@ -30,6 +30,7 @@ from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.services_document import ServicesDocument, read_services_document
 from slotmesh.spec.setting import Setting, SettingKind, choices
+from slotmesh.spec.tenants import LIMITS, OVERRIDES, limits_of
 from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
 
@@ -102,10 +103,21 @@ def _value(setting: Setting, said: Any) -> Any:
             return said
 
 
+class _LimitDocument(_Strict):
+    max_calls_per_s: int | None = None
+    burst: int | None = None
+    max_in_flight: int | None = None
+
+
+class _TenantsDocument(_LimitDocument):
+    overrides: dict[str, _LimitDocument] = {}
+
+
 class _EndpointDocument(_Strict):
     traffic: dict[str, float] | None = None
     shadows: dict[str, float] = {}
     grpc_services: ServicesDocument | None = None
+    tenants: _TenantsDocument | None = None
 
 
 def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list[Mistake]) -> Endpoint:
@@ -118,7 +130,8 @@ def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list
     traffic = None
     if document.traffic is not None or document.shadows:
         traffic = TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows)
-    return Endpoint(name=name, traffic=traffic, grpc_services=services)
+    tenants = None if document.tenants is None else limits_of(document.tenants.model_dump(exclude_none=True))
+    return Endpoint(name=name, traffic=traffic, grpc_services=services, tenants=tenants)
 
 
 class _RouteDocument(_Strict):
@@ -143,6 +156,7 @@ _SECTIONS: Final[Names] = {
     "endpoints": {
         **{name: {} for name in _EndpointDocument.model_fields},
         "grpc_services": {name: {} for name in ServicesDocument.model_fields},
+        "tenants": {**{name: {} for name in LIMITS}, OVERRIDES: {name: {} for name in LIMITS}},
     },
     "routes": {name: {} for name in _RouteDocument.model_fields},
 }
@@ -223,7 +237,7 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
         case "extra_forbidden":
             *outer, name = (str(step) for step in detail["loc"])
             for step in outer:
-                known = known[step]
+                known = known.get(step, known)  # a map by names that the file chooses has settings for each
             renamed = RENAMED.get(name)
             return Mistake(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
         case "value_error":

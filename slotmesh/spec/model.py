@@ -18,6 +18,7 @@ from slotmesh.handlers.settings import MAX_ONGOING_LIMIT, MIN_SECONDS
 from slotmesh.spec.autoscale import MAX_REPLICAS, Autoscale
 from slotmesh.spec.routes import Route
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
+from slotmesh.spec.tenants import TenantLimits
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
@@ -152,6 +153,9 @@ class Endpoint:
     grpc_services: GrpcServices | None = None
     """Rpcs of the user's own that it answers. None: none; in what is applied, as they are there, and `NO_SERVICES`
     that there are none."""
+    tenants: TenantLimits | None = None
+    """What each tenant may have. None: no limits; in what is applied, as they are, and `NO_LIMITS` that there are
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import HTTP_METHODS, Route, clashes, path_problems
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import limit_problems
 
 WEIGHT_TOLERANCE: Final = 1e-8
 """How far from 1 the sum of weights may be."""
@@ -71,6 +72,9 @@ def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:
     yield from _name_mistakes(path, endpoint.name)
     if endpoint.traffic is not None:
         yield from traffic_mistakes(path, endpoint.traffic)
+    if endpoint.tenants is not None:
+        for where, problem in limit_problems(endpoint.tenants):
+            yield Mistake(f"{path}.tenants{show(where) if where else ''}", problem)
 
 
 def route_mistakes(route: Route) -> Iterator[Mistake]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from slotmesh.spec.model import GrpcServices
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import TenantLimits, limits_settings
 from slotmesh.units import format_duration, format_size
 
 UNSET = "unset"
@@ -42,6 +43,12 @@ def shown_shares(shares: Mapping[str, float]) -> str:
     if not shares:
         return UNSET
     return "{" + ", ".join(f"{name}: {share:.6g}" for name, share in sorted(shares.items())) + "}"
+
+
+def shown_limits(limits: TenantLimits) -> str:
+    """What each tenant of an endpoint may have."""
+    settings = limits_settings(limits)
+    return json.dumps(settings, ensure_ascii=False) if settings else UNSET
 
 
 def shown_services(services: GrpcServices) -> str:

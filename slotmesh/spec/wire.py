@@ -18,6 +18,7 @@ from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonV
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import LIMITS, OVERRIDES, TenantLimit, TenantLimits, limits_settings
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
@@ -42,7 +43,24 @@ def endpoint_to_wire(endpoint: Endpoint) -> mesh_pb2.Endpoint:
         name=endpoint.name,
         traffic=None if endpoint.traffic is None else traffic_to_wire(endpoint.traffic),
         grpc_services=None if endpoint.grpc_services is None else services_to_wire(endpoint.grpc_services),
+        tenants=None if endpoint.tenants is None else tenants_to_wire(endpoint.tenants),
     )
+
+
+def tenants_to_wire(limits: TenantLimits) -> mesh_pb2.TenantLimits:
+    settings = limits_settings(limits)
+    overrides = {name: mesh_pb2.TenantLimit(**limit) for name, limit in settings.pop(OVERRIDES, {}).items()}
+    return mesh_pb2.TenantLimits(**settings, overrides=overrides)
+
+
+def tenants_from_wire(wire: mesh_pb2.TenantLimits) -> TenantLimits:
+    """The limits that a peer sent. The rules are still to be asked."""
+    overrides = {name: TenantLimit(**_limits(limit)) for name, limit in wire.overrides.items()}
+    return TenantLimits(**_limits(wire), overrides=overrides)
+
+
+def _limits(wire: mesh_pb2.TenantLimits | mesh_pb2.TenantLimit) -> dict[str, int]:
+    return {name: value for name in LIMITS if (value := getattr(wire, name))}
 
 
 def services_to_wire(services: GrpcServices) -> mesh_pb2.GrpcServices:
@@ -94,6 +112,7 @@ def endpoint_from_wire(wire: mesh_pb2.Endpoint) -> Endpoint:
         name=wire.name,
         traffic=traffic_from_wire(wire.traffic) if wire.HasField("traffic") else None,
         grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
+        tenants=tenants_from_wire(wire.tenants) if wire.HasField("tenants") else None,
     )
 
 

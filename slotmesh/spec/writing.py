@@ -14,6 +14,7 @@ from typing import Any
 from slotmesh.spec.model import CODE, SETTINGS, Backend, Endpoint, Mesh
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import limits_settings
 from slotmesh.units import format_duration, format_size
 
 
@@ -34,7 +35,7 @@ def backend_settings(backend: Backend) -> dict[str, Any]:
 
 
 def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Its policy and its own services, as far as it has them."""
+    """Its policy, its own services and its limits by tenant, as far as it has them."""
     settings: dict[str, Any] = {}
     if (traffic := endpoint.traffic) is not None:
         parts = (("traffic", traffic.weights), ("shadows", traffic.shadows))
@@ -42,6 +43,8 @@ def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
     if (services := endpoint.grpc_services) is not None and services.names:
         descriptors = base64.b64encode(services.descriptor_set).decode()
         settings["grpc_services"] = {"services": list(services.names), "descriptor_set_base64": descriptors}
+    if limits := limits_settings(endpoint.tenants):
+        settings["tenants"] = limits
     return settings
 
 

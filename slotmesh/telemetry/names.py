@@ -1,7 +1,8 @@
 """Every name of a metric and of an attribute, once.
 
 Invariants: names follow OpenTelemetry's conventions (dots, singular units in braces); values of attributes come from
-closed sets: names in the mesh's specification, the reasons of `slotmesh.errors`, outcomes.
+closed sets: names in the mesh's specification, the reasons of `slotmesh.errors`, outcomes. Tenants, which callers name,
+are bounded in number by the router: those with most calls lately, and one value for all others.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ RPC_METHOD: Final = "rpc.method"
 RPC_STATUS: Final = "rpc.response.status_code"
 TOKEN_PROBLEM: Final = "slotmesh.token.problem"  # noqa: S105 - the name of a label
 METHOD: Final = "slotmesh.method"
+TENANT: Final = "slotmesh.tenant"
+OTHER_TENANTS: Final = "other"
+"""In place of the names of all tenants that are not among those with most calls."""
 QUOTA: Final = "slotmesh.quota"
 ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
@@ -85,6 +89,30 @@ ROUTER_FAILURES = _counter(
     "{call}",
     "Calls that ended in a failure; the backend is empty where none was chosen.",
     (ENDPOINT, BACKEND, REASON),
+)
+ROUTER_TENANT_CALLS = _counter(
+    "slotmesh.router.tenant.calls",
+    "{call}",
+    "Calls that name a tenant, of those with most calls lately, and of all others together.",
+    (ENDPOINT, TENANT),
+)
+ROUTER_TENANT_FAILURES = _counter(
+    "slotmesh.router.tenant.failures",
+    "{call}",
+    "Those of them that ended in a failure, refused ones included.",
+    (ENDPOINT, TENANT),
+)
+ROUTER_TENANT_REFUSALS = _counter(
+    "slotmesh.router.tenant.refusals",
+    "{call}",
+    "Those of them that a limit of their tenant has refused.",
+    (ENDPOINT, TENANT),
+)
+ROUTER_TENANT_UNANSWERED = _gauge(
+    "slotmesh.router.tenant.unanswered",
+    "{call}",
+    "Calls without an outcome of the tenants with most calls lately.",
+    (ENDPOINT, TENANT),
 )
 ROUTER_QUEUED = _gauge("slotmesh.router.queued", "{call}", "Calls waiting for a replica.", (BACKEND,))
 ROUTER_ONGOING = _gauge(

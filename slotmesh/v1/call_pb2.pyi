@@ -94,6 +94,7 @@ class CallOptions(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     STREAMING_FIELD_NUMBER: _builtins.int
     STOP_GENERATION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with
     METHOD_NOT_FOUND.
@@ -126,6 +127,11 @@ class CallOptions(_message.Message):
     """Calls stop after a failure: once a call of this ordering key and this generation has failed, those after it fail
     with PREDECESSOR_FAILED, executed = no. A greater generation begins anew. 0 means that calls go on. Needs a session
     and an ordering key, and a router that offers `stop_generation`: another one overlooks it, and calls go on.
+    """
+    tenant: _builtins.str
+    """On whose behalf the client makes the call: its end user, customer or team. Calls of one client take turns by tenant
+    where they wait, and an endpoint may limit each tenant (`TenantLimits`). A tenant belongs to the caller that states it: two
+    callers' tenants of one name share nothing. Empty means none. At most 256 bytes of UTF-8, printable characters only.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -164,10 +170,11 @@ class CallOptions(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         streaming: _builtins.bool = ...,
         stop_generation: _builtins.int = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__absolute_slo: _TypeAlias = _typing.Literal["absolute_slo"]  # noqa: Y015
     _WhichOneofArgType__absolute_slo: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo"]  # noqa: Y015

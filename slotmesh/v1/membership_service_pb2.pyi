@@ -1183,6 +1183,7 @@ class EndpointRoute(_message.Message):
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
     BASE_EPOCH_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
     base_epoch: _builtins.int
@@ -1209,6 +1210,10 @@ class EndpointRoute(_message.Message):
     def grpc_services(self) -> _mesh_pb2.GrpcServices:
         """Services of the user's own protos. Unset: none. Routers of older versions answer none of them."""
 
+    @_builtins.property
+    def tenants(self) -> _mesh_pb2.TenantLimits:
+        """What each tenant may have of it at this router. Unset: no limits."""
+
     def __init__(
         self,
         *,
@@ -1219,10 +1224,11 @@ class EndpointRoute(_message.Message):
         owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
         base_epoch: _builtins.int = ...,
         grpc_services: _mesh_pb2.GrpcServices | None = ...,
+        tenants: _mesh_pb2.TenantLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

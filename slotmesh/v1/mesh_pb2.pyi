@@ -422,6 +422,7 @@ class Endpoint(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh; rules as for a backend's name."""
     @_builtins.property
@@ -434,20 +435,116 @@ class Endpoint(_message.Message):
         they are, and one that is set and empty that there are none.
         """
 
+    @_builtins.property
+    def tenants(self) -> Global___TenantLimits:
+        """What each tenant may have of it (`CallOptions.tenant`). In requests unset means as it is, and one that is set and empty that
+        there are no limits.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         traffic: Global___TrafficPolicy | None = ...,
         grpc_services: Global___GrpcServices | None = ...,
+        tenants: Global___TenantLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "name", b"name", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
+class TenantLimits(_message.Message):
+    """What each tenant may have of an endpoint, at each router. Calls beyond it fail with TENANT_LIMIT, executed = no. Calls without a
+    tenant have no limit.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OverridesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___TenantLimit: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___TenantLimit | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MAX_CALLS_PER_S_FIELD_NUMBER: _builtins.int
+    BURST_FIELD_NUMBER: _builtins.int
+    MAX_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    max_calls_per_s: _builtins.int
+    """Calls that a tenant may make a second, 1 … 1,000,000. 0: no limit."""
+    burst: _builtins.int
+    """Calls that it may make at the same moment if it has made none for a while, 1 … 1,000,000. 0: those of one second."""
+    max_in_flight: _builtins.int
+    """Calls of it that may have no outcome yet, 1 … 1,000,000. 0: no limit."""
+    @_builtins.property
+    def overrides(self) -> _containers.MessageMap[_builtins.str, Global___TenantLimit]:
+        """Tenants with limits of their own, which replace the others as a whole; at most 256."""
+
+    def __init__(
+        self,
+        *,
+        max_calls_per_s: _builtins.int = ...,
+        burst: _builtins.int = ...,
+        max_in_flight: _builtins.int = ...,
+        overrides: _abc.Mapping[_builtins.str, Global___TenantLimit] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burst", b"burst", "max_calls_per_s", b"max_calls_per_s", "max_in_flight", b"max_in_flight", "overrides", b"overrides"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantLimits: _TypeAlias = TenantLimits  # noqa: Y015
+
+@_typing.final
+class TenantLimit(_message.Message):
+    """What one tenant may have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_CALLS_PER_S_FIELD_NUMBER: _builtins.int
+    BURST_FIELD_NUMBER: _builtins.int
+    MAX_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    max_calls_per_s: _builtins.int
+    """As in `TenantLimits`."""
+    burst: _builtins.int
+    """As in `TenantLimits`."""
+    max_in_flight: _builtins.int
+    """As in `TenantLimits`."""
+    def __init__(
+        self,
+        *,
+        max_calls_per_s: _builtins.int = ...,
+        burst: _builtins.int = ...,
+        max_in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burst", b"burst", "max_calls_per_s", b"max_calls_per_s", "max_in_flight", b"max_in_flight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantLimit: _TypeAlias = TenantLimit  # noqa: Y015
 
 @_typing.final
 class GrpcServices(_message.Message):
@@ -998,6 +1095,7 @@ class EndpointLoad(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
     SAMPLE_TIME_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     accepted: _builtins.int
@@ -1018,6 +1116,10 @@ class EndpointLoad(_message.Message):
     def sample_time(self) -> _timestamp_pb2.Timestamp:
         """When it was sampled, by the router's wall clock."""
 
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantLoad]:
+        """The tenants with most calls lately, at most 10 of all endpoints of the router, the one with most first."""
+
     def __init__(
         self,
         *,
@@ -1027,14 +1129,49 @@ class EndpointLoad(_message.Message):
         waiting: _builtins.int = ...,
         ends: _abc.Iterable[Global___EndpointEnds] | None = ...,
         sample_time: _timestamp_pb2.Timestamp | None = ...,
+        tenants: _abc.Iterable[Global___TenantLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "endpoint", b"endpoint", "ends", b"ends", "failed", b"failed", "sample_time", b"sample_time", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "endpoint", b"endpoint", "ends", b"ends", "failed", b"failed", "sample_time", b"sample_time", "tenants", b"tenants", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndpointLoad: _TypeAlias = EndpointLoad  # noqa: Y015
+
+@_typing.final
+class TenantLoad(_message.Message):
+    """One tenant of an endpoint at one router."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    CALLS_PER_S_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    REFUSED_PER_S_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Its name; empty: all tenants beyond the number of which the router keeps account."""
+    calls_per_s: _builtins.float
+    """Calls a second lately, those refused included."""
+    unanswered: _builtins.int
+    """Calls without an outcome now."""
+    refused_per_s: _builtins.float
+    """Calls a second lately that a limit of the tenant has refused."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        calls_per_s: _builtins.float = ...,
+        unanswered: _builtins.int = ...,
+        refused_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_per_s", b"calls_per_s", "refused_per_s", b"refused_per_s", "tenant", b"tenant", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantLoad: _TypeAlias = TenantLoad  # noqa: Y015
 
 @_typing.final
 class EndpointEnds(_message.Message):

@@ -28,7 +28,7 @@ from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslotmesh/v1/tap_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\x93\x01\n\x0fTapCallsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x13\n\x0bsample_rate\x18\x03 \x01(\x01\x12\x1c\n\x14max_calls_per_second\x18\x04 \x01(\x05\x12\x10\n\x08payloads\x18\x05 \x01(\x08\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x05\"K\n\x10TapCallsResponse\x12&\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.TappedCall\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\"\xf2\x03\n\nTappedCall\x12,\n\x08\x65nd_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x15\n\rrequest_bytes\x18\x05 \x01(\x03\x12\x1b\n\x0eresponse_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12-\n\nqueue_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08run_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x07outcome\x18\t \x01(\x0e\x32\x1a.slotmesh.v1.TappedOutcome\x12\x0e\n\x06reason\x18\n \x01(\t\x12\'\n\x08\x65xecuted\x18\x0b \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12\x0f\n\x07ordered\x18\r \x01(\x08\x12\x14\n\x07payload\x18\x0e \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06result\x18\x0f \x01(\x0cH\x02\x88\x01\x01\x12\x14\n\x0c\x63ontent_type\x18\x10 \x01(\tB\x11\n\x0f_response_bytesB\n\n\x08_payloadB\t\n\x07_result*h\n\rTappedOutcome\x12\x1e\n\x1aTAPPED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18TAPPED_OUTCOME_COMPLETED\x10\x01\x12\x19\n\x15TAPPED_OUTCOME_FAILED\x10\x02\x32^\n\nTapService\x12P\n\x08TapCalls\x12\x1c.slotmesh.v1.TapCallsRequest\x1a\x1d.slotmesh.v1.TapCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dslotmesh/v1/tap_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16slotmesh/v1/call.proto\x1a\x17slotmesh/v1/roles.proto\"\xb3\x01\n\x0fTapCallsRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x13\n\x0bsample_rate\x18\x03 \x01(\x01\x12\x1c\n\x14max_calls_per_second\x18\x04 \x01(\x05\x12\x10\n\x08payloads\x18\x05 \x01(\x08\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x05\x12\x13\n\x06tenant\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_tenant\"K\n\x10TapCallsResponse\x12&\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.slotmesh.v1.TappedCall\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\"\x82\x04\n\nTappedCall\x12,\n\x08\x65nd_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\x12\x15\n\rrequest_bytes\x18\x05 \x01(\x03\x12\x1b\n\x0eresponse_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12-\n\nqueue_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08run_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x07outcome\x18\t \x01(\x0e\x32\x1a.slotmesh.v1.TappedOutcome\x12\x0e\n\x06reason\x18\n \x01(\t\x12\'\n\x08\x65xecuted\x18\x0b \x01(\x0e\x32\x15.slotmesh.v1.Executed\x12\x0f\n\x07\x61ttempt\x18\x0c \x01(\x05\x12\x0f\n\x07ordered\x18\r \x01(\x08\x12\x14\n\x07payload\x18\x0e \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06result\x18\x0f \x01(\x0cH\x02\x88\x01\x01\x12\x14\n\x0c\x63ontent_type\x18\x10 \x01(\t\x12\x0e\n\x06tenant\x18\x11 \x01(\tB\x11\n\x0f_response_bytesB\n\n\x08_payloadB\t\n\x07_result*h\n\rTappedOutcome\x12\x1e\n\x1aTAPPED_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18TAPPED_OUTCOME_COMPLETED\x10\x01\x12\x19\n\x15TAPPED_OUTCOME_FAILED\x10\x02\x32^\n\nTapService\x12P\n\x08TapCalls\x12\x1c.slotmesh.v1.TapCallsRequest\x1a\x1d.slotmesh.v1.TapCallsResponse\"\x05\xe2\xdb\x18\x01\x01\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,14 +38,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\013slotmesh.v1P\001Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\252\002\013Slotmesh.V1'
   _globals['_TAPSERVICE'].methods_by_name['TapCalls']._loaded_options = None
   _globals['_TAPSERVICE'].methods_by_name['TapCalls']._serialized_options = b'\342\333\030\001\001'
-  _globals['_TAPPEDOUTCOME']._serialized_start=888
-  _globals['_TAPPEDOUTCOME']._serialized_end=992
+  _globals['_TAPPEDOUTCOME']._serialized_start=936
+  _globals['_TAPPEDOUTCOME']._serialized_end=1040
   _globals['_TAPCALLSREQUEST']._serialized_start=161
-  _globals['_TAPCALLSREQUEST']._serialized_end=308
-  _globals['_TAPCALLSRESPONSE']._serialized_start=310
-  _globals['_TAPCALLSRESPONSE']._serialized_end=385
-  _globals['_TAPPEDCALL']._serialized_start=388
-  _globals['_TAPPEDCALL']._serialized_end=886
-  _globals['_TAPSERVICE']._serialized_start=994
-  _globals['_TAPSERVICE']._serialized_end=1088
+  _globals['_TAPCALLSREQUEST']._serialized_end=340
+  _globals['_TAPCALLSRESPONSE']._serialized_start=342
+  _globals['_TAPCALLSRESPONSE']._serialized_end=417
+  _globals['_TAPPEDCALL']._serialized_start=420
+  _globals['_TAPPEDCALL']._serialized_end=934
+  _globals['_TAPSERVICE']._serialized_start=1042
+  _globals['_TAPSERVICE']._serialized_end=1136
 # @@protoc_insertion_point(module_scope)

@@ -58,6 +58,7 @@ class TapCallsRequest(_message.Message):
     MAX_CALLS_PER_SECOND_FIELD_NUMBER: _builtins.int
     PAYLOADS_FIELD_NUMBER: _builtins.int
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     method: _builtins.str
@@ -70,6 +71,8 @@ class TapCallsRequest(_message.Message):
     """Show payloads and results as well. Refused unless the router was started with `--tap-payloads`."""
     max_payload_bytes: _builtins.int
     """Bytes of each payload and result that are shown at most, from its beginning. 1 to 65,536; 0 means 4,096."""
+    tenant: _builtins.str
+    """Only calls of this tenant; set and empty: only those that name none. Unset means all."""
     def __init__(
         self,
         *,
@@ -79,12 +82,15 @@ class TapCallsRequest(_message.Message):
         max_calls_per_second: _builtins.int = ...,
         payloads: _builtins.bool = ...,
         max_payload_bytes: _builtins.int = ...,
+        tenant: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "max_calls_per_second", b"max_calls_per_second", "max_payload_bytes", b"max_payload_bytes", "method", b"method", "payloads", b"payloads", "sample_rate", b"sample_rate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tenant", b"_tenant", "endpoint", b"endpoint", "max_calls_per_second", b"max_calls_per_second", "max_payload_bytes", b"max_payload_bytes", "method", b"method", "payloads", b"payloads", "sample_rate", b"sample_rate", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
+    _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant) -> _WhichOneofReturnType__tenant | None: ...
 
 Global___TapCallsRequest: _TypeAlias = TapCallsRequest  # noqa: Y015
 
@@ -140,6 +146,7 @@ class TappedCall(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Its method. `__call__` where it named none."""
     backend: _builtins.str
@@ -166,6 +173,8 @@ class TappedCall(_message.Message):
     """Beginning of its result, if payloads were asked for and it has one."""
     content_type: _builtins.str
     """Media type of payload and result, if payloads were asked for."""
+    tenant: _builtins.str
+    """On whose behalf it was made. Empty where it named no tenant."""
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When it ended, by the router's wall clock."""
@@ -197,10 +206,11 @@ class TappedCall(_message.Message):
         payload: _builtins.bytes | None = ...,
         result: _builtins.bytes | None = ...,
         content_type: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "_response_bytes", b"_response_bytes", "_result", b"_result", "end_time", b"end_time", "payload", b"payload", "queue_time", b"queue_time", "response_bytes", b"response_bytes", "result", b"result", "run_time", b"run_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "_response_bytes", b"_response_bytes", "_result", b"_result", "attempt", b"attempt", "backend", b"backend", "content_type", b"content_type", "end_time", b"end_time", "executed", b"executed", "method", b"method", "ordered", b"ordered", "outcome", b"outcome", "payload", b"payload", "queue_time", b"queue_time", "reason", b"reason", "replica_id", b"replica_id", "request_bytes", b"request_bytes", "response_bytes", b"response_bytes", "result", b"result", "run_time", b"run_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload", b"_payload", "_response_bytes", b"_response_bytes", "_result", b"_result", "attempt", b"attempt", "backend", b"backend", "content_type", b"content_type", "end_time", b"end_time", "executed", b"executed", "method", b"method", "ordered", b"ordered", "outcome", b"outcome", "payload", b"payload", "queue_time", b"queue_time", "reason", b"reason", "replica_id", b"replica_id", "request_bytes", b"request_bytes", "response_bytes", b"response_bytes", "result", b"result", "run_time", b"run_time", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__payload: _TypeAlias = _typing.Literal["payload"]  # noqa: Y015
     _WhichOneofArgType__payload: _TypeAlias = _typing.Literal["_payload", b"_payload"]  # noqa: Y015

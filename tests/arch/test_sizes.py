@@ -27,6 +27,7 @@ FOLDERS = (
 TABLES = {
     "slotmesh/errors.py": "the table of failures: the reasons, and a class for each",
     "simulation/mesh/defects.py": "the table of seeded defects: one entry each, nothing else",
+    "slotmesh/telemetry/names.py": "the table of metrics, and of the names of attributes: one entry each",
     "tests/mutants/table.py": "the table of mutants: one entry each, nothing else",
 }
 """Files that may be as long as what they list, with the reason."""

@@ -15,7 +15,7 @@ from slotmesh.codec import OCTET_STREAM
 
 Command = dict[str, Any]
 
-FEATURES = ["sessions", "no_reply", "streaming", "chunks", "ordering_keys", "stop"]
+FEATURES = ["sessions", "no_reply", "streaming", "chunks", "ordering_keys", "stop", "tenants"]
 
 
 class Adapter:
@@ -63,7 +63,7 @@ class Adapter:
 
     def _method(self, command: Command) -> Any:
         """Views are kept: calls of one view and method travel together."""
-        names = ("timeout_s", "idempotent", "metadata", "shard_key")
+        names = ("timeout_s", "idempotent", "metadata", "shard_key", "tenant")
         changes = {name.removesuffix("_s"): command[name] for name in names if name in command}
         if command.get("no_reply"):
             changes["reply"] = False

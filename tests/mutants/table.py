@@ -10,6 +10,7 @@ from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.mutant import mutant
 from tests.mutants.scale_table import SCALE
+from tests.mutants.tenants_table import TENANTS
 from tests.mutants.types_table import TYPES
 
 ROUTER: Final = "router_service/core"
@@ -582,6 +583,7 @@ MUTANTS: Final = (
     *_CLIENT,
     *EDGE,
     *TYPES,
+    *TENANTS,
     *SCALE,
     *CLIENT,
     *HTTP,

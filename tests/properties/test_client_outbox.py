@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.turns import NOTHING_HELD, TenantShares, TenantWindow
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.support.examples import examples
@@ -26,8 +30,8 @@ class OutboxMachine(RuleBasedStateMachine):
         self.pending = PendingCalls()
         queues: list[WaitingRunQueue] = [CallQueue() for _ in range(QUEUES)]
         self.specs = [
-            [make_spec(f"m{method}", queue, timeout_s=TIMEOUTS_S[method]) for method in range(METHODS)]
-            for queue in queues
+            [make_spec(f"m{method}", queue, timeout_s=TIMEOUTS_S[method], tenant=tenant) for method in range(METHODS)]
+            for tenant, queue in zip(cycle(self.tenants), queues, strict=False)
         ]
         self.waiting: list[list[Sink]] = [[] for _ in range(QUEUES)]
         self.unanswered: dict[int, tuple[int, int]] = {}
@@ -37,6 +41,9 @@ class OutboxMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.sealed_at: dict[Sink, float] = {}
         """When somebody looked first at each call that waits."""
+
+    tenants: tuple[str, ...] = ("",)
+    """Those of the calls, by queue."""
 
     knows_large = False
     """Whether the router takes one call that is larger than the window beside the others."""
@@ -93,7 +100,9 @@ class OutboxMachine(RuleBasedStateMachine):
         if self.knows_large:
             nbytes += self.large_unanswered()
             large = LargeCalls(self.window_bytes, is_free=not self.large_unanswered())
-        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered, large=large)
+        shares = TenantShares(self.pending.by_tenant(), calls, nbytes) if self.outbox.rota.has_tenants else None
+        before = self.pending.by_tenant()
+        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered, large=large, shares=shares)
         for part in parts:
             queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
             wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
@@ -111,13 +120,22 @@ class OutboxMachine(RuleBasedStateMachine):
                 self.unanswered[part.first + offset] = (queue, len(payload))
         sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
+        self.check_tenants(before, parts)
         sizes = [part.nbytes for part in parts if large is None or part.nbytes <= self.window_bytes]
         assert len(sizes) >= len(parts) - (large is not None and large.is_free), "one large call, not two"
         if sum(sizes) > max(nbytes, 0):
             assert nothing_unanswered
             assert sent == 1, "only one call alone may pass the window"
         wanted_sizes = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]
-        if not parts and wanted_sizes and large is not None:
+        if shares is not None:
+            wanting = {
+                self.tenants[at % len(self.tenants)]
+                for at, queue in enumerate(self.waiting)
+                if any(not sink.cancelled for sink in queue)
+            }
+            is_stuck = calls <= 0 or any(before.get(each, NOTHING_HELD).calls for each in wanting)
+            assert parts or not wanting or is_stuck or (not nothing_unanswered and max(wanted_sizes) > nbytes)
+        elif not parts and wanted_sizes and large is not None:
             heads = [next((sink.name[1] for sink in queue if not sink.cancelled), -1) for queue in self.waiting]
             has_large = max(heads) > self.window_bytes
             others_turn = any(nbytes < size <= self.window_bytes for size in heads)
@@ -125,6 +143,20 @@ class OutboxMachine(RuleBasedStateMachine):
             assert calls <= 0 or any(size > nbytes for size in heads), "calls wait for no reason"
         elif not parts and wanted_sizes:
             assert calls <= 0 or (not nothing_unanswered and max(wanted_sizes) > nbytes), "calls wait for no reason"
+
+    def check_tenants(self, before: dict[str, TenantWindow], parts: list[SentPart]) -> None:
+        """No tenant fills more than it leaves, but for one call of each."""
+        held = self.pending.by_tenant()
+        unanswered = dict.fromkeys(self.tenants, 0)
+        for queue, _ in self.unanswered.values():
+            unanswered[self.tenants[queue % len(self.tenants)]] += 1
+        assert {tenant: window.calls for tenant, window in held.items() if window.calls} == {
+            tenant: calls for tenant, calls in unanswered.items() if calls
+        }
+        left = self.window_calls - self.pending.calls
+        for tenant in {part.spec.tenant for part in parts} if len(self.tenants) > 1 else ():
+            had = before.get(tenant, NOTHING_HELD)
+            assert held[tenant].calls <= max(left + len(self.tenants), 1) or not had.calls
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
@@ -167,6 +199,12 @@ class LargeBesideMachine(OutboxMachine):
     knows_large = True
 
 
+class TenantsMachine(OutboxMachine):
+    tenants = ("", "a", "b")
+
+
+TestTenants = TenantsMachine.TestCase
+TestTenants.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestLargeBeside = LargeBesideMachine.TestCase
 TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestOutbox = OutboxMachine.TestCase

@@ -29,10 +29,11 @@ from router_service import convert
 from router_service.core.routing.table import RoutingTable
 from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
+from slotmesh.spec.tenants import TenantLimits
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
-from tests.support.state_changes import SERVICES
+from tests.support.state_changes import LIMITS, SERVICES
 
 BACKENDS = ("v1", "v2", "v3")
 ENDPOINTS = ("e", "f")
@@ -113,6 +114,11 @@ class World(RuleBasedStateMachine):
     def serve(self, name: str, services: GrpcServices | None) -> None:
         if (before := self.desired.endpoints.get(name)) is not None:
             self.change(ChangeSet(put_endpoints=(replace(before, grpc_services=services),)))
+
+    @rule(name=st.sampled_from(ENDPOINTS), tenants=st.sampled_from((None, *LIMITS)))
+    def limit_tenants(self, name: str, tenants: TenantLimits | None) -> None:
+        if (before := self.desired.endpoints.get(name)) is not None:
+            self.change(ChangeSet(put_endpoints=(replace(before, tenants=tenants),)))
 
     @rule(name=st.sampled_from(ENDPOINTS))
     def delete_endpoint(self, name: str) -> None:

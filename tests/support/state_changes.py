@@ -20,6 +20,7 @@ from examples.own_proto import greeter_pb2
 from slotmesh.spec.descriptor_sets import Files, read_services
 from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
 from slotmesh.spec.routes import Route
+from slotmesh.spec.tenants import TenantLimit, TenantLimits
 from slotmesh.wire.partitions import PARTITIONS
 
 NAMES = ("v1", "v2", "V-3", "x_y", "e.1")
@@ -80,13 +81,20 @@ SERVICES = tuple(map(_greeter, ("examples.greeter.v1", "examples.greeter.v2")))
 """Services of users' own protos, two versions of them."""
 
 
+LIMITS = (
+    TenantLimits(max_in_flight=5),
+    TenantLimits(max_calls_per_s=9, burst=2, overrides={"größe": TenantLimit(max_in_flight=1), "free": TenantLimit()}),
+)
+"""What each tenant of an endpoint may have."""
+
+
 def random_endpoint(random: Random, name: str, backends: list[str]) -> Endpoint:
-    services = random.choice((None, *SERVICES))
+    services, tenants = random.choice((None, *SERVICES)), random.choice((None, *LIMITS))
     if not backends or random.random() < 0.2:
-        return Endpoint(name=name, grpc_services=services)
+        return Endpoint(name=name, grpc_services=services, tenants=tenants)
     weights = {each: 1.0 / len(backends) for each in backends}
     policy = TrafficPolicy(weights=weights, shadows={backends[0]: random.random()})
-    return Endpoint(name=name, traffic=policy, grpc_services=services)
+    return Endpoint(name=name, traffic=policy, grpc_services=services, tenants=tenants)
 
 
 def random_route(random: Random, path: str) -> Route:

@@ -14,8 +14,8 @@ const views = new Map();
 const given = new Map();
 
 /** Views are kept: calls of one view and method travel together. */
-function view({ key, shard_key, timeout_s, idempotent, metadata, no_reply }) {
-  const options = { orderingKey: key, shardKey: shard_key, idempotent, metadata, noReply: no_reply };
+function view({ key, shard_key, tenant, timeout_s, idempotent, metadata, no_reply }) {
+  const options = { orderingKey: key, shardKey: shard_key, tenant, idempotent, metadata, noReply: no_reply };
   if (timeout_s !== undefined) options.timeout = timeout_s * 1_000;
   const name = JSON.stringify(options);
   if (!views.has(name)) views.set(name, endpoint.with(options));
@@ -80,7 +80,7 @@ const commands = {
   },
 };
 
-say({ ready: { client: 'slotmesh-node 0.1.0', level: 'windowed', features: ['no_reply'] } });
+say({ ready: { client: 'slotmesh-node 0.1.0', level: 'windowed', features: ['no_reply', 'tenants'] } });
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { do: name, ...command } = JSON.parse(line);

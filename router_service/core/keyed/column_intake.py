@@ -23,14 +23,18 @@ from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.intake import RoutingIntake
 from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
+from router_service.core.tenants.book import TenantBook
 from slotmesh.wire.trace_context import Traces, traces_of_calls
 
 
 class ColumnIntake:
     """Sends what of a batch can leave at once."""
 
-    def __init__(self, numbers: Iterator[int], topology: Topology, sender: Sender, intake: RoutingIntake) -> None:
+    def __init__(
+        self, numbers: Iterator[int], topology: Topology, sender: Sender, intake: RoutingIntake, tenants: TenantBook
+    ) -> None:
         """`numbers` are the ages of runs."""
+        self._tenants = tenants
         self._numbers = numbers
         self._topology = topology
         self._sender = sender
@@ -52,6 +56,8 @@ class ColumnIntake:
             run.traces = traces_of_calls(traces, ids) if traces is not None else None
             run.partition = run.column = PartitionColumn(keys, own, [each.epoch for each in own], batch.options_of)
             caller.runs[run] = None
+            if batch.options.tenant:
+                self._tenants.count(run, now)
             self._sender.send(run, len(keys), owner, 0, now)
             self._intake.watch(run)
         return staying

@@ -3,7 +3,9 @@
 Purpose: bounds of the queues. Only what waits is charged; what can be sent at once passes without.
 Invariants: `calls`, `size` and the flows' counts are the sums over the waiting parts of the runs charged here, never
 negative. `calls <= max_calls` and `size <= max_bytes`, but that a flow with little waiting is let in over a queue that
-others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all.
+others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all. A tenant of a flow gets
+half as much room as it leaves: however many calls of one wait, there is room for those of another.
+Source: dynamic queue length thresholds (Choudhury and Hahne, 1998).
 Owner: the scheduler.
 """
 
@@ -16,6 +18,7 @@ from router_service.core.calls import CallPayload
 from router_service.core.flows import Flow
 from router_service.core.queueing.drain_rate import DrainRate
 from router_service.core.queueing.service_time import ServiceTime
+from router_service.core.tenants.account import TenantAccount
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.payload_block import nbytes_of
 
@@ -57,6 +60,10 @@ class Charged(Protocol):
         """Whose calls these are."""
 
     @property
+    def tenant(self) -> TenantAccount | None:
+        """On whose behalf the calls are made; None where they do not say."""
+
+    @property
     def payloads(self) -> Sequence[CallPayload]:
         """From `cursor` on, those of the calls that wait."""
 
@@ -74,6 +81,7 @@ class Account:
 
     __slots__ = (
         "_by_flow",
+        "_by_tenant",
         "_drain",
         "backend",
         "calls",
@@ -98,6 +106,8 @@ class Account:
         self.size = 0
         self._by_flow: dict[Flow, tuple[int, int]] = {}
         """Waiting calls, and their bytes, of each flow that has any."""
+        self._by_tenant: dict[tuple[Flow, TenantAccount], tuple[int, int]] = {}
+        """The same of each tenant of a flow."""
         self._drain = DrainRate(DRAIN_WINDOW_S)
         self.service_time = ServiceTime()
 
@@ -117,10 +127,14 @@ class Account:
         calls, size = self._by_flow.get(run.caller.flow, (0, 0))
         floor = min(FLOOR_CALLS, max(1, self.max_calls // _FLOOR_SHARE)) - calls
         fits = min(waiting, max(0, self.max_calls - self.calls, min(floor, 2 * self.max_calls - self.calls)))
-        if not fits:
+        floor_bytes = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
+        room = max(self.max_bytes - self.size, min(floor_bytes, 2 * self.max_bytes - self.size))
+        if run.tenant is not None:
+            calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
+            fits = min(fits, _left_to_tenant(self.max_calls - self.calls, FLOOR_CALLS, self.max_calls, calls))
+            room = min(room, _left_to_tenant(self.max_bytes - self.size, FLOOR_BYTES, self.max_bytes, size))
+        if fits <= 0:
             return 0
-        floor = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
-        room = max(self.max_bytes - self.size, min(floor, 2 * self.max_bytes - self.size))
         payloads, cursor = run.payloads, run.cursor
         size = nbytes_of(payloads, cursor, cursor + fits)
         while fits and size > room:
@@ -151,6 +165,13 @@ class Account:
             self._by_flow[flow] = calls - count, total - size
         else:
             del self._by_flow[flow]
+        if run.tenant is not None:
+            key = flow, run.tenant
+            calls, total = self._by_tenant[key]
+            if calls > count:
+                self._by_tenant[key] = calls - count, total - size
+            else:
+                del self._by_tenant[key]
 
     def drained(self, count: int, now: float) -> None:
         """`count` calls are sent to a replica, and released next: what the retry delay is computed from."""
@@ -183,7 +204,15 @@ class Account:
         flow = run.caller.flow
         calls, total = self._by_flow.get(flow, (0, 0))
         self._by_flow[flow] = calls + count, total + size
+        if run.tenant is not None:
+            calls, total = self._by_tenant.get((flow, run.tenant), (0, 0))
+            self._by_tenant[flow, run.tenant] = calls + count, total + size
         run.account = self
+
+
+def _left_to_tenant(free: int, floor: int, most: int, held: int) -> int:
+    """What a tenant that has `held` may add: half of what it leaves then, or up to half of what a flow always may."""
+    return max((free - 2 * held) // 3, max(1, min(floor, most // _FLOOR_SHARE) // 2) - held)
 
 
 def _size(run: Charged, count: int) -> int:

@@ -1,4 +1,4 @@
-"""The unkeyed runs that wait for one backend, shared fairly between flows.
+"""The unkeyed runs that wait for one backend, shared fairly between flows, and within a flow between tenants.
 
 Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
 anywhere, so a turn never overdraws by more than one send. A flow that has credit left in this round is served in it: a
@@ -6,18 +6,23 @@ flow with few calls does not wait behind hundreds that have many. While the queu
 Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
 more, but for flows with few calls, which have as many for each brake that has ended, too. What a flow leaves of its
 credit ends with the round. A flow whose runs were all taken back stays until its turn comes, or until such flows are
-the majority.
+the majority. A flow whose calls name several tenants has a queue of this kind within it, whose flows are the tenants:
+so a client gains nothing against others by naming more of them.
 Owner: the backend.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from router_service.core.flows import Flow
 from router_service.core.queueing.run_queues import SloQueue
 from router_service.core.runs import RouterRun
+from router_service.core.tenants.account import TenantAccount
 
+Sharer = Flow | TenantAccount | None
+"""What a queue takes turns between. None: the calls of a flow that name no tenant."""
 TURN_CALLS = 64
 """Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""
 FEW_CALLS = 8
@@ -26,13 +31,16 @@ _SWEEP_FROM = 1024
 
 
 class _Share:
-    """One flow's part of the queue."""
+    """One flow's part of the queue, or one tenant's."""
 
-    __slots__ = ("brakes", "credit", "few", "flow", "is_listed", "queue", "round")
+    __slots__ = ("brakes", "credit", "few", "flow", "is_listed", "queue", "round", "tenant")
 
-    def __init__(self, flow: Flow, number: int, brakes: int) -> None:
+    def __init__(self, flow: Sharer, number: int, brakes: int) -> None:
         self.flow = flow
-        self.queue = SloQueue()
+        self.queue: SloQueue | FairQueue = SloQueue()
+        """A `FairQueue` while calls of several tenants wait."""
+        self.tenant: TenantAccount | None = None
+        """The one whose calls wait, while the queue is a `SloQueue`."""
         self.round = number
         """The round that the credit is of."""
         self.brakes = brakes
@@ -45,15 +53,36 @@ class _Share:
         """It has a place among those that wait."""
 
 
+def _flow_of(run: RouterRun) -> Sharer:
+    return run.caller.flow
+
+
+def _tenant_of(run: RouterRun) -> Sharer:
+    return run.tenant
+
+
 class FairQueue:
     """Runs by flow, and the order in which flows have their turns."""
 
-    __slots__ = ("_brakes", "_came", "_round", "_shares", "_sweep_at", "_turns", "is_braked")
+    __slots__ = (
+        "_brakes",
+        "_came",
+        "_is_of_tenants",
+        "_round",
+        "_sharer_of",
+        "_shares",
+        "_sweep_at",
+        "_turns",
+        "is_braked",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, sharer_of: Callable[[RouterRun], Sharer] = _flow_of) -> None:
+        """`sharer_of`: between what turns are taken."""
+        self._sharer_of = sharer_of
+        self._is_of_tenants = sharer_of is _tenant_of
         self.is_braked = False
         """Only flows that come with few calls are served, and no round ends: clients have too many results unread."""
-        self._shares: dict[Flow, _Share] = {}
+        self._shares: dict[Sharer, _Share] = {}
         """Those that wait, and those that have had something of this round."""
         self._came: deque[_Share] = deque()
         """Those that have come in this round with few calls, and have credit left: they go first."""
@@ -85,15 +114,15 @@ class FairQueue:
 
     def append(self, run: RouterRun) -> None:
         """Queues the newest run of its flow."""
-        self._share(run).queue.append(run)
+        self._queue_of(self._share(run), run).append(run)
 
     def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others of their flows."""
-        by_share: dict[_Share, list[RouterRun]] = {}
+        by_tenant: dict[tuple[_Share, TenantAccount | None], list[RouterRun]] = {}
         for run in runs:
-            by_share.setdefault(self._share(run), []).append(run)
-        for share, back in by_share.items():
-            share.queue.put_back(*back)
+            by_tenant.setdefault((self._share(run), run.tenant), []).append(run)
+        for (share, _), back in by_tenant.items():
+            self._queue_of(share, back[0]).put_back(*back)
 
     def head(self) -> RouterRun | None:
         """The run whose turn it is, or None."""
@@ -111,17 +140,21 @@ class FairQueue:
 
     def turn(self, run: RouterRun) -> int:
         """How many calls of the head may be sent before others have their turn."""
-        if self._is_alone:
-            return run.waiting
         share = (self._came or self._turns)[0]
-        return min(run.waiting, share.few, share.credit) if self._came else min(run.waiting, share.credit)
+        queue = share.queue
+        most = queue.turn(run) if isinstance(queue, FairQueue) else run.waiting
+        if self._is_alone:
+            return most
+        return min(most, share.few, share.credit) if self._came else min(most, share.credit)
 
     def served(self, count: int) -> None:
         """`count` calls of the head were sent."""
-        if self._is_alone:
-            return
         line = self._came or self._turns
         share = line[0]
+        if isinstance(share.queue, FairQueue):
+            share.queue.served(count)
+        if self._is_alone:
+            return
         share.credit -= count
         share.few -= count
         if share.credit <= 0 or (self._came and share.few <= 0):
@@ -150,7 +183,7 @@ class FairQueue:
             share.round, share.credit = self._round, TURN_CALLS
 
     def _share(self, run: RouterRun) -> _Share:
-        flow = run.caller.flow
+        flow = self._sharer_of(run)
         share = self._shares.get(flow)
         if share is None:
             if len(self._shares) >= self._sweep_at:
@@ -165,6 +198,21 @@ class FairQueue:
             share.few = FEW_CALLS
             (self._came if run.waiting <= min(share.few, share.credit) else self._turns).append(share)
         return share
+
+    def _queue_of(self, share: _Share, run: RouterRun) -> SloQueue | FairQueue:
+        """Where the run waits in the flow's part: by tenants as soon as there are two."""
+        queue = share.queue
+        if self._is_of_tenants or (run.tenant is share.tenant and not isinstance(queue, FairQueue)):
+            return queue
+        if queue.head() is None:
+            queue = share.queue = SloQueue()
+            share.tenant = run.tenant
+        elif not isinstance(queue, FairQueue):
+            waiting = sorted(queue.drain(), key=lambda each: each.age)
+            queue = share.queue = FairQueue(_tenant_of)
+            for each in waiting:
+                queue.append(each)
+        return queue
 
     def _sweep(self) -> None:
         """Forgets the flows that have nothing waiting any more."""

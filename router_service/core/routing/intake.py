@@ -123,7 +123,7 @@ class RoutingIntake:
         copies: list[RouterRun] = []
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
-            copy.caller, copy.session, copy.shadow_of = self._nobody, None, name
+            copy.caller, copy.session, copy.shadow_of, copy.tenant = self._nobody, None, name, None
             copies.append(copy)
         return copies
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from router_service.core.call_ends import CallEndTotals
 from router_service.core.counters import RouterCounters, ShadowOutcome
 from router_service.core.routing.topology import Topology
+from router_service.core.tenants.book import TenantBook, TenantLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,19 @@ class RoutedEndpointLoad:
     """Calls that belong to no backend yet."""
     ends: Mapping[str, CallEndTotals]
     """By backend; to be read."""
+    tenants: Sequence[TenantLoad] = ()
+    """The busiest, if they are among the busiest of the router."""
 
 
-def endpoint_loads_of(topology: Topology, counters: RouterCounters) -> list[RoutedEndpointLoad]:
+MAX_TENANT_LOADS: Final = 10
+"""Of all endpoints together: the busiest tenants of a router."""
+
+
+def endpoint_loads_of(
+    topology: Topology, counters: RouterCounters, tenants: TenantBook, now: float
+) -> list[RoutedEndpointLoad]:
     """Of all endpoints."""
+    busiest = tenants.loads(MAX_TENANT_LOADS, now)
     failed = Counter[str]()
     for (endpoint, *_), calls in counters.failures.items():
         failed[endpoint] += calls
@@ -91,6 +102,7 @@ def endpoint_loads_of(topology: Topology, counters: RouterCounters) -> list[Rout
                 for backend, counts in counters.backends.items()
                 if (ends := counts.ended.by_endpoint.get(name)) is not None
             },
+            tenants=[each for each in busiest if each.endpoint == name] if busiest else (),
         )
         for name, endpoint in topology.endpoints.items()
     ]

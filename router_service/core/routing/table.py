@@ -15,6 +15,7 @@ from router_service.core.routing.partition_owners import NO_OWNERS, PartitionOwn
 from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, TableRoster
 from slotmesh.spec.model import Backend, GrpcServices
 from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.tenants import TenantLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class EndpointRoute:
     owners: PartitionOwners = NO_OWNERS
     grpc_services: GrpcServices | None = None
     """Services of the user's own protos; None: none."""
+    tenants: TenantLimits | None = None
+    """What each tenant may have at this router; None: no limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ class TapWish:
     endpoint: str
     method: str = ""
     """Empty means all."""
+    tenant: str | None = None
+    """None means all."""
     share: float = 1.0
     """Of the calls, above 0."""
     calls_per_s: int = 1_000
@@ -31,9 +33,9 @@ class TapWish:
     payload_bytes: int = 0
     """Of each payload and result, at most; 0: none is shown."""
 
-    def wants(self, method: str) -> bool:
-        """Whether calls of the method are wanted."""
-        return not self.method or self.method == (method or "__call__")
+    def wants(self, method: str, tenant: str) -> bool:
+        """Whether calls of the method and tenant are wanted."""
+        return (not self.method or self.method == (method or "__call__")) and self.tenant in {None, tenant}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class SeenCall:
     attempt: int
     """From 1."""
     is_ordered: bool
+    tenant: str = ""
     payload: bytes | None = None
     """Its beginning, if it is wanted; likewise the result."""
     result: bytes | None = None

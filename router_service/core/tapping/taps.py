@@ -71,7 +71,7 @@ class OpenTaps:
         if run.was_answered or not (run.slot is None or isinstance(run.slot, Dispatch)):
             return ()
         taps = self._by_endpoint.get(run.endpoint, ())
-        return [tap for tap in taps if tap.wish.wants(run.options.method)] if taps else ()
+        return [tap for tap in taps if tap.wish.wants(run.options.method, run.options.tenant)] if taps else ()
 
     def _drawn(self, tap: CallTap, count: int, now: float) -> Iterator[int]:
         """Which of so many calls are shown; those that are drawn beyond the room of the tap are counted."""
@@ -115,6 +115,7 @@ class OpenTaps:
                 executed=Executed.YES if failure is None else failure.executed,
                 attempt=run.attempt + 1,
                 is_ordered=run.partition is not None,
+                tenant=options.tenant,
                 payload=_beginning(payload, most),
                 result=_beginning(result, most),
                 content_type=(content_type or options.content_type) if most else "",

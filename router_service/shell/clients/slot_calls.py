@@ -38,14 +38,14 @@ class UnarySlotOperations:
         self, peer: str, endpoint: str, options: RouterCallOptions, wanted: Reserve, request_id: str
     ) -> LeasedSlot | Failure:
         """A slot, as soon as there is one; `peer` tells connections apart."""
-        if failure := self._unary.full():
+        if failure := self._unary.full(peer=peer, tenant=options.tenant):
             return failure
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
         await self._dispatcher.first_table.wait_a_while()
         pending = _PendingSlot()
         try:
-            with self._unary.under_way(peer, pending) as caller:
+            with self._unary.under_way(peer, pending, tenant=options.tenant) as caller:
                 self._dispatcher.post(SlotRequested(caller, endpoint, options, wanted, request_id))
                 return cast("LeasedSlot | Failure", await pending.outcome)
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ Owner: the router's servicer; `slot_calls` shares the flows and the bound.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
@@ -68,10 +69,10 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Answer:
         """The outcome of one call; `peer` tells connections apart, `time_left` is that of the rpc."""
-        if failure := self.full(len(payload)):
+        if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
             return failure
         pending = PendingAnswer()
-        with self.under_way(peer, pending, len(payload), time_left=time_left) as caller:
+        with self.under_way(peer, pending, len(payload), tenant=options.tenant, time_left=time_left) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await pending.outcome
 
@@ -86,11 +87,16 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
-        if failure := self.full(len(payload)):
+        if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
             return failure
         streaming = StreamedCall(self._dispatcher, write)
         with self.under_way(
-            peer, streaming, len(payload), max_value_bytes=MAX_INLINE_BYTES, time_left=time_left
+            peer,
+            streaming,
+            len(payload),
+            tenant=options.tenant,
+            max_value_bytes=MAX_INLINE_BYTES,
+            time_left=time_left,
         ) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
@@ -106,24 +112,30 @@ class UnaryCalls:
         time_left: TimeLeft = lambda: None,
     ) -> Failure | None:
         """Passes requests and responses of one rpc of a user's own on; returns why it failed, if it did."""
-        if failure := self.full(len(payload)):
+        if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
             return failure
-        with self.under_way(peer, call, len(payload), max_value_bytes=MAX_INLINE_BYTES, time_left=time_left) as caller:
+        with self.under_way(
+            peer, call, len(payload), tenant=options.tenant, max_value_bytes=MAX_INLINE_BYTES, time_left=time_left
+        ) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await call.run()
 
-    def full(self, size: int = 0, *, for_slots: bool = False) -> Failure | None:
+    def full(self, size: int = 0, *, for_slots: bool = False, peer: str = "", tenant: str = "") -> Failure | None:
         """Why no more is taken of the caller of the running rpc; None while there is room for `size` payload bytes.
+
+        A `tenant` of a `peer` has no more calls pending than it leaves room for.
 
         `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
         """
-        if self._pending < (2 * self._max_pending if for_slots else self._max_pending):
+        left = (2 * self._max_pending if for_slots else self._max_pending) - self._pending
+        if left > (self._peers[peer].tenants[tenant] if tenant and peer in self._peers else 0):
             share = self._quotas.share_of(quota_name())
             return None if share is None else share.refusal(1, size)
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=(
-                f"{self._pending} unary calls are pending, the most this router takes (max_pending_unary); "
+                f"{self._pending} unary calls are pending of the {self._max_pending} that this router takes "
+                f"(max_pending_unary){', and one tenant has half of what is left at most' if tenant else ''}; "
                 "try again later, or use StreamCalls"
             ),
             retry_delay_s=0.1,
@@ -146,18 +158,21 @@ class UnaryCalls:
         sink: CallerSink,
         size: int = 0,
         *,
+        tenant: str = "",
         max_value_bytes: int = MAX_PAYLOAD_BYTES,
         time_left: TimeLeft = lambda: None,
     ) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
 
-        It has one call, of `size` payload bytes. `max_value_bytes`: a larger result, or value, fails the call.
-        `time_left` is that of the rpc.
+        It has one call, of `size` payload bytes, of the `tenant`. `max_value_bytes`: a larger result, or value, fails
+        the call. `time_left` is that of the rpc.
         """
         sharing = self._peers.get(peer)
         if sharing is None:
             sharing = self._peers[peer] = _Peer()
         sharing.pending += 1
+        if tenant:
+            sharing.tenants[tenant] += 1
         share = self._quotas.share_of(quota_name())
         caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes, share=share)
         caller.count(1, size)
@@ -171,6 +186,8 @@ class UnaryCalls:
             caller.leave()
             self._pending -= 1
             sharing.pending -= 1
+            if tenant:
+                sharing.left(tenant)
             if not sharing.pending:
                 del self._peers[peer]
             if not self._pending:
@@ -180,11 +197,19 @@ class UnaryCalls:
 
 
 class _Peer:
-    __slots__ = ("flow", "pending")
+    __slots__ = ("flow", "pending", "tenants")
 
     def __init__(self) -> None:
         self.flow = Flow()
         self.pending = 0
+        self.tenants: Counter[str] = Counter()
+        """Pending calls of each tenant that has any."""
+
+    def left(self, tenant: str) -> None:
+        """A call of the tenant has ended."""
+        self.tenants[tenant] -= 1
+        if not self.tenants[tenant]:
+            del self.tenants[tenant]
 
 
 class PendingAnswer:

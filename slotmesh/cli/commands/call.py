@@ -62,6 +62,15 @@ OrderedBy = Annotated[
     typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False),
 ]
 
+OnBehalfOf = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="On whose behalf the call is made: waiting calls take turns by tenant, and endpoints may limit each.",
+        show_default=False,
+    ),
+]
+
 
 def call(
     endpoint: Annotated[str, typer.Argument(parser=name_of(ENDPOINT), metavar="ENDPOINT", help="The endpoint's name.")],
@@ -76,6 +85,7 @@ def call(
         str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
     ] = "",
     ordering_key: OrderedBy = None,
+    tenant: OnBehalfOf = "",
     idempotent: MayRepeat = False,
     metadata: GivenMetadata = None,
     stream: Annotated[
@@ -95,7 +105,7 @@ def call(
         slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s --shard-key ada
         echo '[1, 2]' | slotmesh call calculator add -
         slotmesh call writer tokens '["once upon"]' --stream
-        slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata tenant=ada
+        slotmesh call digits classify '[[0, 12, 16, 3]]' --repeat 100 --metadata trace=1 --tenant ada
     """
     view = partial(
         _view,
@@ -104,6 +114,7 @@ def call(
         slo=slo,
         content_type=JSON,
         shard_key=shard_key,
+        tenant=tenant,
         idempotent=idempotent,
         metadata=read_metadata(metadata or ()),
     )
@@ -121,7 +132,7 @@ def read_metadata(entries: Iterable[str]) -> dict[str, str]:
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals or key in metadata:
-            problem = f"{key} is given twice" if equals else f"takes KEY=VALUE, as tenant=ada, is {entry!r}"
+            problem = f"{key} is given twice" if equals else f"takes KEY=VALUE, as user=ada, is {entry!r}"
             raise typer.BadParameter(problem, param_hint="--metadata")
         metadata[key] = value
     return metadata

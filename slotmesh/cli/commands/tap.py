@@ -53,6 +53,10 @@ def tap(
         str,
         typer.Option(help="Only calls of this method; `__call__` for that of the handler itself.", show_default=False),
     ] = "",
+    tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only calls of this tenant; empty: only those that name none."),
+    ] = None,
     rate: Annotated[
         float, typer.Option(min=0.000001, max=1.0, help="Which share of the calls is shown, drawn call by call.")
     ] = 1.0,
@@ -83,6 +87,7 @@ def tap(
     request = pb.TapCallsRequest(
         endpoint=endpoint,
         method=method,
+        tenant=tenant,
         sample_rate=rate,
         max_calls_per_second=most,
         payloads=payloads,

@@ -39,9 +39,9 @@ def top(
 ) -> None:
     """Show what the mesh does now: calls a second, times, queues, slots, batches, errors, restarts.
 
-    Endpoints, backends, replicas and routers are a view each: `1` to `4` or Tab go from one to the next, Enter goes
-    down to what a row is made of, Esc back. `s` sorts by the next column, `/` filters by name, `?` shows all keys, `q`
-    quits. While the controller is away, the view says so and goes on.
+    Endpoints, backends, replicas, routers and tenants are a view each: `1` to `5` or Tab go from one to the next, Enter
+    goes down to what a row is made of, Esc back. `s` sorts by the next column, `/` filters by name, `?` shows all keys,
+    `q` quits. While the controller is away, the view says so and goes on.
 
     Rates are of the last 2 to 3 seconds, from the counters that Prometheus scrapes, summed over the routers that there
     are. p50 and p99 are upper bounds: so many of the calls that ended well took at most that long, from their arrival

@@ -20,6 +20,7 @@ from slotmesh.cli.top.figures import (
 )
 from slotmesh.cli.top.rates import shown_time
 from slotmesh.cli.top.state import TopView
+from slotmesh.printable_text import printable_text
 
 GOOD: Final = "green"
 WARNING: Final = "yellow"
@@ -183,6 +184,12 @@ COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
         Column("address", _text(lambda row: row.address), is_number=False),
         Column("version", _text(lambda row: row.version), is_number=False),
     ),
+    TopView.TENANTS: (
+        Column("endpoint/tenant", _text(lambda row: printable_text(row.name)), is_number=False),
+        *(_CALLS, _BAR),
+        Column("refused/s", _rate(lambda row: row.refused_per_s, WARNING)),
+        Column("unanswered", _count(lambda row: row.unanswered)),
+    ),
 }
 
 
@@ -193,6 +200,7 @@ def rows_of(view: TopView, figures: MeshFigures) -> Sequence[Any]:
         TopView.BACKENDS: figures.backends,
         TopView.REPLICAS: figures.replicas,
         TopView.ROUTERS: figures.routers,
+        TopView.TENANTS: figures.tenants,
     }[view]
 
 

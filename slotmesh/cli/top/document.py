@@ -12,6 +12,7 @@ from typing import Any
 from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
 from slotmesh.cli.top.figures import BackendFigures, EndpointFigures, MeshFigures, ReplicaFigures, RouterFigures
 from slotmesh.cli.top.rates import CallQuantiles
+from slotmesh.cli.top.tenants import TenantRow
 from slotmesh.histogram import CALL_TIMES
 
 
@@ -26,6 +27,7 @@ def document_of(controller: str, figures: MeshFigures) -> dict[str, Any]:
         "replicas": [_replica(it) for it in figures.replicas],
         "unlisted_replicas": figures.unlisted_replicas,
         "routers": [_router(it) for it in figures.routers],
+        "tenants": [_tenant(it) for it in figures.tenants],
     }
 
 
@@ -117,6 +119,16 @@ def _router(it: RouterFigures) -> dict[str, Any]:
         "calls_total": it.calls_total,
         "failures_total": it.failures_total,
         "version": it.version,
+    }
+
+
+def _tenant(it: TenantRow) -> dict[str, Any]:
+    return {
+        "endpoint": it.endpoint,
+        "tenant": it.tenant,
+        "calls_per_s": _rounded(it.calls_per_s),
+        "refused_per_s": _rounded(it.refused_per_s),
+        "unanswered": it.unanswered,
     }
 
 

@@ -21,6 +21,7 @@ from slotmesh.cli.top.samples import (
     SampledReplica,
     SampledRouter,
 )
+from slotmesh.cli.top.tenants import TenantRow, tenants_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,8 @@ class MeshFigures:
     replicas: tuple[ReplicaFigures, ...] = ()
     routers: tuple[RouterFigures, ...] = ()
     unlisted_replicas: int = 0
+    tenants: tuple[TenantRow, ...] = ()
+    """The busiest first."""
 
 
 NO_FIGURES: Final = MeshFigures(at_s=0.0, revision=0)
@@ -156,6 +159,7 @@ def figures_of(sample: MeshSample) -> MeshFigures:
         replicas=tuple(_replica(it, sample) for it in sample.replicas),
         routers=tuple(_router(it, sample) for it in sample.routers),
         unlisted_replicas=sample.unlisted_replicas,
+        tenants=tenants_of(sample),
     )
 
 

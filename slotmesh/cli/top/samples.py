@@ -23,6 +23,17 @@ class EndedTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSample:
+    """One tenant of an endpoint at a router."""
+
+    name: str
+    """Empty: all beyond the number of which the router keeps account."""
+    calls_per_s: float
+    refused_per_s: float
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSample:
     """One backend at one router."""
 
@@ -43,6 +54,8 @@ class EndpointSample:
     waiting: int
     ends: Mapping[str, EndedTotals]
     """By backend."""
+    tenants: tuple[TenantSample, ...] = ()
+    """The busiest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

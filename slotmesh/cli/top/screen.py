@@ -14,7 +14,7 @@ from slotmesh.cli.top.figures import MeshFigures
 from slotmesh.cli.top.state import RowOrder, Scope, TopState, TopView, cursor_of
 
 HELP: Final = (
-    "1 2 3 4, Tab     endpoints, backends, replicas, routers",
+    "1 … 5, Tab       endpoints, backends, replicas, routers, tenants",
     "↑ ↓ PgUp PgDn    move the cursor (also k j, g G)",
     "Enter            what the row is made of: an endpoint's backends, a backend's replicas",
     "Esc, Backspace   back out, or drop the filter",

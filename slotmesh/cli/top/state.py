@@ -19,6 +19,7 @@ class TopView(StrEnum):
     BACKENDS = "backends"
     REPLICAS = "replicas"
     ROUTERS = "routers"
+    TENANTS = "tenants"
 
 
 VIEWS: Final = tuple(TopView)
@@ -87,7 +88,7 @@ def press(state: TopState, key: str, rows: Sequence[str], columns: int) -> TopSt
 
 
 _SIDEWAYS: Final = {"tab": 1, "right": 1, "backtab": -1, "left": -1}
-_NUMBERS: Final = ("1", "2", "3", "4")
+_NUMBERS: Final = ("1", "2", "3", "4", "5")
 
 
 def _typed(state: TopState, key: str) -> TopState:

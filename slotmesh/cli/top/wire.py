@@ -17,6 +17,7 @@ from slotmesh.cli.top.samples import (
     RouterReport,
     SampledReplica,
     SampledRouter,
+    TenantSample,
 )
 from slotmesh.spec.wire import seconds
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -103,6 +104,15 @@ def _report(backends: Sequence[mesh_pb2.BackendLoad], endpoints: Sequence[mesh_p
                 failed=it.failed,
                 waiting=it.waiting,
                 ends={each.backend: _ended(each.ended) for each in it.ends},
+                tenants=tuple(
+                    TenantSample(
+                        name=each.tenant,
+                        calls_per_s=each.calls_per_s,
+                        refused_per_s=each.refused_per_s,
+                        unanswered=each.unanswered,
+                    )
+                    for each in it.tenants
+                ),
             )
             for it in endpoints
         },

@@ -15,6 +15,7 @@ from slotmesh.call_options.rules import MAX_KEY_BYTES, key_problem, metadata_pro
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import BadRequest, Failure, Reason
 from slotmesh.status import code_of, name_of
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.units import MAX_DURATION_S
 
 _STATUS: Final = name_of(code_of(Failure(reason=Reason.BAD_REQUEST, message="")))
@@ -59,6 +60,13 @@ def check_key(name: str, value: Any) -> None:
     """The key of a lane or a shard."""
     check_text(name, value)
     if (len(value) > MAX_KEY_BYTES or not value.isascii()) and (problem := key_problem(value)):
+        raise BadOption(name, f"must have {problem}")
+
+
+def check_tenant(name: str, value: Any) -> None:
+    """On whose behalf calls are made."""
+    check_text(name, value)
+    if problem := tenant_problem(value):
         raise BadOption(name, f"must have {problem}")
 
 

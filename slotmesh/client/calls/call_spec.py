@@ -51,6 +51,7 @@ class CallSpec:
         "queue",
         "stop_generation",
         "streaming",
+        "tenant",
         "trace_of",
         "traced",
         "wanted",
@@ -65,6 +66,7 @@ class CallSpec:
         self.method = method
         self.options = options
         self.ordering_key = options.ordering_key
+        self.tenant = options.tenant
         self.queue = queue
         """Where its calls wait their turn."""
         self.streaming = options.streaming

@@ -1,8 +1,8 @@
 """The queues with calls that wait to be sent, served in turn.
 
 Purpose: decides which calls the next frame takes. Pure.
-Invariants: nothing overtakes within a queue. Queues take turns, so that a map of a million calls does not keep a single
-call waiting. A call whose future is done (somebody cancelled it) does not leave at all.
+Invariants: nothing overtakes within a queue. Tenants take turns, and so do the queues of each, so that a map of a
+million calls does not keep a single call waiting. A call whose future is done (it was cancelled) does not leave at all.
 Lanes that differ only in their key have their few waiting calls in one run, in the queue of their group: 512 lanes with
 a call each cost one run, not 512.
 Owner: the endpoint's `CallStream`.
@@ -21,6 +21,7 @@ from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import GAVE_UP
 from slotmesh.client.calls.queues import LaneGroup
 from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.turns import QueueTurns, TenantShares
 from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
@@ -61,7 +62,7 @@ class CallOutbox:
     __slots__ = ("refused", "rota")
 
     def __init__(self) -> None:
-        self.rota: deque[WaitingRunQueue] = deque()
+        self.rota = QueueTurns()
         """To be read: empty where nothing waits, which is asked for each frame."""
         self.refused: list[SentPart] = []
         """To be read: `take_refused` has something to give."""
@@ -86,7 +87,7 @@ class CallOutbox:
     @property
     def first_wire(self) -> call_pb2.CallOptions:
         """The options of what leaves first. Only while something waits."""
-        queue = self.rota[0]
+        queue = self.rota.first
         return queue.wire if isinstance(queue, LaneGroup) else queue.runs[0].spec.wire
 
     def open_run(self, spec: CallSpec) -> WaitingRun:
@@ -123,29 +124,38 @@ class CallOutbox:
         spec.queue.tail = None
 
     def take(
-        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+        self,
+        calls: int,
+        nbytes: int,
+        *,
+        alone: bool,
+        cuts: bool = False,
+        large: LargeCalls | None = None,
+        shares: TenantShares | None = None,
     ) -> list[SentPart]:
         """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
         that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
         where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
-        Options of all batches have as many bytes as payloads may have.
+        `shares`: what each tenant may add; None: all. Options of all batches have as many bytes as payloads may have.
         """
         parts: list[SentPart] = []
-        passed: list[WaitingRunQueue] = []
         rota, room, options_room = self.rota, MAX_FRAME_BYTES, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0 and options_room > 0:
-            queue = rota[0]
+            queue = rota.first
             run = queue.runs[0]
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
-            sizes = run.sizes(min(calls, TURN_CALLS) if len(rota) > 1 else calls)
+            sizes = run.sizes(min(calls, TURN_CALLS) if rota.has_others else calls)
+            if shares is not None and not shares.trim(run.spec.tenant, sizes):
+                rota.pass_over_tenant()
+                continue
             if sizes and large is not None and sizes[0] > large.over:
                 if not large.is_free:
-                    passed.append(rota.popleft())
+                    rota.pass_over()
                     continue
                 inline = 0 if cuts else sizes[0]
                 if inline and parts:
@@ -171,13 +181,13 @@ class CallOutbox:
             if queue.tail is run:
                 queue.tail = None
             self._next_turn(queue, run)
-        rota.extendleft(reversed(passed))
+        rota.end_frame()
         return parts
 
     def drain(self) -> Iterator[SentPart]:
         """Takes everything, never to be sent."""
         while self.rota:
-            queue = self.rota[0]
+            queue = self.rota.first
             run = queue.runs[0]
             queue.tail = None
             if sizes := run.sizes(len(run)):
@@ -298,9 +308,7 @@ class CallOutbox:
 
     def _leave(self, queue: WaitingRunQueue) -> None:
         """The queue has nothing that waits any more."""
-        if queue in self.rota:
-            self.rota.remove(queue)
-        elif queue.column is not None:
+        if not self.rota.remove(queue) and queue.column is not None:
             queue.column.followers.remove(queue)
 
     def _open_column(self, spec: CallSpec, group: LaneGroup) -> WaitingRun:
@@ -310,16 +318,16 @@ class CallOutbox:
         return column
 
     def _append(self, queue: WaitingRunQueue, run: WaitingRun) -> None:
-        if not queue.runs:
+        queue.runs.append(run)
+        if len(queue.runs) == 1:
             column = queue.column
             if column is not None and column.payloads:
                 column.followers.append(queue)
             else:
                 self.rota.append(queue)
-        queue.runs.append(run)
 
     def _next_turn(self, queue: WaitingRunQueue, run: WaitingRun) -> None:
-        self.rota.popleft()
+        self.rota.pop()
         if not run:
             queue.runs.popleft()
             self.rota.extend(run.followers)

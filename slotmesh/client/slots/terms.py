@@ -50,7 +50,7 @@ class Terms:
 
     endpoint: str
     options: ViewOptions
-    """Of the reservation: timeout, shard key, SLO."""
+    """Of the reservation: timeout, shard key, SLO, tenant."""
     ttl_s: float = DEFAULT_LEASE_S
     replica_id: str = ""
     """Wanted; empty: any."""
@@ -90,7 +90,13 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
     if given.get("shard_key", "") != "":
         changes["shard_key"] = given["shard_key"]
-    waiting = ViewOptions(timeout_s=view.timeout_s, slo_s=view.slo_s, slo_at=view.slo_at, shard_key=view.shard_key)
+    waiting = ViewOptions(
+        timeout_s=view.timeout_s,
+        slo_s=view.slo_s,
+        slo_at=view.slo_at,
+        shard_key=view.shard_key,
+        tenant=view.tenant,
+    )
     return Terms(
         endpoint=endpoint,
         options=replace(waiting, **changes),
@@ -124,6 +130,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
     return ViewOptions(
         content_type=view.content_type,
         timeout_s=view.timeout_s,
+        tenant=view.tenant,
         metadata=view.metadata,
         idempotent=is_idempotent,
     )

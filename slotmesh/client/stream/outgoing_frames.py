@@ -18,6 +18,7 @@ import grpc
 
 from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
 from slotmesh.client.calls.outcomes import refuse, refuse_sent
+from slotmesh.client.calls.turns import TenantShares
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.cancelled_calls import RecallWatch
 from slotmesh.client.stream.heartbeats import Pulse
@@ -220,14 +221,17 @@ class OutgoingFrames:
             return None
         beside = self._bytes_beside() if self._large[1] else 0
         large = LargeCalls(self._window_bytes, not beside) if self._batches.large_beside else None
+        nbytes = self._window_bytes - pending.nbytes + beside
+        shares = TenantShares(pending.by_tenant(), room, nbytes) if self._outbox.rota.has_tenants else None
         if room > FULL_CALLS and (waiting := self._outbox.count(2 * FRAME_CALLS)) > FULL_CALLS:
             room = min(room, most_calls(waiting, pending.calls))
         parts = self._outbox.take(
             room,
-            self._window_bytes - pending.nbytes + beside,
+            nbytes,
             alone=not before,
             cuts=self._batches.cuts,
             large=large,
+            shares=shares,
         )
         if self._outbox.refused:
             for part in self._outbox.take_refused():

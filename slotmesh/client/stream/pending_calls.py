@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.turns import TenantWindow
 from slotmesh.wire.ledger import Ledger
 from slotmesh.wire.ranges import Range, append, run_length
 
@@ -34,7 +35,7 @@ _FREED: Final = [b""]
 class PendingCalls:
     """The parts that were sent, until all of their calls are settled."""
 
-    __slots__ = ("_sent", "calls", "nbytes", "strays")
+    __slots__ = ("_by_tenant", "_sent", "calls", "nbytes", "strays")
 
     def __init__(self, next_id: int = 1) -> None:
         self._sent: Ledger[SentPart] = Ledger(next_id)
@@ -42,6 +43,8 @@ class PendingCalls:
         """Unanswered calls."""
         self.nbytes = 0
         """Their payload bytes."""
+        self._by_tenant: dict[str, list[int]] = {}
+        """Calls and bytes of each tenant that has any; of calls without a tenant nothing."""
         self.strays = 0
         """Answers that belonged to no unanswered call."""
 
@@ -55,8 +58,14 @@ class PendingCalls:
         part.sent_at = now
         part.roster = roster
         self._sent.number(part)
-        self.calls += part.count
-        self.nbytes += part.nbytes
+        self._count(part, part.count, part.nbytes)
+
+    def by_tenant(self) -> dict[str, TenantWindow]:
+        """What each tenant has unanswered. Calls without a tenant are those of one more."""
+        held = {tenant: TenantWindow(calls, nbytes) for tenant, (calls, nbytes) in self._by_tenant.items()}
+        calls, nbytes = (sum(each[at] for each in held.values()) for at in (0, 1))
+        held[""] = TenantWindow(self.calls - calls, self.nbytes - nbytes)
+        return held
 
     def settle(self, ids: Sequence[int]) -> Iterator[Settled]:
         """Finds the calls with these ids, which are unanswered no longer, in slices of neighbours.
@@ -194,22 +203,32 @@ class PendingCalls:
         for part in self.parts():
             if not part.spec.streaming:
                 successor._take(part)
-                self.calls -= part.left
-                self.nbytes -= part.nbytes
+                self._count(part, -part.left, -part.nbytes)
                 self._sent.drop(part)
         return successor
 
     def _take(self, part: SentPart) -> None:
         """A part that was sent, after all that are here."""
         self._sent.take_over(part)
-        self.calls += part.left
-        self.nbytes += part.nbytes
+        self._count(part, part.left, part.nbytes)
+
+    def _count(self, part: SentPart, calls: int, nbytes: int) -> None:
+        """So many calls and bytes of the part are unanswered now; negative: no longer."""
+        self.calls += calls
+        self.nbytes += nbytes
+        if tenant := part.spec.tenant:
+            held = self._by_tenant.get(tenant)
+            if held is None:
+                held = self._by_tenant[tenant] = [0, 0]
+            held[0] += calls
+            held[1] += nbytes
+            if not held[0]:
+                del self._by_tenant[tenant]
 
     def _mark(self, part: SentPart, at: int, count: int) -> None:
-        self.calls -= count
         part.left -= count
         if not part.left:
-            self.nbytes -= part.nbytes
+            self._count(part, -count, -part.nbytes)
             part.nbytes = 0
             self._sent.drop(part)
             return
@@ -220,7 +239,7 @@ class PendingCalls:
         nbytes = sum(map(len, payloads[at : at + count]))
         payloads[at : at + count] = _FREED * count
         part.nbytes -= nbytes
-        self.nbytes -= nbytes
+        self._count(part, -count, -nbytes)
 
     def _mark_places(self, part: SentPart, places: list[int]) -> bool:
         """Marks calls of a part, unless one of them is answered already, or stands there twice."""
@@ -238,8 +257,7 @@ class PendingCalls:
         part.answered = answered
         part.left -= len(places)
         part.nbytes -= nbytes
-        self.calls -= len(places)
-        self.nbytes -= nbytes
+        self._count(part, -len(places), -nbytes)
         if not part.left:
             self._sent.drop(part)
         return True

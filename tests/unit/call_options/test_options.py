@@ -30,6 +30,7 @@ WIRE_TYPES = {
     OptionKind.METHOD: F.TYPE_STRING,
     OptionKind.CONTENT_TYPE: F.TYPE_STRING,
     OptionKind.KEY: F.TYPE_STRING,
+    OptionKind.TENANT: F.TYPE_STRING,
     OptionKind.DURATION: F.TYPE_MESSAGE,
     OptionKind.TIME: F.TYPE_MESSAGE,
     OptionKind.FLAG: F.TYPE_BOOL,
@@ -40,6 +41,7 @@ SAMPLES: dict[OptionKind, Any] = {
     OptionKind.METHOD: "classify",
     OptionKind.CONTENT_TYPE: JSON,
     OptionKind.KEY: "user-1",
+    OptionKind.TENANT: "acme, Köln",
     OptionKind.DURATION: 1.5,
     OptionKind.TIME: datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC),
     OptionKind.FLAG: True,
@@ -50,6 +52,7 @@ WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.METHOD: [5],
     OptionKind.CONTENT_TYPE: ["text/plain"],
     OptionKind.KEY: [5],
+    OptionKind.TENANT: [5, "ä" * 129, "two\nlines", "\x1b[2J", "\ud800"],
     OptionKind.DURATION: ["1s", -1.0, float("nan"), True],
     OptionKind.TIME: [1, datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
     OptionKind.FLAG: ["no", 1, None],
@@ -61,6 +64,7 @@ WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
     OptionKind.METHOD: "_private",
     OptionKind.CONTENT_TYPE: "text/plain",
     OptionKind.KEY: "x" * (MAX_KEY_BYTES + 1),
+    OptionKind.TENANT: "ä" * 129,
     OptionKind.COUNT: -1,
 }
 

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from slotmesh.client.calls.gather import Gather
-from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox
+from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.turns import TenantShares
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
+from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.wire.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import Sink, make_call, make_spec
 
@@ -185,3 +187,104 @@ def test_options_that_differ_from_call_to_call_fill_a_frame_too() -> None:
     for spec in specs:
         make_call(outbox, spec, b"x")
     assert [len(taken(outbox)) for _ in range(2)] == [4, 2]
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------
+
+
+def shares_of(pending: PendingCalls, calls: int, nbytes: int = PLENTY) -> TenantShares:
+    return TenantShares(pending.by_tenant(), calls - pending.calls, nbytes - pending.nbytes)
+
+
+def send(outbox: CallOutbox, pending: PendingCalls, calls: int, nbytes: int = PLENTY) -> list[bytes]:
+    """Sends a frame as streams do, in a window of so many calls and bytes. Returns its payloads."""
+    parts = outbox.take(
+        calls - pending.calls,
+        nbytes - pending.nbytes,
+        alone=not pending.calls,
+        shares=shares_of(pending, calls, nbytes),
+    )
+    for part in parts:
+        pending.add(part)
+    return [payload for part in parts for payload in part.payloads]
+
+
+def test_tenants_take_turns_however_many_queues_one_has() -> None:
+    outbox = CallOutbox()
+    for number in range(100):
+        make_call(outbox, make_spec(f"m{number}", tenant="a"), b"a")
+    make_call(outbox, make_spec(tenant="b"), b"b")
+    assert taken(outbox, calls=2) == [[b"a"], [b"b"]]
+
+
+def test_a_tenant_leaves_room_in_the_window_for_others() -> None:
+    outbox, pending = CallOutbox(), PendingCalls()
+    spec = make_spec(tenant="a")
+    for number in range(100):
+        make_call(outbox, spec, b"a%d" % number)
+    assert len(send(outbox, pending, calls=64)) == 32
+    assert send(outbox, pending, calls=64) == [], "it has as much as it leaves"
+    make_call(outbox, make_spec(tenant="b"), b"b")
+    make_call(outbox, make_spec(), b"none")
+    assert send(outbox, pending, calls=64) == [b"b", b"none"]
+    list(pending.settle(range(1, 5)))
+    assert send(outbox, pending, calls=64) == [b"a32", b"a33", b"a34"], "half of what it leaves more"
+
+
+def test_calls_without_a_tenant_leave_room_once_a_tenant_was_named() -> None:
+    outbox, pending = CallOutbox(), PendingCalls()
+    assert not outbox.rota.has_tenants
+    make_call(outbox, make_spec(tenant="b"), b"b")
+    assert outbox.rota.has_tenants
+    assert send(outbox, pending, calls=64) == [b"b"]
+    spec = make_spec()
+    for _ in range(100):
+        make_call(outbox, spec, b"x")
+    assert len(send(outbox, pending, calls=64)) == 31
+
+
+def test_a_tenant_leaves_bytes_of_the_window_for_others() -> None:
+    outbox, pending = CallOutbox(), PendingCalls()
+    spec = make_spec(tenant="a")
+    for _ in range(10):
+        make_call(outbox, spec, b"a" * 100)
+    assert len(send(outbox, pending, calls=64, nbytes=1_000)) == 5
+    make_call(outbox, make_spec(tenant="b"), b"b" * 600)
+    assert send(outbox, pending, calls=64, nbytes=1_100) == [b"b" * 600], "one call of a tenant that has none may leave"
+
+
+def test_what_one_tenant_may_not_add_keeps_its_place() -> None:
+    outbox, pending = CallOutbox(), PendingCalls()
+    spec = make_spec(tenant="a")
+    for number in range(10):
+        make_call(outbox, spec, b"a%d" % number)
+    sent = send(outbox, pending, calls=4)
+    while outbox:
+        list(pending.settle(range(pending.next_id - pending.calls, pending.next_id)))
+        sent += send(outbox, pending, calls=4)
+    assert sent == [b"a%d" % number for number in range(10)]
+
+
+def test_a_lane_of_two_tenants_keeps_its_order() -> None:
+    queue: WaitingRunQueue = CallQueue()
+    outbox, pending = CallOutbox(), PendingCalls()
+    a, b = make_spec("m", queue, tenant="a"), make_spec("m", queue, tenant="b")
+    for number, spec in enumerate([a, a, b, a, b, b, a]):
+        make_call(outbox, spec, b"%d" % number)
+    sent: list[bytes] = []
+    while outbox:
+        sent += send(outbox, pending, calls=3)
+        list(pending.drain())
+    assert sent == [b"%d" % number for number in range(7)]
+
+
+def test_a_queue_that_is_passed_over_keeps_its_place_whatever_leaves_meanwhile() -> None:
+    outbox, large, small = CallOutbox(), make_spec("large", tenant="a"), make_spec("small", tenant="a")
+    make_call(outbox, large, b"x" * 200)
+    make_call(outbox, small, b"small")
+    taken_now = outbox.take(10, 100, alone=False, large=LargeCalls(100, is_free=False))
+    assert [part.payloads for part in taken_now] == [[b"small"]]
+    assert outbox
+    later = outbox.take(10, 100, alone=False, large=LargeCalls(100, is_free=True))
+    assert [part.payloads for part in later] == [[b"x" * 200]]
+    assert not outbox

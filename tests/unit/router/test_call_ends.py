@@ -127,7 +127,9 @@ def test_the_report_has_each_endpoint_and_where_its_calls_ended() -> None:
     world.submit(range(4))
     world.complete("r", 0, 1)
     world.fail("r", 2)
-    used, unused = endpoint_loads_of(world.scheduler.topology, world.scheduler.counters)
+    used, unused = endpoint_loads_of(
+        world.scheduler.topology, world.scheduler.counters, world.scheduler.tenants, world.now
+    )
     assert (used.endpoint, used.accepted, used.failed, used.waiting) == ("e", 4, 1, 0)
     assert {backend: figures(ends) for backend, ends in used.ends.items()} == {"b": (2, 1, 0, 0)}
     assert (unused.endpoint, unused.accepted, unused.failed, unused.ends) == ("f", 0, 0, {})
@@ -136,7 +138,7 @@ def test_the_report_has_each_endpoint_and_where_its_calls_ended() -> None:
 def test_what_waits_for_a_policy_waits_at_its_endpoint() -> None:
     world = World({"b": ["r"]}, weights=None)
     world.submit(range(3))
-    (load,) = endpoint_loads_of(world.scheduler.topology, world.scheduler.counters)
+    (load,) = endpoint_loads_of(world.scheduler.topology, world.scheduler.counters, world.scheduler.tenants, world.now)
     assert (load.accepted, load.waiting) == (3, 3)
 
 

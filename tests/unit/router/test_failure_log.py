@@ -68,3 +68,16 @@ async def test_what_is_left_out_is_said_and_found(caplog: pytest.LogCaptureFixtu
     assert all(ref in caplog.text for ref in set(refs))
     assert f"calls={10_000 - MAX_LINES}" in caplog.messages[-1]
     await asyncio.sleep(0)
+
+
+async def test_lines_tell_tenants_apart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = FailureLog()
+    refs = [log.noted(LOST, 1, "digits", tenant=tenant).metadata["log_ref"] for tenant in ("acme", "acme", "other", "")]
+    log.close()
+    assert refs[0] == refs[1]
+    assert len(set(refs)) == 3
+    (line,) = [each for each in caplog.messages if refs[0] in each and "calls failed" in each and "more" not in each]
+    assert "tenant=acme" in line
+    (without,) = [each for each in caplog.messages if refs[3] in each]
+    assert "tenant" not in without

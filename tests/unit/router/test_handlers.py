@@ -13,6 +13,7 @@ from router_service.core.events import RouterEvent, RouterTimePassed
 from router_service.core.handlers import Handlers, handlers_of
 from router_service.core.parts import Parts
 from router_service.core.scheduler import RouterScheduler
+from router_service.core.tenants.book import DEFAULT_TENANTS
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
 ASKED = {"shadows_under_way", "next_deadline", "table"}
@@ -31,7 +32,7 @@ def classes_of_events() -> Iterator[type[RouterEvent]]:
 
 @pytest.fixture(scope="module")
 def handlers() -> Handlers:
-    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES))
+    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES, DEFAULT_TENANTS))
 
 
 def test_each_class_of_events_has_its_handler(handlers: Handlers) -> None:

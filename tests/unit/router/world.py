@@ -41,8 +41,10 @@ from router_service.core.sessions.events import (
 )
 from router_service.core.sessions.found_calls import FoundCalls
 from router_service.core.sessions.session import SessionConnection
+from router_service.core.tenants.book import DEFAULT_TENANTS
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.tenants import TenantLimits
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
 from tests.support.keyed_batches import keyed_batch
@@ -56,12 +58,14 @@ __all__ = ["DONE", "OK", "World"]
 class World:
     """One endpoint, `e`, unless told otherwise; what a test changes of the table is in force after `push`."""
 
+    tenants: TenantLimits | None = None
+    """What each tenant may have of each endpoint."""
     load_reports = 0
     """How often the controller would have been told what waits, out of turn."""
 
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
-        self.scheduler = RouterScheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random, tenants=table.pop("book", DEFAULT_TENANTS))
         self.now = 0.0
         self.slots = slots
         self.backends = {name: list(replicas) for name, replicas in backends.items()}

@@ -31,7 +31,7 @@ def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
     owners = _owners(world.owner, tuple(world.owner_of.items()))
     endpoints = [
-        EndpointRoute(name=each, weights=world.weights, shadows=world.shadows, owners=owners)
+        EndpointRoute(name=each, weights=world.weights, shadows=world.shadows, owners=owners, tenants=world.tenants)
         for each in world.endpoints
     ]
     return RoutingTable(

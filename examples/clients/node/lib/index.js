@@ -73,7 +73,7 @@ class Mesh {
 
 /**
  * Where calls are made. Options of all its calls: `contentType` (JSON_TYPE or BYTES_TYPE), `timeout` (milliseconds),
- * `orderingKey`, `shardKey`, `metadata`, `idempotent`, `noReply` (nobody wants the result: calls resolve with undefined
+ * `orderingKey`, `shardKey`, `tenant`, `metadata`, `idempotent`, `noReply` (nobody wants the result: calls resolve with undefined
  * once they have ended).
  */
 class Endpoint {
@@ -129,8 +129,8 @@ class Endpoint {
   #wireOptions(method) {
     let wire = this.#wire.get(method);
     if (!wire) {
-      const { contentType, timeout, orderingKey, shardKey, metadata, idempotent, noReply } = this.#options;
-      wire = { method, contentType, orderingKey, shardKey, metadata, idempotent, noReply };
+      const { contentType, timeout, orderingKey, shardKey, tenant, metadata, idempotent, noReply } = this.#options;
+      wire = { method, contentType, orderingKey, shardKey, tenant, metadata, idempotent, noReply };
       if (timeout !== undefined) {
         wire.timeout = { seconds: Math.floor(timeout / 1_000), nanos: Math.round((timeout % 1_000) * 1e6) };
       }

@@ -63,8 +63,8 @@ def text_of(state: TopState, figures: MeshFigures = MESH, notice: str = "") -> s
 
 def test_views_by_number_and_in_turn() -> None:
     assert after(["3"]).view is TopView.REPLICAS
-    assert after(["tab", "tab", "tab", "tab"]).view is TopView.ENDPOINTS
-    assert after(["backtab"]).view is TopView.ROUTERS
+    assert after(["tab"] * 5).view is TopView.ENDPOINTS
+    assert after(["backtab"]).view is TopView.TENANTS
 
 
 def test_enter_goes_down_to_replicas_and_escape_back() -> None:

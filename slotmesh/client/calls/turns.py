@@ -1,0 +1,166 @@
+"""Whose waiting calls the next frame takes: queues in turn, by tenant; and how much of the window each tenant may fill.
+
+Purpose: however many queues and calls one tenant has, those of another are next to leave, and the window has room for
+them. Pure.
+Invariants: queues of one tenant take turns among themselves, and tenants take turns. What is passed over for one frame
+keeps its place. Calls without a tenant are those of one more.
+Source: dynamic queue length thresholds (Choudhury and Hahne, 1998): nobody fills more than it leaves free.
+Owner: the endpoint's `CallOutbox`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from slotmesh.client.calls.queues import CallQueue
+
+Queue = CallQueue[Any]
+
+
+class TenantWindow(NamedTuple):
+    """What one tenant has unanswered."""
+
+    calls: int
+    nbytes: int
+
+
+NOTHING_HELD = TenantWindow(0, 0)
+
+
+class TenantShares:
+    """How much each tenant may add to a window that has these calls and bytes left."""
+
+    __slots__ = ("_calls", "_held", "_nbytes")
+
+    def __init__(self, held: dict[str, TenantWindow], calls: int, nbytes: int) -> None:
+        self._held = held
+        self._calls = calls
+        self._nbytes = nbytes
+
+    def trim(self, tenant: str, sizes: list[int]) -> bool:
+        """Cuts payload sizes of calls that may leave next down to those that the tenant may add, and counts these.
+
+        A tenant that has nothing unanswered may have one call, whatever its size: the window decides about that.
+        Returns False if the tenant may add none.
+        """
+        if not sizes:
+            return True
+        held = self._held.get(tenant, NOTHING_HELD)
+        count = bisect_right(list(accumulate(sizes)), (self._nbytes - held.nbytes) // 2)
+        count = max(min(count, (self._calls - held.calls) // 2), 0 if held.calls else 1)
+        if count <= 0:
+            return False
+        del sizes[count:]
+        nbytes = sum(sizes)
+        self._held[tenant] = TenantWindow(held.calls + count, held.nbytes + nbytes)
+        self._calls -= count
+        self._nbytes -= nbytes
+        return True
+
+
+class _Line:
+    """The queues of one tenant."""
+
+    __slots__ = ("queues", "tenant")
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.queues: deque[Queue] = deque()
+
+
+class QueueTurns:
+    """Queues with calls that wait. True while there is one."""
+
+    __slots__ = ("_by_tenant", "_lines", "_passed", "_passed_lines", "has_tenants")
+
+    def __init__(self) -> None:
+        self._lines: deque[_Line] = deque()
+        """None is empty."""
+        self._by_tenant: dict[str, _Line] = {}
+        self._passed: list[Queue] = []
+        self._passed_lines: list[_Line] = []
+        self.has_tenants = False
+        """Whether any call ever named a tenant."""
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __iter__(self) -> Iterator[Queue]:
+        return (queue for line in self._lines for queue in line.queues)
+
+    @property
+    def first(self) -> Queue:
+        """The one whose turn it is. Only while there is one."""
+        return self._lines[0].queues[0]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether others than the first wait for their turn."""
+        return len(self._lines) > 1 or len(self._lines[0].queues) > 1
+
+    def append(self, queue: Queue) -> None:
+        """The queue, which has calls, waits for its turn."""
+        line = self._by_tenant.get(queue.runs[0].spec.tenant) or self._add_line(queue)
+        line.queues.append(queue)
+
+    def extend(self, queues: Iterable[Queue]) -> None:
+        """As `append`, for several."""
+        for queue in queues:
+            self.append(queue)
+
+    def pop(self) -> None:
+        """The first queue has had its turn, and with it its tenant."""
+        line = self._lines.popleft()
+        line.queues.popleft()
+        if line.queues:
+            self._lines.append(line)
+        else:
+            del self._by_tenant[line.tenant]
+
+    def remove(self, queue: Queue) -> bool:
+        """The queue has no more calls. Returns whether it was here."""
+        for line in self._lines:
+            if queue in line.queues:
+                line.queues.remove(queue)
+                if not line.queues:
+                    self._lines.remove(line)
+                    del self._by_tenant[line.tenant]
+                return True
+        return False
+
+    def pass_over(self) -> None:
+        """The first queue has no turn in this frame."""
+        line = self._lines[0]
+        self._passed.append(line.queues.popleft())
+        if not line.queues:
+            self._lines.popleft()
+            del self._by_tenant[line.tenant]
+
+    def pass_over_tenant(self) -> None:
+        """Nor has any queue of the first tenant."""
+        self._passed_lines.append(self._lines.popleft())
+
+    def end_frame(self) -> None:
+        """What was passed over is where it was."""
+        if self._passed_lines:
+            self._lines.extendleft(reversed(self._passed_lines))
+            self._passed_lines.clear()
+        while self._passed:
+            queue = self._passed.pop()
+            line = self._by_tenant.get(queue.runs[0].spec.tenant) or self._add_line(queue, first=True)
+            line.queues.appendleft(queue)
+
+    def _add_line(self, queue: Queue, *, first: bool = False) -> _Line:
+        """A line for the tenant of this queue."""
+        tenant = queue.runs[0].spec.tenant
+        line = self._by_tenant[tenant] = _Line(tenant)
+        if first:
+            self._lines.appendleft(line)
+        else:
+            self._lines.append(line)
+        self.has_tenants = self.has_tenants or bool(tenant)
+        return line

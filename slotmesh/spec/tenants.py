@@ -1,0 +1,108 @@
+"""How much each tenant may have of an endpoint, at each router. Pure.
+
+Purpose: the limits of an endpoint, declared once: names, bounds and defaults, for documents, the wire and routers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from slotmesh.tenant_names import tenant_problem
+
+MAX_LIMIT: Final = 1_000_000
+"""The largest value of a limit."""
+MAX_OVERRIDES: Final = 256
+"""Tenants of one endpoint that have limits of their own: they are part of routing tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantLimit:
+    """What one tenant may have. None: no limit."""
+
+    max_calls_per_s: int | None = None
+    """Calls a second."""
+    burst: int | None = None
+    """Calls that it may make at the same moment, if it has made none for a while. None: those of one second."""
+    max_in_flight: int | None = None
+    """Calls without an outcome."""
+
+    @property
+    def burst_or_default(self) -> int:
+        """Calls that the full bucket has."""
+        return self.burst or self.max_calls_per_s or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantLimits(TenantLimit):
+    """The limits of each tenant of an endpoint."""
+
+    overrides: Mapping[str, TenantLimit] = field(default_factory=lambda: MappingProxyType({}))
+    """Tenants with limits of their own, which replace the others as a whole."""
+
+    def limit_of(self, tenant: str) -> TenantLimit:
+        """What this tenant may have."""
+        return self.overrides.get(tenant, self) if self.overrides else self
+
+
+NO_LIMITS: Final = TenantLimits()
+LIMITS: Final = tuple(each.name for each in fields(TenantLimit))
+"""The names of the limits, in documents and on the wire."""
+OVERRIDES: Final = "overrides"
+
+
+def limits_settings(limits: TenantLimits | None) -> dict[str, Any]:
+    """The limits as a document has them: those that are set."""
+    if limits is None:
+        return {}
+    overrides = {name: _settings(limit) for name, limit in sorted(limits.overrides.items())}
+    return {**_settings(limits), **({OVERRIDES: overrides} if overrides else {})}
+
+
+def limits_of(settings: Mapping[str, Any]) -> TenantLimits:
+    """The limits of a document. Raises ValueError where it is none."""
+    given = _given(settings, (*LIMITS, OVERRIDES))
+    overrides = settings.get(OVERRIDES, {})
+    if not isinstance(overrides, Mapping):
+        raise ValueError(f"`{OVERRIDES}` must be a map from names of tenants to their limits")  # noqa: TRY004 - one error
+    return TenantLimits(
+        **given,
+        overrides={name: TenantLimit(**_given(each, LIMITS)) for name, each in overrides.items()},
+    )
+
+
+def limit_problems(limits: TenantLimits) -> Iterator[tuple[str, str]]:
+    """What is wrong with the limits: where, as `.overrides.acme.burst`, and why."""
+    yield from _problems("", limits)
+    if len(limits.overrides) > MAX_OVERRIDES:
+        yield f".{OVERRIDES}", f"at most {MAX_OVERRIDES} tenants, got {len(limits.overrides)}"
+        return
+    for name, limit in limits.overrides.items():
+        if (problem := tenant_problem(name) or (None if name else "a tenant has a name")) is not None:
+            yield f".{OVERRIDES}", problem
+            continue
+        yield from _problems(f".{OVERRIDES}.{name}", limit)
+
+
+def _problems(path: str, limit: TenantLimit) -> Iterator[tuple[str, str]]:
+    for name in LIMITS:
+        value = getattr(limit, name)
+        if value is not None and not 1 <= value <= MAX_LIMIT:
+            yield f"{path}.{name}", f"must be 1 … {MAX_LIMIT:,}, is {value:,}"
+    if limit.burst is not None and limit.max_calls_per_s is None:
+        yield f"{path}.burst", "says nothing without max_calls_per_s: set that, too"
+
+
+def _settings(limit: TenantLimit) -> dict[str, int]:
+    return {name: value for name in LIMITS if (value := getattr(limit, name)) is not None}
+
+
+def _given(settings: object, known: Collection[str]) -> dict[str, int]:
+    if not isinstance(settings, Mapping) or settings.keys() - set(known):
+        raise ValueError(f"must be a map that has {', '.join(known)} only")
+    values = {name: settings[name] for name in LIMITS if settings.get(name) is not None}
+    if not all(type(value) is int for value in values.values()):
+        raise ValueError(f"{', '.join(LIMITS)} must be integers")
+    return values
