@@ -17,6 +17,7 @@ from benchmarks import (
     applications,
     batching,
     core,
+    executors,
     findings,
     flood,
     hops,
@@ -60,6 +61,7 @@ TITLES: Final = {
     "vectorised": "a vectorised handler through the mesh",
     "slow-calls": "ten thousand calls that wait",
     "core": "cost of the router's decisions",
+    "executors": "cost of executing a call, by kind of method",
     "memory": "memory of queued calls",
     "tables": "routing tables of 10,000 replicas",
     "metrics": "cost of metrics",
@@ -77,7 +79,7 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http", "oip"),
+    *("core", "executors", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http", "oip"),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -173,6 +175,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "executors": lambda: executors.measure(rounds=10 if quick else 60, calls=2_560),
         "hops": lambda: hops.measure(rounds=4 if quick else 12),
         "applications": lambda: applications.measure(rounds=2 if quick else 5, seconds=0.3 if quick else 1.5),
         "scaling": lambda: scaling.measure(

@@ -1,8 +1,7 @@
-"""Outcomes of calls from the executors: encoded, counted, and passed to the links that asked for them.
+"""Outcomes of calls from the executors: counted, and passed to the links that asked for them.
 
 Purpose: the sink of all executors, for what a handler returns, yields or raises.
-Invariants: each call has one outcome, in the outbox of its link, or kept by its session; a result that cannot be sent
-fails its own call, and no other.
+Invariant: each call has one outcome, in the outbox of its link, or kept by its session.
 Owner: the engine.
 """
 
@@ -14,7 +13,6 @@ from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import Ended
 from replica_service.core.sessions.records import Mark
 from replica_service.shell.counters import ReplicaCounters
-from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.sessions import Sessions
 from slotmesh.errors import Executed, Failure
@@ -22,7 +20,7 @@ from slotmesh.runtime.pump import WokenPumps
 from slotmesh.wire.rpc_frames import RPC_REQUESTS
 
 
-class OutcomeReporter(Encoding):
+class OutcomeReporter:
     """Brings outcomes to callers, and the ends of work to the scheduler."""
 
     def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:

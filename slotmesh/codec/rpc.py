@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from slotmesh.codec.errors import DecodeError, EncodeError
 from slotmesh.foreign import described
+from slotmesh.shared_exceptions import forget_call
 from slotmesh.wire.rpc_frames import INITIAL, MESSAGE, TRAILERS, framed
 
 
@@ -45,7 +46,9 @@ def parser_of(message_class: type[Message]) -> Callable[[bytes], Message]:
         except ProtobufDecodeError as error:
             raise DecodeError(f"payload: not a valid {name}") from error
         except BaseException as error:  # noqa: BLE001 - the class is the user's own
-            raise DecodeError(f"payload: {name}: {described(error)}") from None
+            message = f"payload: {name}: {described(error)}"
+            forget_call(error)
+        raise DecodeError(message)
 
     return parse_request
 

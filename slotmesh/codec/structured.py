@@ -21,6 +21,7 @@ from slotmesh.codec.json_decoding import json_decoder
 from slotmesh.codec.msgpack import decode_again, msgpack_decoder
 from slotmesh.codec.signature import Parameter, Signature
 from slotmesh.foreign import described, text_of
+from slotmesh.shared_exceptions import forget_call
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """To be passed as `method(*arguments[0], **arguments[1])`."""
@@ -104,10 +105,12 @@ def _guarded(
                 return again(decode_given, payload)
         except _UNDECODABLE as error:
             message = where(text_of(error), root)
+            forget_call(error)
         except DecodeError:
             raise
         except BaseException as error:  # noqa: BLE001 - types of the user's own may raise anything, SystemExit, too
             message = f"{root or 'arguments'}: {described(error)}"
+            forget_call(error)
         raise DecodeError(f"{message}; it takes {signature.text}")
 
     return decode

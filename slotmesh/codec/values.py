@@ -26,6 +26,7 @@ from slotmesh.codec.rpc import encode_reply
 from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, tensors_to_payload
 from slotmesh.errors import Reason
 from slotmesh.foreign import described, each, text_of
+from slotmesh.shared_exceptions import forget_call
 from slotmesh.wire.rpc_frames import RPC_TYPES
 
 _BYTES: Final = {bytes}
@@ -197,10 +198,13 @@ def _is_undecodable(error: BaseException) -> bool:
 
 def _undecodable(error: BaseException, content_type: str) -> DecodeError:
     if not _is_undecodable(error):
-        return DecodeError(f"value: {described(error)}")
-    if content_type == PROTOBUF:
-        return DecodeError(f"payload: not a message of its class: {text_of(error)}")
-    return DecodeError(where(text_of(error), "value"))
+        message = f"value: {described(error)}"
+    elif content_type == PROTOBUF:
+        message = f"payload: not a message of its class: {text_of(error)}"
+    else:
+        message = where(text_of(error), "value")
+    forget_call(error)
+    return DecodeError(message)
 
 
 def _unencodable(content_type: str, error: Exception) -> EncodeError:

@@ -20,8 +20,18 @@ from slotmesh.wire.rpc_frames import MAX_METADATA_BYTES, MetadataPairs, metadata
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")
 _DETAILS: Final = "grpc-status-details-bin"
 _RESERVED: Final = frozenset({"content-type", "te", "user-agent"})
-TRAILERS: Final = "slotmesh_trailers"
-"""Attribute of an exception: the trailing metadata that the method had set when it raised."""
+
+
+class RpcRaised(Exception):
+    """What a method has raised, and the trailing metadata that it had set by then.
+
+    The metadata is not kept on the exception itself, which other calls may raise, too.
+    """
+
+    def __init__(self, error: BaseException, trailers: bytes) -> None:
+        super().__init__(str(type(error)))
+        self.error = error
+        self.trailers = trailers
 
 
 class RpcContext:
@@ -120,19 +130,23 @@ class RpcContext:
     def raised(self, error: BaseException) -> None:
         """The method has raised: what was set goes with the failure, and a status that was set before it.
 
+        Returns where nothing was set, or the method was closed.
+
         Raises:
             HandlerError: in place of an exception that has no status.
+            RpcRaised: with either of them, where trailing metadata was set.
         """
+        failed = error
         if self._code and isinstance(error, Exception) and not isinstance(error, HandlerError):
-            raise self._failure(self._code, self._details or str(error)) from error
-        if self._trailing:
-            error.__dict__[TRAILERS] = metadata_to_bytes(self._trailing)
+            failed = self._failure(self._code, self._details or str(error))
+            failed.__cause__ = error
+        if self._trailing and not isinstance(error, GeneratorExit):
+            raise RpcRaised(failed, metadata_to_bytes(self._trailing)) from None
+        if failed is not error:
+            raise failed
 
     def _failure(self, status: str, details: str) -> HandlerError:
-        failure = HandlerError(str(details), status=status, executed=Executed.YES)
-        if self._trailing:
-            failure.__dict__[TRAILERS] = metadata_to_bytes(self._trailing)
-        return failure
+        return HandlerError(str(details), status=status, executed=Executed.YES)
 
 
 class _Done:

@@ -8,6 +8,7 @@ from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
 from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
+from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
 from tests.mutants.scale_table import SCALE
 from tests.mutants.tenants_table import TENANTS
@@ -582,10 +583,11 @@ MUTANTS: Final = (
     *_STORE,
     *_CLIENT,
     *EDGE,
+    *ISLANDS,
+    *HTTP_CONNECTION,
     *TYPES,
     *TENANTS,
     *SCALE,
     *CLIENT,
     *HTTP,
-    *HTTP_CONNECTION,
 )

@@ -86,7 +86,7 @@ class HandExecutor:
         self.running.remove(running)
         run, index = running.run, running.index
         if failure is None:
-            self._sink.results(run, index, [b"result of " + running.payload])
+            self._sink.payloads(run, index, [b"result of " + running.payload])
         else:
             self._sink.failed(run, index, 1, failure)
         if isinstance(running.work, StartCalls):

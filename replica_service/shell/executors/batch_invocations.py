@@ -16,6 +16,7 @@ from typing import Any, Final
 from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.shell.executors.batch_weight import arguments
+from replica_service.shell.executors.encoding import Outcome, encoded_each
 from replica_service.shell.handler.failures import wrong_length
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
@@ -27,8 +28,6 @@ OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
 """Called for calls that failed: run, first index, count, failure."""
 FailureOf = Callable[[BaseException, str], Failure]
 """The failure that callers of a method, by name, get for an exception."""
-OnResults = Callable[[ReplicaRun, int, Sequence[Any]], None]
-"""Called with results: run, first index, values."""
 _ENDS: Final = (StopIteration, StopAsyncIteration)
 
 
@@ -86,18 +85,13 @@ class Invocation:
         got = f"a list of {len(values)}" if values is not None else f"a {type_name(returned)}"
         return wrong_length(method.name, count, got)
 
-    def deliver(
-        self,
-        returned: Sequence[Any] | Failure,
-        method: HandlerMethod,
-        failure_of: FailureOf,
-        on_results: OnResults,
-        on_failed: OnFailed,
-    ) -> None:
-        """Gives each call its result; `returned` is what `checked` or `HandlerErrors` made of what happened."""
+    def outcomes(
+        self, returned: Sequence[Any] | Failure, method: HandlerMethod, failure_of: FailureOf
+    ) -> Iterator[Outcome]:
+        """What becomes of each call; `returned` is what `checked` or `HandlerErrors` made of what happened."""
         if isinstance(returned, Failure):
             for run, lo, hi in self.parts:
-                on_failed(run, lo, hi - lo, returned)
+                yield run, lo, hi - lo, returned
             return
         begin = 0
         raised = _exceptions_in(returned)
@@ -106,11 +100,11 @@ class Invocation:
             while raised and raised[-1] < end:
                 index = raised.pop()
                 if begin < index:
-                    on_results(run, hi - (end - begin), returned[begin:index])
-                on_failed(run, hi - (end - index), 1, failure_of(returned[index], method.name))
+                    yield from encoded_each(run, hi - (end - begin), returned[begin:index])
+                yield run, hi - (end - index), 1, failure_of(returned[index], method.name)
                 begin = index + 1
             if begin < end:
-                on_results(run, hi - (end - begin), returned[begin:end])
+                yield from encoded_each(run, hi - (end - begin), returned[begin:end])
             begin = end
 
 

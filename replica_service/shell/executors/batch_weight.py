@@ -1,8 +1,8 @@
 """What calls of a batch method weigh: the user's `batch_size_fn`, asked for the core.
 
 Purpose: decodes a call's arguments, once, and asks the function; the arguments wait with the call for its batch.
-Invariants: an error in the arguments, in the function, or in what it returns, is the failure of that one call, which is
-not executed.
+Invariants: each call is weighed in a context of its own; an error in the arguments, in the function, or in what it
+returns, is the failure of that one call, which is not executed.
 Owner: the engine, on its event loop.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from math import isfinite
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ def weigher(method: HandlerMethod, size_fn: SizeFunction, errors: HandlerErrors)
     first = _first_alone(method, size_fn)
 
     def weigh(run: ReplicaRun, index: int) -> Weighed:
+        return copy_context().run(weigh_here, run, index)
+
+    def weigh_here(run: ReplicaRun, index: int) -> Weighed:
         try:
             args, kwargs = method.decode(run.options.content_type, run.payloads[index])
         except DecodeError as error:

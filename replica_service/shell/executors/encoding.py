@@ -1,61 +1,67 @@
-"""Encodes what handlers return as payloads: at once, on the thread that runs the handler.
+"""Encodes what handlers return as payloads: when the call returns, before other code of the handler runs.
 
-Invariant: a result that cannot be sent fails its own call, and no other.
-Owner: a base class of result sinks, and not a part of them: results are the hot path.
+Invariants: a caller gets the value as it was when its own call returned, also where the handler changes it later; a
+result that cannot be sent fails its own call, and no other.
+Owner: the executors, on the thread that runs the handler and in the context of the call.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from replica_service.core.calls import ReplicaRun
 from replica_service.shell.handler.failures import unsendable
-from slotmesh.codec import OCTET_STREAM, encode_each, encoder, is_rows
+from replica_service.shell.handler.methods import FailedCall
+from slotmesh.codec import encode_each, encoder
 from slotmesh.errors import Failure
-from slotmesh.foreign import each
 
-_BYTES = {bytes}
-_PLAIN = {list, tuple}
+Encode = Callable[[Any], bytes]
+"""Raises whatever the result raises when it is read: `Unsendable` is made of that."""
+Outcome: TypeAlias = tuple[ReplicaRun, int, int, "list[bytes] | Failure"]
+"""Of consecutive calls: run, index of the first, how many they are, and their payloads, or why all of them fail."""
 
 
-class Encoding(ABC):
-    """The part of a sink that encodes."""
+class Unsendable(FailedCall):
+    """The handler returned what the call's content type cannot carry, or what raises when it is read."""
 
-    def results(self, run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
-        if run.options.no_reply:
-            self._done(run, lo, len(values))
-            return
-        content_type = run.options.content_type
-        payloads: Sequence[bytes] | None = None
-        are_rows = type(values) not in _PLAIN and is_rows(values)
-        if not are_rows and content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
-            payloads = values
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(unsendable(error))
+
+
+def encoder_of(run: ReplicaRun) -> Encode:
+    """Encodes the result of one call of the run."""
+    return _nothing if run.options.no_reply else encoder(run.options.content_type)
+
+
+def encoded(run: ReplicaRun, value: Any) -> bytes:
+    """What one call of the run has returned. Raises Unsendable."""
+    try:
+        return encoder_of(run)(value)
+    except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        raise Unsendable(error) from None
+
+
+def encoded_each(run: ReplicaRun, lo: int, values: Sequence[Any]) -> Iterator[Outcome]:
+    """What consecutive calls, from index `lo` on, have returned together. One that cannot be sent fails alone."""
+    if run.options.no_reply:
+        yield run, lo, len(values), [b""] * len(values)
+        return
+    try:
+        payloads = encode_each(run.options.content_type, values)
+    except BaseException:  # noqa: BLE001 - as above: each by itself, then
+        payloads = []
+    if len(payloads) == len(values):
+        yield run, lo, len(payloads), payloads
+        return
+    for index in range(len(values)):
+        try:
+            payload = encoded(run, values[index])
+        except Unsendable as error:
+            yield run, lo + index, 1, error.failure
         else:
-            try:
-                payloads = encode_each(content_type, values) if are_rows else each(encoder(content_type), values)
-            except BaseException:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
-                payloads = None
-        if payloads is not None and len(payloads) == len(values):
-            self.payloads(run, lo, payloads)
-            return
-        for index in range(len(values)):
-            try:
-                payload = encoder(content_type)(values[index])
-            except BaseException as error:  # noqa: BLE001 - as above: this call fails, and no other
-                self.failed(run, lo + index, 1, unsendable(error))
-            else:
-                self.payloads(run, lo + index, (payload,))
+            yield run, lo + index, 1, [payload]
 
-    @abstractmethod
-    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        """What consecutive calls from index `lo` on returned, encoded."""
 
-    @abstractmethod
-    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
-        """Consecutive calls from index `lo` on failed alike."""
-
-    @abstractmethod
-    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        """Consecutive calls from index `lo` on have ended well, and were made with no_reply."""
+def _nothing(_value: Any) -> bytes:
+    return b""

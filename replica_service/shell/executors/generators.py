@@ -12,7 +12,6 @@ Owner: the engine, on its event loop.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -29,6 +28,7 @@ from replica_service.shell.call_traces import entered, entered_batch
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
+from replica_service.shell.executors.islands import base_context
 from replica_service.shell.executors.late_calls import in_time
 from replica_service.shell.executors.on_loop_drive import AsyncDrive
 from replica_service.shell.executors.own_loop_drive import OwnLoopDrive
@@ -71,9 +71,7 @@ class GeneratorExecutor:
         self._in_thread = in_thread
         self._turns = TurnClaims()
         self._loop = asyncio.get_running_loop()
-        self._stage = Stage(
-            sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()
-        )
+        self._stage = Stage(sink=sink, errors=errors, now=now, context=base_context(), lock=threading.Lock())
         self._is_cut_off = False
         """Nothing begins any more."""
         self._running: dict[RouterPeer, dict[int, _Entry]] = {}

@@ -2,8 +2,9 @@
 
 Purpose: takes work from the queue of its runners (see `runners.py`), and executes calls and turns. Streaks, batches and
 what is cancelled while it runs have parts of their own.
-Invariants: calls of a StartTurn run one after another, in one task; none starts whose link is not fresh; every outcome
-is delivered exactly once, like the end of each piece of work.
+Invariants: calls of a StartTurn run one after another; none starts whose link is not fresh; every outcome is delivered
+exactly once, like the end of each piece of work. Each call has a context of its own, and a task that executes no other
+call once its own has kept it (`islands.py`); its result is encoded before another call runs.
 Owner: the engine, on its event loop.
 """
 
@@ -11,8 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Mapping
+from sys import getrefcount
+from types import CoroutineType, coroutine
+from typing import Any, Final
+from weakref import getweakrefcount
 
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
@@ -23,17 +27,31 @@ from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, cla
 from replica_service.shell.call_traces import entered
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import TaskPlace, marking
+from replica_service.shell.executors.encoding import Unsendable, encoded, encoder_of
+from replica_service.shell.executors.islands import NEXT, TaskMarks, islands
 from replica_service.shell.executors.on_loop_batches import AsyncBatches
 from replica_service.shell.executors.on_loop_streaks import AsyncStreaks
 from replica_service.shell.executors.protocol import OutcomeSink
-from replica_service.shell.executors.runners import LARGE_BYTES, MAX_RUNNERS, STEP_S, Runners, is_dropped, this_task
+from replica_service.shell.executors.runners import (
+    LARGE_BYTES,
+    MAX_RUNNERS,
+    STEP_S,
+    Runners,
+    as_coroutine,
+    is_dropped,
+    this_task,
+)
 from replica_service.shell.executors.running_calls import RunningCalls
 from replica_service.shell.executors.streaks import is_followed
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
+from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
 from slotmesh.runtime.pump import WokenPumps
+
+_NO_GENERATION: Final = -1
+"""Of a runner that goes on with one turn: its calls wait or not, others go on anyway."""
 
 
 class AsyncExecutor:
@@ -62,7 +80,7 @@ class AsyncExecutor:
         )
         self._running = running = RunningCalls(errors, runners)
         self._streaks = AsyncStreaks(methods, sink, now, self._turns, runners, running)
-        self._batches = AsyncBatches(methods, sink, errors, now, running)
+        self._batches = AsyncBatches(methods, sink, errors, now, runners, running)
 
     def start(self, work: WorkCommand) -> None:
         runners = self._runners
@@ -99,32 +117,32 @@ class AsyncExecutor:
     # -- work ------------------------------------------------------------------------------------------------------
 
     async def _work_off(self, generation: int) -> None:
-        """Takes work from the queue until its time is over, or a call has waited."""
+        """Takes work from the queue until its time is over, a call has waited, or one has kept the runner's task."""
         runners = self._runners
         if runners.gathering is not None:
             runners.hand_over()
         if not runners.until:
             runners.until = self._now() + STEP_S
-        queue = runners.queue
+        queue, marks = runners.queue, TaskMarks()
         while queue and generation == runners.generation and not runners.is_late:
             try:
                 work = queue.popleft()
             except IndexError:  # another thread has taken it in this moment
                 return
             if isinstance(work, StartCalls):
-                await self._run_calls(work, generation)
+                await self._run_calls(work, generation, marks)
             elif isinstance(work, StartTurn):
                 if queue and is_followed(work, queue):
                     await self._streaks.run(work, generation)
                 else:
-                    await self._run_turn(work, generation)
+                    await self._run_turn(work, generation, work.lo, marks)
             else:
-                await self._batches.run(work)
-            if generation == runners.generation and self._now() >= runners.until:
+                await self._batches.run(work, marks)
+            if generation == runners.generation and (self._now() >= runners.until or marks.are_left):
                 runners.is_late = True
                 return
 
-    async def _run_calls(self, work: StartCalls, generation: int) -> None:
+    async def _run_calls(self, work: StartCalls, generation: int, marks: TaskMarks) -> None:
         run, sink, runners = work.run, self._sink, self._runners
         while (lo := work.lo) < work.hi:
             now = self._now()
@@ -147,10 +165,13 @@ class AsyncExecutor:
             work.lo = reached
             if reached > lo:
                 sink.post(CallsEnded(run, reached - lo))
+            if work.lo < work.hi and marks.are_left:
+                runners.queue.appendleft(work)
+                return
 
-    async def _run_turn(self, turn: StartTurn, generation: int) -> None:
+    async def _run_turn(self, turn: StartTurn, generation: int, index: int, marks: TaskMarks) -> None:
+        """Executes the turn's calls from `index` on."""
         run, sink, runners = turn.run, self._sink, self._runners
-        index = turn.lo
         until = runners.until
         stops = run.options.stop_generation > 0
         while True:
@@ -171,54 +192,37 @@ class AsyncExecutor:
                 index = await self._execute(turn, index, found, generation, until)
             else:
                 index += await self._execute_one(run, index, found)
+            if marks.are_left and index < turn.stop:
+                turn.next = index
+                runners.start(self._go_on(turn, index))
+                return
         sink.post(TurnEnded(turn, index))
+
+    async def _go_on(self, turn: StartTurn, index: int) -> None:
+        """Executes the rest of a turn in another task, as a call that has ended has kept the one before."""
+        await self._run_turn(turn, _NO_GENERATION, index, TaskMarks())
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def _execute(
         self, work: StartCalls | StartTurn, lo: int, claimed: StartNow, generation: int, until: float
     ) -> int:
-        """Executes calls from index `lo` on, in this very step of the loop, until one has waited or raised.
+        """Executes calls from index `lo` on, in this very step of the loop, until one waits, raises or keeps its task.
 
         Stops at `until`, after one call at least, unless it is too late for that one when its arguments are there.
         Returns the index behind the last call that it executed.
         """
-        run, runners, running, now = work.run, self._runners, self._running, self._now
-        until = min(until, limit := claimed.until)
-        append = (values := list[Any]()).append
-        runners.gathering, runners.gathered_lo, runners.gathered = work, lo, values
+        run, runners, running = work.run, self._runners, self._running
+        payloads = list[bytes]()
+        runners.gathering, runners.gathered_lo, runners.gathered = work, lo, payloads
         failure: Failure | None = None
-        task: Any = asyncio.current_task()
-        cancelling = task.cancelling
-        site = running.sites[task] = TaskPlace(run, lo, values, now, task)
+        late: bytes | None = None
+        task = this_task()
+        site = running.sites[task] = TaskPlace(run, lo, payloads, self._now, task)
         leave = run.traced and entered(run)
+        current_place.set(site)
         try:
-            start = self._methods[run.options.method].start(run.options.content_type)
-            # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
-            hi = claimed.hi if runners.count == 1 else min(claimed.hi, lo + MAX_RUNNERS)
-            if asking.is_known:
-                payloads: Iterable[bytes] = marking(run, lo, hi, now)
-            else:
-                payloads = run.payloads[lo:hi]
-                current_place.set(site)
-            if isinstance(work, StartTurn):
-                payloads = self._claimed(work, lo, payloads)
-            for payload in payloads:
-                if values and len(payload) > LARGE_BYTES and now() >= until:
-                    break  # or it would be decoded twice
-                awaited = start(payload)
-                if now() >= limit and is_dropped(awaited):
-                    break
-                value = await awaited
-                if cancelling():
-                    await running.uncancelled(task)
-                if generation != runners.generation:
-                    running.cancelled.pop(task, None)  # but the handler went on
-                    index = lo + len(values)
-                    self._sink.results(run, index, (value,))
-                    return index + 1
-                append(value)
-                limit = until
+            late = await islands(self._calls(work, lo, claimed, generation, until, payloads, task))
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, run.options.method)
         finally:
@@ -226,15 +230,66 @@ class AsyncExecutor:
             site.task = None
             if leave is not None:
                 leave()
-        index = lo + len(values)
+        index = lo + len(payloads)
         if generation == runners.generation:
             runners.gathering = None
-            if values:
-                self._sink.results(run, lo, values)
+            if payloads:
+                self._sink.payloads(run, lo, payloads)
+        elif late is not None:
+            self._sink.payloads(run, index, (late,))
+            index += 1
         if failure is not None:
             self._sink.failed(run, index, 1, failure)
             index += 1
         return index
+
+    @coroutine
+    def _calls(
+        self,
+        work: StartCalls | StartTurn,
+        lo: int,
+        claimed: StartNow,
+        generation: int,
+        until: float,
+        results: list[bytes],
+        task: asyncio.Task[Any],
+    ) -> Generator[Any, Any, bytes | None]:
+        """The calls, for `islands`. Their results go to `results`; that of a call that has waited is returned."""
+        run, runners, running, now = work.run, self._runners, self._running, self._now
+        until = min(until, limit := claimed.until)
+        options, encode, append, cancelling = run.options, encoder_of(run), results.append, task.cancelling
+        start = self._methods[options.method].start(options.content_type)
+        is_raw = options.content_type == OCTET_STREAM and not options.no_reply
+        # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
+        hi = claimed.hi if runners.count == 1 else min(claimed.hi, lo + MAX_RUNNERS)
+        payloads: Iterable[bytes] = marking(run, lo, hi, now) if asking.is_known else run.payloads[lo:hi]
+        if isinstance(work, StartTurn):
+            payloads = self._claimed(work, lo, payloads)
+        references, weak_references = getrefcount(task), getweakrefcount(task)
+        for payload in payloads:
+            if results and len(payload) > LARGE_BYTES and now() >= until:
+                break  # or it would be decoded twice
+            awaited = start(payload)
+            if now() >= limit and is_dropped(awaited):
+                break
+            if type(awaited) is not CoroutineType:
+                awaited = as_coroutine(awaited)
+            value = yield from awaited
+            try:
+                result = value if is_raw and type(value) is bytes else encode(value)
+            except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+                raise Unsendable(error) from None
+            if cancelling():
+                yield from running.uncancelled(task)
+            if generation != runners.generation:
+                running.cancelled.pop(task, None)  # but the handler went on
+                return result
+            append(result)
+            if getrefcount(task) != references or getweakrefcount(task) != weak_references:
+                break
+            limit = until
+            yield NEXT
+        return None
 
     async def _execute_one(self, run: ReplicaRun, index: int, claimed: StartNow) -> int:
         """Executes one call; returns 0 where it was too late for it when its arguments were there."""
@@ -245,21 +300,27 @@ class AsyncExecutor:
         if (traced := run.traced) is not None:
             traced.enter()
         try:
-            start = self._methods[run.options.method].start(run.options.content_type)
-            awaited = start(run.payloads[index])
-            if self._now() >= claimed.until and is_dropped(awaited):
-                return 0
-            value = await awaited
+            result = await islands(self._call(run, index, claimed.until))
             await running.uncancelled(task)  # but the handler went on
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             self._sink.failed(run, index, 1, await running.failure_of(error, task, run.options.method))
         else:
+            if result is None:
+                return 0
             if is_late(run, self._now()):
                 self._sink.failed(run, index, 1, LATE)
             else:
-                self._sink.results(run, index, (value,))
+                self._sink.payloads(run, index, (result,))
         finally:
             del sites[task]
             if traced is not None:
                 traced.leave()
         return 1
+
+    async def _call(self, run: ReplicaRun, index: int, until: float) -> bytes | None:
+        """One call, in its context. Returns its result, or None where it was too late for it."""
+        start = self._methods[run.options.method].start(run.options.content_type)
+        awaited = start(run.payloads[index])
+        if self._now() >= until and is_dropped(awaited):
+            return None
+        return encoded(run, await awaited)

@@ -2,9 +2,8 @@
 
 Purpose: outcomes from the other thread reach the engine on its loop, in order and in bursts: the loop is woken once,
 however many there are.
-Invariants: results are encoded before they are handed over, so that nothing that belongs to the handler is read by
-another thread; calls of a run that end one after another are delivered together; in a lane that stops, the run has a
-failure marked before it is delivered.
+Invariants: nothing that belongs to the handler is read by another thread; calls of a run that end one after another are
+delivered together; in a lane that stops, the run has a failure marked before it is delivered.
 Owner: the executor that uses it, on its thread; `_collect` runs on the engine's loop.
 """
 
@@ -19,12 +18,11 @@ from typing import Any
 from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import CallsEnded, Ended
 from replica_service.core.lanes.lane_history import mark_failure
-from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.executors.protocol import OutcomeSink
 from slotmesh.errors import Failure
 
 
-class PostingSink(Encoding):
+class PostingSink:
     """Passes outcomes and ends of work on to the engine's loop."""
 
     def __init__(self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop) -> None:
@@ -58,9 +56,6 @@ class PostingSink(Encoding):
 
     def post(self, event: Ended, /) -> None:
         self._put(self._tell_end, event)
-
-    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        self.payloads(run, lo, (b"",) * count)
 
     def _put(self, tell: Callable[..., None], *args: Any) -> None:
         self._told.append((tell, args))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
@@ -17,11 +17,8 @@ CLOSE_S = 1.0
 class OutcomeSink(Protocol):
     """Takes outcomes of calls, and the ends of work. Indices are those of the run's payloads."""
 
-    def results(self, run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
-        """What consecutive calls from index `lo` on returned."""
-
     def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        """The same, encoded already."""
+        """What consecutive calls from index `lo` on returned, encoded; the sequence is the sink's from here on."""
 
     def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         """Some of what a call yields, encoded: its caller takes several results."""

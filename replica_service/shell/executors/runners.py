@@ -1,8 +1,8 @@
 """Runners: tasks that start one call after another, without a task a call unless the call waits.
 
-Purpose: a call that never waits costs a coroutine and nothing more. When a call waits, its runner stays with it to the
-end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and fresh runners go on with the
-rest.
+Purpose: a call that never waits costs a coroutine and a context, and no task. When a call waits, its runner stays with
+it to the end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and fresh runners go on
+with the rest. A runner whose task was kept by a call that has ended executes no other one.
 
 How a runner learns that its call has waited: the code that starts runners also schedules `stepped`, which the event
 loop calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one
@@ -18,12 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
 from typing import Any
 
 from replica_service.core.calls import StartTurn
 from replica_service.core.commands import StartCalls, WorkCommand
 from replica_service.core.events import CallsEnded, TurnsEnded
+from replica_service.shell.executors.islands import base_context
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.executors.streaks import Streak
 from slotmesh.runtime.pump import WokenPumps
@@ -56,7 +56,7 @@ class Runners:
         self._work_off = work_off
         self.queue: deque[WorkCommand] = deque()
         """Each operation on it is a single one, so that another thread may add to it and take from it."""
-        self.context = copy_context()
+        self.context = base_context()
         """What runners start from: never that of a call whose end has led to the next one's start."""
         self.on_stepped: Callable[[], None] = self.stepped
         """Called when all runners of a generation have had their first step."""
@@ -67,14 +67,14 @@ class Runners:
         self.is_idle = True
         """No runner has been started that has not yet had its first step."""
         self.is_late = False
-        """Runners of this generation stopped because their time was over."""
+        """Runners of this generation stopped because their time was over, or a call has kept the task of one."""
         self.until = 0.0
         """When the time of this generation is over; set by its first runner."""
         self.is_closing = False
         # What the runner that is in its first step has gathered.
         self.gathering: StartCalls | StartTurn | Streak | None = None
         self.gathered_lo = 0
-        self.gathered: list[Any] = []
+        self.gathered: list[bytes] = []
 
     def take_out(self, work: WorkCommand) -> bool:
         """Takes work that has not started out of the queue; False where it has started meanwhile."""
@@ -122,11 +122,15 @@ class Runners:
         elif isinstance(work, StartTurn):
             work.next = lo + len(values) + 1
         if values:
-            self._sink.results(work.run, lo, values)
+            self._sink.payloads(work.run, lo, values)
             if isinstance(work, StartCalls):
                 self._sink.post(CallsEnded(work.run, len(values)))
             elif isinstance(work, Streak):
                 self._sink.post(TurnsEnded(work.turns[: len(values)]))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts a task that does this and takes no other work."""
+        self._tasks.add(self._loop.create_task(self._tracked(work), context=self.context.copy()))
 
     async def close(self) -> None:
         """Ends all of them, as far as their calls do."""
@@ -140,8 +144,11 @@ class Runners:
 
     async def _run(self, generation: int) -> None:
         self._woken.is_at_work = True  # until `stepped`
+        await self._tracked(self._work_off(generation))
+
+    async def _tracked(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._work_off(generation)
+            await work
         finally:
             self._tasks.discard(asyncio.current_task())
 
@@ -152,6 +159,11 @@ def is_dropped(awaited: Any) -> bool:
         return False
     awaited.close()
     return True
+
+
+async def as_coroutine(awaitable: Any) -> Any:
+    """Awaits what is no coroutine. Raises TypeError where it cannot be awaited."""
+    return await awaitable
 
 
 def this_task() -> asyncio.Task[Any]:

@@ -17,6 +17,7 @@ from replica_service.shell.executors.call_context import TaskPlace
 from replica_service.shell.executors.runners import Runners
 from replica_service.shell.handler.failures import HandlerErrors
 from slotmesh.errors import Failure
+from slotmesh.handlers.rpc_context import RpcRaised
 from slotmesh.wire.ranges import among
 
 
@@ -63,7 +64,8 @@ class RunningCalls:
         if self._runners.is_closing:
             raise asyncio.CancelledError
         failure = await self.uncancelled(task)
-        if failure is not None and isinstance(error, asyncio.CancelledError):
+        raised = error.error if isinstance(error, RpcRaised) else error
+        if failure is not None and isinstance(raised, asyncio.CancelledError):
             return failure
         return self._errors.failure_of(error, method)
 

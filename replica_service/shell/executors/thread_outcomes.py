@@ -16,9 +16,9 @@ from typing import Any
 from replica_service.core.calls import ReplicaRun, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.shell.executors.encoding import Outcome
 from replica_service.shell.executors.protocol import OutcomeSink
-from replica_service.shell.handler.failures import unsendable
-from slotmesh.codec import encoder
+from slotmesh.errors import Failure
 
 SLOW_BATCH_S = 0.001
 """After a batch of this length, the loop waits until the next one is under way."""
@@ -26,7 +26,7 @@ SLOW_BATCH_S = 0.001
 Done = tuple[WorkCommand, ReplicaRun | None, int, Any]
 """Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
 
-Without a run it is the outcomes of a whole batch, each as (run, index, outcome), or `UNSTARTED`: the work comes back.
+Without a run it is the outcomes of a whole batch, each an `Outcome`, or `UNSTARTED`: the work comes back.
 """
 UNSTARTED = "unstarted"
 
@@ -83,7 +83,7 @@ class ThreadOutcomes:
         if isinstance(work, StartCalls):
             sink.post(CallsEnded(run, count))
 
-    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[ReplicaRun, int, Any]]) -> None:
+    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[Outcome]) -> None:
         """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
 
         But lanes do, which may stop at a failure.
@@ -93,22 +93,10 @@ class ThreadOutcomes:
             self.hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
             sink.post(BatchEnded(batch))
             self.hands_over = False
-        for run, index, outcome in outcomes:
-            if isinstance(outcome, list):
-                sink.payloads(run, index, outcome)
-            elif isinstance(outcome, bytes):
-                sink.payloads(run, index, (outcome,))
+        for run, index, count, outcome in outcomes:
+            if isinstance(outcome, Failure):
+                sink.failed(run, index, count, outcome)
             else:
-                sink.failed(run, index, *outcome)
+                sink.payloads(run, index, outcome)
         if batch.lanes:
             sink.post(BatchEnded(batch))
-
-
-def encoded(run: ReplicaRun, value: Any) -> Any:
-    """What a call returned as its payload; a (count, Failure) where it cannot be one."""
-    if run.options.no_reply:
-        return b""
-    try:
-        return encoder(run.options.content_type)(value)
-    except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
-        return 1, unsendable(error)

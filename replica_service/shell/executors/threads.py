@@ -27,11 +27,14 @@ from replica_service.core.lanes.lane_history import is_late
 from replica_service.core.starting.claims import Claim, Skip, TurnClaims, claim
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
+from replica_service.shell.executors.encoding import Unsendable, encoded
+from replica_service.shell.executors.islands import base_context
 from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.thread_batches import ThreadBatches
-from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
+from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
+from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
 from slotmesh.telemetry.log import get_logger
 
@@ -78,7 +81,7 @@ class ThreadExecutor:
         self._max_threads = max_threads
         self._wait_for = wait_for
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
+        self._context = base_context()
         """What threads start from: never that of a call."""
         self._lock = threading.Lock()
         self._turns = TurnClaims(threading.Lock())
@@ -225,7 +228,6 @@ class ThreadExecutor:
                 self._execute_turn(work, place)
             else:
                 self._batches.execute(work)
-                current_place.set(place)
             place.run = None
 
     def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[WorkCommand | _Stint, int, Claim] | None:
@@ -284,12 +286,19 @@ class ThreadExecutor:
 
     def _execute(self, work: WorkCommand, run: ReplicaRun, index: int, until: float, place: ThreadPlace) -> bool | None:
         """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
-        outcome: Any
+        place.run, place.index = run, index
+        outcome = copy_context().run(self._outcome_of, run, index, until)
+        if outcome is None:
+            return None
+        self._put(work, run, index, outcome)
+        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
+
+    def _outcome_of(self, run: ReplicaRun, index: int, until: float) -> bytes | tuple[int, Failure] | None:
+        """Executes the call, in a context of its own. Returns its outcome, or None where it was too late for it."""
+        outcome: bytes | tuple[int, Failure]
         began = self._now()
         if asking.is_known:
             current_place.set(SinglePlace(run, index, self._now))
-        else:
-            place.run, place.index = run, index
         if (traced := run.traced) is not None:
             traced.enter()
         try:
@@ -298,11 +307,8 @@ class ThreadExecutor:
             began = self._now()
             if began >= until:
                 return None
-            value = method.function(*args, **kwargs)
-            outcome = encoded(run, value)
-            if (type(outcome) is not bytes or run.options.no_reply) and isawaitable(value):
-                outcome = encoded(run, self._wait_for(value))
-            if is_late(run, self._now()) and type(outcome) is bytes:
+            outcome = self._encoded(run, method.function(*args, **kwargs))
+            if is_late(run, self._now()):
                 outcome = (1, LATE)
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
             outcome = (1, self._errors.failure_of(error, run.options.method))
@@ -310,8 +316,18 @@ class ThreadExecutor:
             if traced is not None:
                 traced.leave()
         self._took(self._now() - began)
-        self._put(work, run, index, outcome)
-        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
+        return outcome
+
+    def _encoded(self, run: ReplicaRun, value: Any) -> bytes:
+        """What a call has returned; an awaitable, which nothing else can encode, is awaited. Raises Unsendable."""
+        try:
+            payload = encoded(run, value)
+            if not run.options.no_reply or not isawaitable(value):
+                return payload
+        except Unsendable:
+            if not isawaitable(value):
+                raise
+        return encoded(run, self._wait_for(value))
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8

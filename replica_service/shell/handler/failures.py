@@ -1,22 +1,25 @@
 """The failures that callers get for exceptions of a handler; the traceback stays here, in the log, without their texts.
 
 Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too, and one
-whose class raises as it is looked at; a message can always be sent (valid UTF-8, bounded); a handler that always fails
-does not fill the disk with tracebacks; one that chooses a status has made a decision, which leaves none. The text of an
-exception may quote what the call has sent: it goes to the caller, and to the log only where that was asked for.
+whose class raises as it is looked at; a message can always be sent (valid UTF-8, bounded); nothing of a call stays on
+an exception, which other calls may raise, too; a handler that always fails does not fill the disk with tracebacks; one
+that chooses a status has made a decision, which leaves none. The text of an exception may quote what the call has sent:
+it goes to the caller, and to the log only where that was asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 
-from replica_service.shell.handler.methods import BadCall
+from replica_service.shell.handler.methods import FailedCall
 from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
 from slotmesh.foreign import described, text_of, type_name
 from slotmesh.handlers import CALL
-from slotmesh.handlers.rpc_context import TRAILERS
+from slotmesh.handlers.rpc_context import RpcRaised
 from slotmesh.ids import new_id
+from slotmesh.shared_exceptions import forget_call
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import LOG_REF
@@ -45,9 +48,22 @@ class HandlerErrors:
         """What finds those that were left out of this second."""
 
     def failure_of(self, error: BaseException, method: str) -> Failure:
-        """The failure that the caller gets. Called on any thread. Raises nothing."""
-        if type(error) is BadCall:
-            return error.failure
+        """The failure that the caller gets. Called on any thread. Raises nothing.
+
+        Afterwards the exception, which the handler may keep and raise again, has nothing of the call.
+        """
+        raised, trailers = (error.error, error.trailers) if type(error) is RpcRaised else (error, b"")
+        try:
+            if issubclass(type(raised), FailedCall):
+                failure: Failure = raised.failure  # type: ignore[attr-defined]
+                return failure
+            return copy_context().run(self._failure_of, raised, method, trailers)
+        finally:
+            forget_call(error)
+            forget_call(raised)
+
+    def _failure_of(self, error: BaseException, method: str, trailers: bytes) -> Failure:
+        """In a context of its own, as the exception's class is the user's."""
         code, metadata = _decision_of(error)
         text = text_of(error)
         if metadata is None:
@@ -60,7 +76,7 @@ class HandlerErrors:
             executed=Executed.YES,
             code=code,
             metadata=metadata,
-            trailers=_trailers_of(error),
+            trailers=trailers,
         )
 
     def _log(self, error: BaseException, method: str) -> str:
@@ -87,9 +103,11 @@ class HandlerErrors:
 
 def unsendable(error: BaseException) -> Failure:
     """The handler returned something that the calls' content type cannot carry."""
+    why = _why_unsendable(error)
+    forget_call(error)
     return Failure(
         reason=Reason.HANDLER_ERROR,
-        message=_sendable(f"the result cannot be sent: {_why_unsendable(error)}"),
+        message=_sendable(f"the result cannot be sent: {why}"),
         executed=Executed.YES,
     )
 
@@ -122,15 +140,6 @@ def wrong_length(method: str, count: int, got: str) -> Failure:
         executed=Executed.YES,
         metadata={"method": method, "calls": str(count)},
     )
-
-
-def _trailers_of(error: BaseException) -> bytes:
-    """What a method of an rpc had set as trailing metadata when it raised."""
-    try:
-        trailers = error.__dict__.get(TRAILERS)
-    except BaseException:  # noqa: BLE001 - the exception's class may raise anything
-        return b""
-    return trailers if type(trailers) is bytes else b""
 
 
 def _decision_of(error: BaseException) -> tuple[int | None, dict[str, str] | None]:

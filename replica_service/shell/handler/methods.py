@@ -29,12 +29,16 @@ StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
 
 
-class BadCall(Exception):
-    """The arguments of a call are unsound; the method was not called."""
+class FailedCall(Exception):
+    """A call ends with this failure, which is not an exception of the method."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class BadCall(FailedCall):
+    """The arguments of a call are unsound; the method was not called."""
 
 
 class HandlerMethod:

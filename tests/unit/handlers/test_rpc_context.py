@@ -9,7 +9,7 @@ import pytest
 
 from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, CallPlace
-from slotmesh.handlers.rpc_context import TRAILERS, RpcContext
+from slotmesh.handlers.rpc_context import RpcContext, RpcRaised
 from slotmesh.wire.rpc_frames import metadata_from_bytes
 
 
@@ -19,12 +19,16 @@ def make() -> RpcContext:
 
 @pytest.mark.parametrize("code", ["NOT_FOUND", 5, grpc.StatusCode.NOT_FOUND])
 def test_abort_raises_with_the_status_and_the_metadata(code: Any) -> None:
+    context = make()
     with pytest.raises(HandlerError) as raised:
-        make().abort(code, "gone", (("a", "b"), ("c-bin", b"\xff")))
+        context.abort(code, "gone", (("a", "b"), ("c-bin", b"\xff")))
 
     error = raised.value
     assert (error.status, error.executed, str(error)) == ("NOT_FOUND", Executed.YES, "gone")
-    assert metadata_from_bytes(error.__dict__[TRAILERS]) == (("a", "b"), ("c-bin", b"\xff"))
+    with pytest.raises(RpcRaised) as with_trailers:
+        context.raised(error)
+    assert with_trailers.value.error is error
+    assert metadata_from_bytes(with_trailers.value.trailers) == (("a", "b"), ("c-bin", b"\xff"))
 
 
 def test_a_status_that_was_set_ends_the_rpc_when_the_method_returns() -> None:

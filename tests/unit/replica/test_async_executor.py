@@ -195,13 +195,13 @@ async def test_a_lane_runs_one_after_another_in_one_task_however_they_wait() -> 
         assert handler.most_running == 1
 
 
-async def test_a_turn_is_executed_in_one_task() -> None:
+async def test_a_task_that_a_call_of_a_lane_has_kept_executes_no_other() -> None:
     async with hosting(Handler) as host:
         handler = host.handler
         handler.gate.set()
         run = host.run("tell_task", [b"quick", b"wait", b"quick", b"wait"], key="k")
         await host.execute(run)
-        assert len(set(handler.tasks)) == 1
+        assert len(set(handler.tasks)) == 4
 
 
 async def test_lanes_that_wait_run_side_by_side() -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
 
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.shell.executors.encoding import Encoding
+from replica_service.shell.executors.encoding import encoded_each
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, encode
 from slotmesh.errors import Failure
 from tests.support.python_calls import calls_to_python
 
 
-class Sink(Encoding):
-    """Keeps what it is given."""
+class Outcomes:
+    """What calls of a run came to that returned these values together."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: ReplicaRun, values: Any) -> None:
         self.sent: dict[int, bytes] = {}
         self.failures: dict[int, Failure] = {}
-        self.done = 0
-
-    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        self.sent.update(enumerate(payloads, lo))
-
-    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
-        self.failures.update(dict.fromkeys(range(lo, lo + count), failure))
-
-    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        self.done += count
+        for _, lo, count, outcome in encoded_each(run, 0, values):
+            if isinstance(outcome, Failure):
+                self.failures.update(dict.fromkeys(range(lo, lo + count), outcome))
+            else:
+                assert count == len(outcome)
+                self.sent.update(enumerate(outcome, lo))
 
 
 def run_of(count: int, content_type: str, *, no_reply: bool = False) -> ReplicaRun:
@@ -42,21 +38,19 @@ def run_of(count: int, content_type: str, *, no_reply: bool = False) -> ReplicaR
 @pytest.mark.parametrize("content_type", [MSGPACK, OCTET_STREAM])
 def test_an_array_is_encoded_at_once_a_row_a_call(content_type: str) -> None:
     def steps(count: int) -> int:
-        sink, rows = Sink(), np.arange(2.0 * count).reshape(count, 2)
+        rows = np.arange(2.0 * count).reshape(count, 2)
         run = run_of(count, content_type)
-        cost = calls_to_python(lambda: sink.results(run, 0, rows))  # type: ignore[arg-type]
-        assert sink.sent == {index: encode(content_type, row) for index, row in enumerate(rows)}
-        return cost
+        assert Outcomes(run, rows).sent == {index: encode(content_type, row) for index, row in enumerate(rows)}
+        return calls_to_python(lambda: list(encoded_each(run, 0, rows)))  # type: ignore[arg-type]
 
     steps(2)
     assert steps(1000) == steps(2) < 40
 
 
 def test_rows_that_cannot_be_sent_fail_one_by_one() -> None:
-    sink = Sink()
-    sink.results(run_of(2, JSON), 0, np.array([[1j], [2j]]))  # type: ignore[arg-type]
-    assert not sink.sent
-    assert sorted(sink.failures) == [0, 1]
+    outcomes = Outcomes(run_of(2, JSON), np.array([[1j], [2j]]))
+    assert not outcomes.sent
+    assert sorted(outcomes.failures) == [0, 1]
 
 
 class Exits:
@@ -67,13 +61,10 @@ class Exits:
 
 
 def test_a_result_that_exits_when_it_is_read_fails_its_call_and_no_other() -> None:
-    sink = Sink()
-    sink.results(run_of(3, JSON), 0, [1, Exits(), 3])
-    assert sink.sent == {0: b"1", 2: b"3"}
-    assert list(sink.failures) == [1]
+    outcomes = Outcomes(run_of(3, JSON), [1, Exits(), 3])
+    assert outcomes.sent == {0: b"1", 2: b"3"}
+    assert list(outcomes.failures) == [1]
 
 
 def test_nobody_waits_for_rows_without_reply() -> None:
-    sink = Sink()
-    sink.results(run_of(3, JSON, no_reply=True), 0, np.ones((3, 1)))  # type: ignore[arg-type]
-    assert (sink.done, sink.sent) == (3, {})
+    assert Outcomes(run_of(3, JSON, no_reply=True), np.array([1j, 2j, 3j])).sent == dict.fromkeys(range(3), b"")
