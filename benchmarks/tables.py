@@ -27,7 +27,7 @@ from controller_service.core import routers, transitions
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.notices import Notice
 from controller_service.core.observed import ObservedRouter, ReplicaState
-from controller_service.core.reconcile import BROUGHT_WITHIN_S
+from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S
 from controller_service.core.transitions import Hello, ObservedReport
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher

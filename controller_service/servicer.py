@@ -6,6 +6,7 @@ message.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from contextlib import aclosing
@@ -96,7 +97,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
         if request.force and not request.merge:
             raise InvalidSpec([Mistake("force", "has a meaning with `merge` only")])
-        mesh, mistakes = mesh_from_wire(request.mesh)
+        mesh, mistakes = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
         terms, configurator = terms_from_wire(request, origin_of(context)), self._configurator
         if request.merge:
             outcome = await configurator.apply_file(

@@ -83,7 +83,7 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
             ),
         ),
         router_addresses=frozenset(wire.router_addresses),
-        ownership={it.name: _ownership(f"hello.table.endpoints[{at}]", it) for at, it in enumerate(wire.endpoints)},
+        ownership=_ownership_of(wire),
     )
 
 
@@ -103,7 +103,21 @@ def _members(table: membership_service_pb2.RoutingTable) -> Iterator[ListedIncar
             )
 
 
-def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> PartitionOwnership:
+def _ownership_of(table: membership_service_pb2.RoutingTable) -> dict[str, PartitionOwnership]:
+    """By endpoint: those that refer to the same owners share one object."""
+    shared = [_ownership(f"hello.table.assignments[{at}]", it) for at, it in enumerate(table.assignments)]
+    ownership: dict[str, PartitionOwnership] = {}
+    for at, each in enumerate(table.endpoints):
+        path = f"hello.table.endpoints[{at}]"
+        if not 0 <= each.assignment <= len(shared):
+            refuse(f"{path}.assignment", f"is none of the {len(shared)} assignments, is {each.assignment}")
+        ownership[each.name] = shared[each.assignment - 1] if each.assignment else _ownership(path, each)
+    return ownership
+
+
+def _ownership(
+    path: str, route: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment
+) -> PartitionOwnership:
     owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
     if len(owner_of) not in {0, PARTITIONS}:
         refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
@@ -114,7 +128,6 @@ def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Partit
     if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
         refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
     return PartitionOwnership(
-        endpoint=route.name,
         owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in route.owners),
         partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
         epochs=epochs or (0,) * PARTITIONS,

@@ -15,14 +15,21 @@ from slotmesh.v1 import membership_service_pb2
 
 
 def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+    """In one message."""
+    wire = head_of_delta(delta)
+    wire.endpoints.extend(map(endpoint_change_to_wire, delta.endpoints))
+    wire.backends.extend(map(backend_change_to_wire, delta.backends))
+    return wire
+
+
+def head_of_delta(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+    """The delta without what has changed of endpoints and backends."""
     table = delta.table
     wire = membership_service_pb2.RoutingTableDelta(
         generation=table.generation,
         base_revision=delta.base_revision,
         revision=table.revision,
-        endpoints=map(_endpoint_change, delta.endpoints),
         removed_endpoints=delta.removed_endpoints,
-        backends=map(_backend_change, delta.backends),
         removed_backends=delta.removed_backends,
         roster_revision=table.roster.revision,
         departed_since=table.roster.departed_since,
@@ -36,18 +43,21 @@ def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableD
     return wire
 
 
-def _backend_change(change: BackendChange) -> membership_service_pb2.BackendRouteDelta:
+def backend_change_to_wire(change: BackendChange) -> membership_service_pb2.BackendRouteDelta:
     return membership_service_pb2.BackendRouteDelta(
         route=backend_to_wire_route(change.listed, change.replicas, has_settings=change.has_other_settings),
         removed=owners_to_wire(change.removed),
     )
 
 
-def _endpoint_change(change: EndpointChange) -> membership_service_pb2.EndpointRouteDelta:
+def endpoint_change_to_wire(
+    change: EndpointChange, *, assignment: int = 0
+) -> membership_service_pb2.EndpointRouteDelta:
+    """`assignment`: as of `endpoint_to_wire`, where the endpoint is sent as a whole."""
     listed = change.listed
     wire = membership_service_pb2.EndpointRouteDelta(name=listed.name)
     if change.is_whole:
-        wire.whole.CopyFrom(endpoint_to_wire(listed))
+        wire.whole.CopyFrom(endpoint_to_wire(listed, assignment=assignment))
         return wire
     if change.has_other_traffic:
         wire.traffic.SetInParent()

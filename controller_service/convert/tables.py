@@ -26,8 +26,15 @@ from slotmesh.v1 import membership_service_pb2
 
 def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_service_pb2.RoutingTable:
     """`parts` are its endpoints and backends, by `endpoint_to_bytes` and `backend_to_bytes`."""
+    wire = head_of_table(table)
+    wire.MergeFromString(b"".join(parts))
+    return wire
+
+
+def head_of_table(table: AnnouncedTable) -> membership_service_pb2.RoutingTable:
+    """The table without its endpoints and backends."""
     roster = table.roster
-    wire = membership_service_pb2.RoutingTable(
+    return membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
         router_addresses=table.routes.router_addresses,
@@ -42,8 +49,6 @@ def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_s
             for it in roster.covers
         ),
     )
-    wire.MergeFromString(b"".join(parts))
-    return wire
 
 
 def endpoint_to_bytes(endpoint: ListedEndpoint) -> bytes:
@@ -57,7 +62,8 @@ def backend_to_bytes(backend: ListedBackend) -> bytes:
     return membership_service_pb2.RoutingTable(backends=[wire]).SerializeToString()
 
 
-def endpoint_to_wire(endpoint: ListedEndpoint) -> membership_service_pb2.EndpointRoute:
+def endpoint_to_wire(endpoint: ListedEndpoint, *, assignment: int = 0) -> membership_service_pb2.EndpointRoute:
+    """`assignment`: the number under which the owners of its partitions were written before; 0: they are part of it."""
     wire = membership_service_pb2.EndpointRoute(name=endpoint.name)
     if endpoint.traffic is not None:
         wire.traffic.CopyFrom(traffic_to_wire(endpoint.traffic))
@@ -65,8 +71,10 @@ def endpoint_to_wire(endpoint: ListedEndpoint) -> membership_service_pb2.Endpoin
         wire.grpc_services.CopyFrom(services_to_wire(endpoint.grpc_services))
     if endpoint.tenants is not None:
         wire.tenants.CopyFrom(tenants_to_wire(endpoint.tenants))
-    if endpoint.ownership is not None:
-        _write_ownership(endpoint.ownership, wire)
+    if assignment:
+        wire.assignment = assignment
+    elif endpoint.ownership is not None:
+        write_owners(endpoint.ownership, wire)
     return wire
 
 
@@ -101,7 +109,11 @@ def departures_to_wire(
         )
 
 
-def _write_ownership(ownership: PartitionOwnership, wire: membership_service_pb2.EndpointRoute) -> None:
+def write_owners(
+    ownership: PartitionOwnership,
+    wire: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment,
+) -> None:
+    """The owners and the epochs of all partitions."""
     base = min(ownership.epochs, default=0)
     wire.owners.extend(owners_to_wire(ownership.owners))
     wire.partition_owners.extend(ownership.partition_owners)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
-from controller_service.core.partitions import Incarnation, inherit
+from controller_service.core.partitions import Incarnation, PartitionOwnership, inherit
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.unattached import unattached, with_all_unattached
 
@@ -66,13 +66,17 @@ def adopt(
             now=time_of_day,
         )
     observed = _with_epochs(observed, brought)
-    inherited = (
-        inherit(desired.ownership.get(name), each, observed.is_dead) for name, each in sorted(brought.ownership.items())
-    )
+    inherited: dict[str, PartitionOwnership | None] = {}
+    alike: dict[tuple[int, int], PartitionOwnership | None] = {}
+    for name, each in sorted(brought.ownership.items()):
+        current = desired.ownership.get(name)
+        if (key := (id(current), id(each))) not in alike:
+            alike[key] = inherit(current, each, observed.is_dead)
+        inherited[name] = alike[key]
     return Adoption(
         observed=observed,
         change=ChangeSet(
-            put_ownership=tuple(it for it in inherited if it is not None),
+            put_ownership={name: it for name, it in inherited.items() if it is not None},
             put_roster=None if roster is desired.roster else roster,
             epoch_floor=brought.newest_epoch,
         ),
@@ -194,7 +198,7 @@ def _with_named(
 def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
     """Owners start nothing of the epochs that it names before they are given anything."""
     newest: dict[Incarnation, int] = {}
-    for ownership in brought.ownership.values():
+    for ownership in {id(it): it for it in brought.ownership.values()}.values():
         for index, epoch in zip(ownership.partition_owners, ownership.epochs, strict=True):
             if index >= 0:
                 owner = ownership.owners[index]

@@ -31,11 +31,16 @@ def find_concerns(desired: Desired, observed: Observed) -> Concerns:
         if endpoint.traffic is not None:
             for backend in endpoint.traffic.weights:
                 endpoints_of[backend].add(name)
+    backends_of: dict[int, set[str]] = {}
+    """By object: endpoints share what is the same for them."""
     for name, ownership in desired.ownership.items():
-        for owner in ownership.owners:
-            owner_ids.add(owner.replica_id)
-            if of_owner := observed.backend_of.get(owner.replica_id):
-                endpoints_of[of_owner].add(name)
+        backends = backends_of.get(id(ownership))
+        if backends is None:
+            ids = [owner.replica_id for owner in ownership.owners]
+            owner_ids.update(ids)
+            backends = backends_of[id(ownership)] = {of for it in ids if (of := observed.backend_of.get(it))}
+        for backend in backends:
+            endpoints_of[backend].add(name)
     return Concerns(endpoints_of=endpoints_of, owner_ids=owner_ids)
 
 

@@ -24,7 +24,8 @@ class BroughtTable:
     @property
     def newest_epoch(self) -> int:
         """0 where no partition has an owner."""
-        return max((max(it.epochs) for it in self.ownership.values() if it.epochs), default=0)
+        owned = {id(it): it for it in self.ownership.values()}.values()
+        return max((max(it.epochs) for it in owned if it.epochs), default=0)
 
     def chain(self) -> tuple[CoveredTables, ...]:
         """The generations that it covers, its own last."""

@@ -45,7 +45,8 @@ class ChangeSet:
     put_routes: tuple[Route, ...] = ()
     delete_routes: tuple[str, ...] = ()
     """Paths."""
-    put_ownership: tuple[PartitionOwnership, ...] = ()
+    put_ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint."""
     put_rollouts: tuple[RolloutRecord, ...] = ()
     put_shifts: tuple[ShiftRecord, ...] = ()
     put_roster: IncarnationRoster | None = None
@@ -90,8 +91,7 @@ class Desired:
 
     def apply(self, change: ChangeSet) -> Desired:
         """The next revision. Mappings that do not change stay the same objects."""
-        ownership = {it.endpoint: it for it in change.put_ownership}
-        deleted = [self.ownership[name] for name in change.delete_endpoints if name in self.ownership]
+        deleted = {id(it): it for name in change.delete_endpoints if (it := self.ownership.get(name)) is not None}
         backends = _changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends)
         endpoints = _changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints)
         routes = _changed(self.routes, {it.path: it for it in change.put_routes}, change.delete_routes)
@@ -118,10 +118,10 @@ class Desired:
             backends=backends,
             endpoints=endpoints,
             routes=routes,
-            ownership=_changed(self.ownership, ownership, change.delete_endpoints),
+            ownership=_changed(self.ownership, change.put_ownership, change.delete_endpoints),
             rollouts=_changed(self.rollouts, {it.backend: it for it in change.put_rollouts}, change.delete_backends),
             shifts=_changed(self.shifts, shifts, change.delete_endpoints),
-            epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted)]),
+            epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted.values())]),
             roster=self.roster if change.put_roster is None else change.put_roster,
             applied=_changed(
                 self.applied,

@@ -5,10 +5,10 @@ Owner: `shell.mesh_state` calls these, one after another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from controller_service.core.known_handovers import Handovers
+from controller_service.core.known_handovers import NO_HANDOVERS, Handovers
 from controller_service.core.observed import Observed
 from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.transitions import Transition
@@ -16,11 +16,15 @@ from controller_service.core.transitions import Transition
 
 def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
     """A replica reported that it has emptied these partitions (endpoint -> partition -> epoch)."""
+    changed: dict[str, Handovers] = {}
+    alike: dict[tuple[Handovers, int], Handovers] = {}
     for endpoint, epochs in endpoints.items():
-        known = observed.handovers.get(endpoint, Handovers())
-        said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
-        observed = observed.with_handovers(endpoint, replace(known, emptied=said))
-    return Transition(observed)
+        known = observed.handovers.get(endpoint, NO_HANDOVERS)
+        if (after := alike.get((known, id(epochs)))) is None:
+            said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
+            after = alike[known, id(epochs)] = replace(known, emptied=said)
+        changed[endpoint] = after
+    return Transition(observed.with_handovers(changed))
 
 
 def fenced(
@@ -33,17 +37,27 @@ def fenced(
     return Transition(observed.with_replica(replace(known, fenced_through=through_epoch, busy=busy)))
 
 
-def told_to_leave(observed: Observed, ownership: PartitionOwnership, *, balancing: bool, now: float) -> Transition:
-    """The hand-overs of an endpoint are these now. Reports of owners on others are dropped."""
-    known = observed.handovers.get(ownership.endpoint, Handovers())
-    leaving = {
-        (ownership.owners[ownership.partition_owners[number]], number, ownership.epochs[number])
-        for number in ownership.leaving
-    }
-    changed = replace(known, emptied=known.emptied & leaving, balanced_at=now if balancing else known.balanced_at)
-    return Transition(observed if changed == known else observed.with_handovers(ownership.endpoint, changed))
+def told_to_leave(
+    observed: Observed, ownership: Mapping[str, PartitionOwnership], *, balancing: Collection[str], now: float
+) -> Transition:
+    """The hand-overs of these endpoints are those of their owners now. Reports of owners on others are dropped.
+
+    `balancing` has the endpoints of which partitions leave for better shares.
+    """
+    changed: dict[str, Handovers] = {}
+    alike: dict[tuple[Handovers, int, bool], Handovers] = {}
+    for endpoint, owned in ownership.items():
+        known, is_balancing = observed.handovers.get(endpoint, NO_HANDOVERS), endpoint in balancing
+        if (after := alike.get((known, id(owned), is_balancing))) is None:
+            leaving = {(owned.owners[owned.partition_owners[it]], it, owned.epochs[it]) for it in owned.leaving}
+            balanced_at = now if is_balancing else known.balanced_at
+            after = replace(known, emptied=known.emptied & leaving, balanced_at=balanced_at)
+            alike[known, id(owned), is_balancing] = after
+        if after != known:
+            changed[endpoint] = after
+    return Transition(observed.with_handovers(changed))
 
 
-def endpoint_deleted(observed: Observed, endpoint: str) -> Transition:
-    """Nothing of it is on the move any more."""
-    return Transition(observed.without_handovers(endpoint))
+def endpoints_deleted(observed: Observed, endpoints: Collection[str]) -> Transition:
+    """Nothing of them is on the move any more."""
+    return Transition(observed.without_handovers(endpoints) if endpoints else observed)

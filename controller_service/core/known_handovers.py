@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from controller_service.core.partitions import Incarnation
 
@@ -15,3 +16,6 @@ class Handovers:
     """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
     balanced_at: float = float("-inf")
     """When partitions were last told to leave for better shares, seconds (monotonic)."""
+
+
+NO_HANDOVERS: Final = Handovers()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -81,8 +80,8 @@ class Notice:
     """What happened, for a person."""
 
 
-def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> Iterator[Notice]:
-    """The notices where the partitions of an endpoint get, leave or lose their owners."""
+def told_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> list[tuple[EventKind, str]]:
+    """What notices say where the partitions of an endpoint get, leave or lose their owners."""
     given, orphaned = count_moves(before, after)
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
     told = [
@@ -90,6 +89,4 @@ def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnershi
         (EventKind.PARTITIONS_LEAVING, leaving, "leave their owners for others"),
         (EventKind.PARTITIONS_ORPHANED, orphaned, "have no owner: no replica is ready"),
     ]
-    for kind, count, what in told:
-        if count:
-            yield Notice(kind=kind, subject=f"endpoint/{after.endpoint}", message=f"{count} partitions {what}")
+    return [(kind, f"{count} partitions {what}") for kind, count, what in told if count]

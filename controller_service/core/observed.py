@@ -151,6 +151,10 @@ class Observed:
         known = self.incarnation(owner)
         return known is None or not known.is_fenced
 
+    def busy_endpoints(self) -> frozenset[str]:
+        """The endpoints for which `busy_partitions` is not empty."""
+        return frozenset(name for group in self.by_backend.values() for name in group.facts.busy)
+
     def busy_partitions(self, endpoint: str) -> frozenset[tuple[Incarnation, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
         return frozenset(each for group in self.by_backend.values() for each in group.facts.busy.get(endpoint, ()))
@@ -233,15 +237,13 @@ class Observed:
         left = {router_id: table for router_id, table in self.brought.items() if router_id not in router_ids}
         return self if len(left) == len(self.brought) else replace(self, brought=MappingProxyType(left))
 
-    def with_handovers(self, endpoint: str, handovers: Handovers) -> Observed:
-        return replace(self, handovers=MappingProxyType({**self.handovers, endpoint: handovers}))
+    def with_handovers(self, handovers: Mapping[str, Handovers]) -> Observed:
+        """With those of these endpoints added or replaced."""
+        return replace(self, handovers=MappingProxyType({**self.handovers, **handovers})) if handovers else self
 
-    def without_handovers(self, endpoint: str) -> Observed:
-        if endpoint not in self.handovers:
-            return self
-        return replace(
-            self, handovers=MappingProxyType({key: it for key, it in self.handovers.items() if key != endpoint})
-        )
+    def without_handovers(self, endpoints: Collection[str]) -> Observed:
+        left = {name: it for name, it in self.handovers.items() if name not in endpoints}
+        return self if len(left) == len(self.handovers) else replace(self, handovers=MappingProxyType(left))
 
     def with_scales(self, scales: Mapping[str, BackendScale]) -> Observed:
         return replace(self, scales=MappingProxyType({**scales}))

@@ -38,11 +38,10 @@ class Incarnation(NamedTuple):
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class PartitionOwnership:
-    """The partitions of one endpoint."""
+    """Who owns the partitions of an endpoint. Endpoints with the same owners and epochs share one object."""
 
-    endpoint: str
     owners: tuple[Incarnation, ...]
     """Those that own something, in order."""
     partition_owners: tuple[int, ...]
@@ -89,7 +88,6 @@ def shares(weights: Mapping[str, float], ready: Mapping[str, Sequence[Incarnatio
 
 
 def assign(
-    endpoint: str,
     current: PartitionOwnership | None,
     candidates: Sequence[OwnerCandidate],
     is_dead: Callable[[Incarnation], bool],
@@ -108,7 +106,7 @@ def assign(
     away, except that those of `busy` still have to leave their owners.
     """
     if current is None:
-        current = _first(endpoint, epoch_floor, busy)
+        current = _first(epoch_floor, busy)
     owners, of = current.owners, current.partition_owners
     dead = {index for index, owner in enumerate(owners) if is_dead(owner)}
     dead.add(NO_OWNER)
@@ -142,7 +140,6 @@ def assign(
             epochs[number] = max(epochs[number], epoch_floor) + 1
 
     return ownership_of(
-        endpoint,
         owner_of,
         epochs,
         leaving=staying,
@@ -151,7 +148,6 @@ def assign(
 
 
 def ownership_of(
-    endpoint: str,
     owner_of: Sequence[Incarnation | None],
     epochs: Sequence[int],
     *,
@@ -162,7 +158,6 @@ def ownership_of(
     owners = tuple(sorted({owner for owner in owner_of if owner is not None}))
     index_of = {owner: index for index, owner in enumerate(owners)}
     return PartitionOwnership(
-        endpoint=endpoint,
         owners=owners,
         partition_owners=tuple(NO_OWNER if owner is None else index_of[owner] for owner in owner_of),
         epochs=tuple(epochs),
@@ -179,7 +174,7 @@ def inherit(
     Of several such tables the newest epoch of each partition counts. What was given away since stays as it is.
     """
     if current is None:
-        current = ownership_of(brought.endpoint, [None] * PARTITIONS, [-1] * PARTITIONS)
+        current = ownership_of([None] * PARTITIONS, [-1] * PARTITIONS)
     owner_of = [None if index == NO_OWNER else current.owners[index] for index in current.partition_owners]
     epochs = list(current.epochs)
     changed: list[int] = []
@@ -195,7 +190,6 @@ def inherit(
         return None
     named = frozenset(number for number in changed if owner_of[number] is not None)
     return ownership_of(
-        brought.endpoint,
         owner_of,
         epochs,
         leaving=set(current.leaving).difference(changed),
@@ -240,12 +234,12 @@ def hand_over(
     return current if len(leaving) == len(current.leaving) else replace(current, leaving=tuple(sorted(leaving)))
 
 
-def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Incarnation, int]]) -> PartitionOwnership:
+def _first(epoch_floor: int, busy: Collection[tuple[Incarnation, int]]) -> PartitionOwnership:
     """Without owners, except that those of `busy` have calls to finish."""
     owner_of: list[Incarnation | None] = [None] * PARTITIONS
     for owner, number in sorted(busy):
         owner_of[number] = owner
-    return ownership_of(endpoint, owner_of, [epoch_floor] * PARTITIONS, leaving={number for _, number in busy})
+    return ownership_of(owner_of, [epoch_floor] * PARTITIONS, leaving={number for _, number in busy})
 
 
 def _handed_over(

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from controller_service.core.desired import Desired
 from controller_service.core.observed import Observed, ObservedReplica, Restarts
-from controller_service.core.reconcile import has_failed_to_start, is_coming
+from controller_service.core.reconcile_endpoints import has_failed_to_start, is_coming
 from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.core.templates import template_of
 from slotmesh.spec.prospect import Prospect

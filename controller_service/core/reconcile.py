@@ -1,9 +1,9 @@
 """Actions that bring the observed state nearer to the desired one.
 
-Purpose: `(desired, observed, now) -> outcome`, one backend or one endpoint at a time.
+Purpose: `(desired, observed, now) -> outcome`, one backend at a time (endpoints: `reconcile_endpoints`).
 Invariants: level-triggered (only the present states count, not how they came about) and idempotent (until an action's
 effect is observed, the same states give the same actions); no call takes time over anything but its own backend's
-replicas, or its own endpoint's owners and candidates. Three-way result: done (`retry_after_s` is None), again after a
+replicas. Three-way result: done (`retry_after_s` is None), again after a
 time, or an error, which is an exception of the code that executes the actions.
 Owner: `shell.reconcile_loop`.
 """
@@ -16,9 +16,8 @@ from typing import Final, TypeAlias
 
 from controller_service.core.desired import Desired
 from controller_service.core.endings import NEVER_S, UNHEALTHY, find_endings
-from controller_service.core.known_handovers import Handovers
 from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
-from controller_service.core.partitions import PartitionOwnership, assign, hand_over, has_live_owner, shares
+from controller_service.core.reconcile_endpoints import sooner
 from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.rollouts.groups import group_replicas
@@ -26,27 +25,12 @@ from controller_service.core.rollouts.moves import RolloutMoves, plan_moves
 from controller_service.core.rollouts.progress import NO_CALLS, NO_STEP, RolloutStep, follow, is_rolled_out
 from controller_service.core.templates import template_of
 from controller_service.core.unattached import missed_within_s
-from slotmesh.spec.model import Backend, Endpoint
+from slotmesh.spec.model import Backend
 
-COMPLETE_WITHIN_S: Final = 5.0
-"""The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
-STARTED_WITHIN_S: Final = 20.0
-"""Likewise, where all that are missing are starting: a replica that comes too late would own nothing for long."""
-SETTLED_AFTER_S: Final = 1.0
-"""Where the number of replicas is not known: the first division waits until none got ready for this long."""
-BALANCE_EVERY_S: Final = 1.0
-"""Partitions leave live owners for better shares this often at most: weights that swing move keys no faster."""
-PATIENCE_S: Final = 10.0
-"""Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
-FENCED_WITHIN_S: Final = 1.0
-"""How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
 FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that operators can see why."""
 FORGET_AFTER_S: Final = 600.0
 """A silent replica that this controller did not start, and that no table has named, is dropped after this time."""
-BROUGHT_WITHIN_S: Final = 5.0
-"""No partition is given away for so long after the controller's start, while a router is expected to bring the table,
-or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +80,6 @@ class BackendOutcome:
     """What is to be remembered of its rollout."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointOutcome:
-    """What the ownership of an endpoint should become."""
-
-    ownership: PartitionOwnership | None = None
-    """None: as it is."""
-    balancing: bool = False
-    """Whether partitions leave for better shares."""
-    retry_after_s: float | None = None
-
-
 def reconcile_backend(
     name: str,
     desired: Desired,
@@ -139,19 +112,19 @@ def reconcile_backend(
         is_paused, is_complete = record is not None and record.is_paused, is_rolled_out(record, backend)
         moves = plan_moves(groups, backend, wanted, now, is_paused=is_paused, is_complete=is_complete)
     actions: list[Action] = []
-    retry_after_s = _sooner(rollout.again_after_s, moves.again_after_s)
+    retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
     if backend is not None and moves.start > 0:
         wait_s = observed.restarts.get(name, Restarts()).not_before - now
         if wait_s > 0.0:
-            retry_after_s = _sooner(retry_after_s, wait_s)
+            retry_after_s = sooner(retry_after_s, wait_s)
         else:
             actions.append(_start(backend, moves.start, everything))
     endings = find_endings(everything, now, launches=launches, give_up_after_s=give_up_after_s)
     leaving = endings.leaving
     actions += [KillReplica(replica_id, message) for replica_id, message in endings.hung.items()]
-    retry_after_s = _sooner(retry_after_s, endings.again_after_s)
+    retry_after_s = sooner(retry_after_s, endings.again_after_s)
     if launches:
-        retry_after_s = _sooner(retry_after_s, missed_within_s(live, now))
+        retry_after_s = sooner(retry_after_s, missed_within_s(live, now))
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
     for replica in sorted(current, key=_most_dispensable_first)[: max(0, len(current) - wanted)]:
         leaving[replica.replica_id] = why
@@ -166,104 +139,7 @@ def reconcile_backend(
     known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
-    return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s), rollout)
-
-
-def reconcile_endpoint(
-    endpoint: Endpoint,
-    desired: Desired,
-    observed: Observed,
-    now: float,
-    *,
-    launches: bool,
-    started_at: float = float("-inf"),
-) -> EndpointOutcome:
-    """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
-
-    Then has partitions leave their owners where these drain, or have too many. No partition is given away before all
-    replicas that served under an earlier generation have given up what they owned, nor while a router may yet bring
-    that generation's table. `started_at` is when the controller started.
-    """
-    current = desired.ownership.get(endpoint.name)
-    weights: Mapping[str, float] = {}
-    if endpoint.traffic is not None:
-        weights = {name: weight for name, weight in endpoint.traffic.weights.items() if weight > 0.0}
-    ready = {name: [it for it in observed.replicas(name) if it.takes_calls] for name in weights}
-    candidates = shares(weights, {name: [it.owner for it in group if it.is_fenced] for name, group in ready.items()})
-    held_s = _held_s(desired, observed, now, started_at)
-    wait_s = 0.0
-    if held_s <= 0.0 and candidates and not has_live_owner(current, observed.is_dead):
-        wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, observed, now, launches=launches)
-    if held_s > 0.0 or wait_s > 0.0:
-        candidates = []
-    wait_s = wait_s or held_s
-    if not candidates and current is None:
-        return EndpointOutcome(retry_after_s=wait_s or None)
-    known = observed.handovers.get(endpoint.name, Handovers())
-    assigned = assign(
-        endpoint.name,
-        current,
-        candidates,
-        observed.is_dead,
-        epoch_floor=desired.epoch_floor,
-        emptied=known.emptied,
-        busy=observed.busy_partitions(endpoint.name),
-        fenced_through=observed.fenced_through,
-    )
-    drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
-    rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
-    if rest_s > 0.0:
-        return EndpointOutcome(
-            drained if drained is not current else None, retry_after_s=_sooner(wait_s or None, rest_s)
-        )
-    balanced = hand_over(
-        drained, candidates, is_draining=observed.is_draining, balance=True, stays=observed.awaits_fence_of
-    )
-    return EndpointOutcome(
-        balanced if balanced is not current else None,
-        balancing=balanced is not drained,
-        retry_after_s=wait_s or None,
-    )
-
-
-def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
-    """How long no partition may be given away, as far as is known; 0: they may be."""
-    if observed.awaits_fence() or observed.brought:
-        return FENCED_WITHIN_S
-    left_s = started_at + BROUGHT_WITHIN_S - now
-    if left_s <= 0.0:
-        return 0.0
-    if not observed.routers:
-        return left_s  # no router could send calls yet, and the first one may know of owners
-    covered = {it.generation for it in desired.roster.covers}
-    expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
-    is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
-    return 0.0 if expected <= covered and is_complete else left_s
-
-
-def _wait_s(
-    backends: Collection[Backend | None],
-    ready: Mapping[str, Collection[ObservedReplica]],
-    observed: Observed,
-    now: float,
-    *,
-    launches: bool,
-) -> float:
-    """How long the first assignment should still wait, seconds; 0 for no longer."""
-    ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
-    first_ready_at = min(ready_at, default=now)
-    deadline = first_ready_at + COMPLETE_WITHIN_S
-    known = [it for it in backends if it is not None and (ready[it.name] or not _fails(observed.replicas(it.name)))]
-    if launches or all(it.num_replicas is not None or it.autoscale is not None for it in known):
-        wanted = {it.name: wanted_replicas(it, observed) for it in known}
-        if all(len(ready[name]) >= count for name, count in wanted.items()):
-            return 0.0
-        coming = {backend.name: sum(map(is_coming, observed.replicas(backend.name))) for backend in known}
-        if all(len(ready[name]) + coming[name] >= count for name, count in wanted.items()):
-            deadline = first_ready_at + STARTED_WITHIN_S
-    else:
-        deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
-    return max(0.0, deadline - now)
+    return BackendOutcome(tuple(actions), sooner(retry_after_s, forget_after_s), rollout)
 
 
 def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> StartReplicas:
@@ -275,20 +151,6 @@ def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> 
 def _is_kept(replica: ObservedReplica) -> bool:
     """Its launcher has it, and was not asked to end it."""
     return replica.launched and not replica.reaped and not replica.is_told_to_drain and not replica.is_given_up
-
-
-def is_coming(replica: ObservedReplica) -> bool:
-    """It may well get ready."""
-    return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
-
-
-def has_failed_to_start(replica: ObservedReplica) -> bool:
-    """It has ended before it was ready: its handler could not be constructed, or its process not be started."""
-    return replica.gone and replica.state is ReplicaState.FAILED and replica.ready_at is None
-
-
-def _fails(replicas: Iterable[ObservedReplica]) -> bool:
-    return any(map(has_failed_to_start, replicas))
 
 
 def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:
@@ -314,9 +176,5 @@ def _forgettable(
             if left_s <= 0.0:
                 forgotten.append(replica.replica_id)
             else:
-                again_after_s = _sooner(again_after_s, left_s)
+                again_after_s = sooner(again_after_s, left_s)
     return forgotten, again_after_s
-
-
-def _sooner(one: float | None, other: float | None) -> float | None:
-    return min((it for it in (one, other) if it is not None), default=None)

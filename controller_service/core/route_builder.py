@@ -10,16 +10,19 @@ Owner: `shell.reconcile_loop`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from controller_service.core.desired import Desired
 from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
-from controller_service.core.partitions import Incarnation
+from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.prospects import find_prospect
 from controller_service.core.routing import ListedBackend, ListedEndpoint, ListedReplica, Routes
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Backend, Endpoint
 from slotmesh.spec.prospect import Prospect
 
+NO_SOURCES: Final[tuple[Mapping[str, Endpoint], Mapping[str, PartitionOwnership]]] = ({}, {})
 _LISTED: Final = frozenset({ReplicaState.READY, ReplicaState.DRAINING})
 
 
@@ -37,7 +40,9 @@ class RouteBuilder:
 
     def __init__(self) -> None:
         self._backends: dict[str, _BuiltBackend] = {}
-        self._endpoints: dict[str, ListedEndpoint] = {}
+        self._endpoints: tuple[ListedEndpoint, ...] = ()
+        self._endpoints_of: tuple[Mapping[str, Endpoint], Mapping[str, PartitionOwnership]] = NO_SOURCES
+        """What they were built from."""
         self._router_addresses: tuple[str, ...] = ()
         self._router_token_addresses: tuple[str, ...] = ()
 
@@ -51,39 +56,34 @@ class RouteBuilder:
             # Of a deleted one something may still run there.
             if built.replicas or backend.name in desired.backends:
                 backends[backend.name] = built
-        endpoints = {name: self._endpoint(name, desired) for name in sorted(desired.endpoints)}
         addresses = tuple(sorted({router.address for router in observed.routers.values() if router.address}))
         if addresses != self._router_addresses:
             self._router_addresses = addresses
         by_token = tuple(sorted({each.token_address for each in observed.routers.values() if each.token_address}))
         if by_token != self._router_token_addresses:
             self._router_token_addresses = by_token
-        self._backends, self._endpoints = backends, endpoints
+        self._backends = backends
         return Routes(
-            endpoints=tuple(endpoints.values()),
+            endpoints=self._build_endpoints(desired),
             backends=tuple(built.listed for built in backends.values()),
             router_addresses=self._router_addresses,
             router_token_addresses=self._router_token_addresses,
         )
 
-    def _endpoint(self, name: str, desired: Desired) -> ListedEndpoint:
-        endpoint, ownership = desired.endpoints[name], desired.ownership.get(name)
-        before = self._endpoints.get(name)
-        if (
-            before is not None
-            and before.ownership is ownership
-            and before.traffic == endpoint.traffic
-            and before.grpc_services == endpoint.grpc_services
-            and before.tenants == endpoint.tenants
-        ):
-            return before
-        return ListedEndpoint(
-            name=name,
-            traffic=endpoint.traffic,
-            ownership=ownership,
-            grpc_services=endpoint.grpc_services,
-            tenants=endpoint.tenants,
+    def _build_endpoints(self, desired: Desired) -> tuple[ListedEndpoint, ...]:
+        """In the order of names. There may be 10,000, of which mostly none has changed."""
+        endpoints, ownership = self._endpoints_of
+        if desired.endpoints is endpoints and desired.ownership is ownership:
+            return self._endpoints
+        before = {each.name: each for each in self._endpoints}
+        self._endpoints = tuple(
+            before[name]
+            if desired.endpoints[name] is endpoints.get(name) and desired.ownership.get(name) is ownership.get(name)
+            else _listed_endpoint(desired.endpoints[name], desired.ownership.get(name), before.get(name))
+            for name in sorted(desired.endpoints)
         )
+        self._endpoints_of = desired.endpoints, desired.ownership
+        return self._endpoints
 
     def _backend(self, backend: Backend, desired: Desired, observed: Observed, *, launches: bool) -> _BuiltBackend:
         name = backend.name
@@ -115,6 +115,22 @@ class RouteBuilder:
 def build_routes(desired: Desired, observed: Observed, *, launches: bool = False) -> Routes:
     """The same, once."""
     return RouteBuilder().build(desired, observed, launches=launches)
+
+
+def _listed_endpoint(
+    endpoint: Endpoint, ownership: PartitionOwnership | None, before: ListedEndpoint | None
+) -> ListedEndpoint:
+    """The endpoint as it is listed: as before, where that says the same."""
+    listed = ListedEndpoint(
+        name=endpoint.name,
+        traffic=endpoint.traffic,
+        ownership=ownership,
+        grpc_services=endpoint.grpc_services,
+        tenants=endpoint.tenants,
+    )
+    if before is None or before.ownership is not ownership:
+        return listed
+    return before if replace(before, ownership=None) == replace(listed, ownership=None) else listed
 
 
 def _in_order(replicas: list[ObservedReplica]) -> list[tuple[Incarnation, ObservedReplica]]:

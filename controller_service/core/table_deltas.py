@@ -69,16 +69,18 @@ def find_delta(before: AnnouncedTable, after: AnnouncedTable) -> AnnouncedDelta 
     old, new = before.routes, after.routes
     if before.generation != after.generation or before.roster.covers != after.roster.covers:
         return None
-    old_endpoints = {each.name: each for each in old.endpoints}
+    old_endpoints = {} if old.endpoints is new.endpoints else {each.name: each for each in old.endpoints}
+    new_endpoints = () if old.endpoints is new.endpoints else new.endpoints
     old_backends = {each.settings.name: each for each in old.backends}
-    endpoints = (_endpoint_change(old_endpoints.get(each.name), each) for each in new.endpoints)
+    moves = _Moves()
+    endpoints = (_endpoint_change(old_endpoints.get(each.name), each, moves) for each in new_endpoints)
     backends = (_backend_change(old_backends.get(each.settings.name), each) for each in new.backends)
     forgotten = _forgotten(before.roster.departed, after.roster.departed)
     return AnnouncedDelta(
         base_revision=before.revision,
         table=after,
         endpoints=tuple(each for each in endpoints if each is not None),
-        removed_endpoints=_missing(old_endpoints, [each.name for each in new.endpoints]),
+        removed_endpoints=_missing(old_endpoints, [each.name for each in new_endpoints]),
         backends=tuple(each for each in backends if each is not None),
         removed_backends=_missing(old_backends, [each.settings.name for each in new.backends]),
         has_other_routers=(old.router_addresses, old.router_token_addresses)
@@ -88,7 +90,21 @@ def find_delta(before: AnnouncedTable, after: AnnouncedTable) -> AnnouncedDelta 
     )
 
 
-def _endpoint_change(before: ListedEndpoint | None, after: ListedEndpoint) -> EndpointChange | None:
+class _Moves:
+    """The partitions that differ, found once for all endpoints that share their owners."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def between(self, before: PartitionOwnership, after: PartitionOwnership) -> tuple[int, ...]:
+        """Those whose owner or epoch differs, ascending. Both are alive as long as this."""
+        key = id(before), id(after)
+        if (moved := self._known.get(key)) is None:
+            moved = self._known[key] = tuple(_moved(before, after))
+        return moved
+
+
+def _endpoint_change(before: ListedEndpoint | None, after: ListedEndpoint, moves: _Moves) -> EndpointChange | None:
     if before is after:
         return None
     if before is None:
@@ -99,7 +115,7 @@ def _endpoint_change(before: ListedEndpoint | None, after: ListedEndpoint) -> En
     if before.ownership is not after.ownership:
         if before.ownership is None or after.ownership is None:
             return EndpointChange(listed=after, is_whole=True)
-        moved = tuple(_moved(before.ownership, after.ownership))
+        moved = moves.between(before.ownership, after.ownership)
         if len(moved) > MOST_MOVED:
             return EndpointChange(listed=after, is_whole=True)
     has_other_traffic = before.traffic != after.traffic

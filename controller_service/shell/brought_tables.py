@@ -63,14 +63,14 @@ class BroughtTables:
                 time_of_day=self._state.clock.time_of_day(),
             )
             learnt = replace(learnt.apply(adoption.change), revision=desired.revision)
-            ownership.update({it.endpoint: it for it in adoption.change.put_ownership})
+            ownership.update(adoption.change.put_ownership)
             read[router_id] = brought
             self._take_over(router_id, brought, adoption)
         fenced_through = self._state.observed.must_fence_through()
         learnt = replace(learnt, epoch_floor=max(learnt.epoch_floor, fenced_through))
         return (
             ChangeSet(
-                put_ownership=tuple(ownership.values()),
+                put_ownership=ownership,
                 put_roster=None if learnt.roster is desired.roster else learnt.roster,
                 epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0,
             ),

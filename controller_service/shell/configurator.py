@@ -86,7 +86,11 @@ class Configurator:
     ) -> PlannedChange:
         """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
         code = await self._code_of(mesh)
-        return await self._commit(terms, lambda it: self._plan(it, with_code(it, mesh, code), prune=prune, found=found))
+
+        def plan(desired: Desired) -> Plan:
+            return self._plan(desired, with_code(desired, mesh, code), prune=prune, found=found)
+
+        return await self._commit(terms, plan, is_large=True)
 
     async def apply_file(
         self,
@@ -111,7 +115,7 @@ class Configurator:
                 raise to_exception(apply_conflict(merged.conflicts))
             return merged
 
-        return await self._commit(terms, plan)
+        return await self._commit(terms, plan, is_large=True)
 
     async def apply_endpoint(
         self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
@@ -178,7 +182,9 @@ class Configurator:
 
     async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
-        return await self._commit(terms, lambda desired: plan_rollback(desired, revision, launches=self._launches))
+        return await self._commit(
+            terms, lambda desired: plan_rollback(desired, revision, launches=self._launches), is_large=True
+        )
 
     async def change(self, make_plan: Callable[[Desired], Plan], terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
@@ -201,12 +207,17 @@ class Configurator:
         found = [*found, *unknown_policies(mesh, self._policies)]
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
 
-    async def _commit(self, terms: ChangeTerms, make_plan: Callable[[Desired], Plan]) -> PlannedChange:
+    async def _commit(
+        self, terms: ChangeTerms, make_plan: Callable[[Desired], Plan], *, is_large: bool = False
+    ) -> PlannedChange:
+        """`is_large`: the plan may be of thousands of resources. It is made of values alone: a thread makes it."""
         for _ in range(_ATTEMPTS):
             desired = self._store.read()
             if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
                 raise to_exception(revision_conflict(expected, desired.configured_at))
-            plan = make_plan(desired)
+            plan = await asyncio.to_thread(make_plan, desired) if is_large else make_plan(desired)
+            if is_large and _decides_alike(desired, self._store.read()):
+                desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
             if plan.changes_nothing or terms.dry_run:
                 return PlannedChange(desired.configured_at, plan)
             try:
@@ -224,6 +235,13 @@ class Configurator:
         """The change, with who asked for it and when."""
         time_s = self._state.clock.time_of_day()
         return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note))
+
+
+def _decides_alike(one: Desired, other: Desired) -> bool:
+    """Whether a plan that holds for one holds for the other: it is made of what operators have configured."""
+    return one.configured_at == other.configured_at and all(
+        a is b for a, b in ((one.applied, other.applied), (one.rollouts, other.rollouts), (one.shifts, other.shifts))
+    )
 
 
 def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:

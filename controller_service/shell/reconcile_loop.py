@@ -2,24 +2,27 @@
 
 Purpose: takes keys, asks the core about the present states, executes actions, commits ownership, posts tables.
 Invariants: sleeps until a key is due; a key that fails is tried again, later and later, and does not hold up others;
-ownership, roster and table revision are committed before they are announced; it rests four times as long as it worked,
-so that a storm of changes costs a fifth of a core at most, and one change alone waits for nothing.
+ownership, roster and table revision are committed before they are announced; a pass has a budget, and is cut into
+slices between which the event loop runs; it rests four times as long as it worked, at most `MOST_REST_S`: one
+change alone waits for nothing.
 Owner: one task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from controller_service.core import handovers, routers
 from controller_service.core.backend_endpoints import Concerns, changed_keys, find_concerns
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.notices import notices_of_moves
+from controller_service.core.notices import EventKind, Notice, told_of_moves
+from controller_service.core.observed import Observed
+from controller_service.core.ownership_pool import OwnershipPool
+from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.reconcile import (
-    BROUGHT_WITHIN_S,
     Action,
     BackendOutcome,
     DrainReplica,
@@ -27,8 +30,8 @@ from controller_service.core.reconcile import (
     KillReplica,
     StartReplicas,
     reconcile_backend,
-    reconcile_endpoint,
 )
+from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S, EndpointOutcome, EndpointOutcomes
 from controller_service.core.roster_listing import RosterListing
 from controller_service.core.route_builder import RouteBuilder
 from controller_service.core.routing import AnnouncedTable, Routes
@@ -41,10 +44,15 @@ from controller_service.shell.rollout_memory import RolloutMemory
 from controller_service.shell.table_board import TableBoard
 from controller_service.shell.work_queue import WorkQueue
 from controller_service.store.protocol import Conflict, Store
+from slotmesh.runtime.loop_slices import LoopSlices
 from slotmesh.telemetry.log import get_logger
 
 REST_SHARE: Final = 4.0
-"""Rest after each pass, as a multiple of its duration."""
+"""Rest after each pass, as a multiple of the event loop's time that it has used."""
+MOST_REST_S: Final = 0.2
+"""The longest rest: what has happened to a replica meanwhile waits for no longer."""
+PLANNED_WITHIN_S: Final = 0.1
+"""The event loop's time in which a pass plans endpoints; those that are left have their turn in the next pass."""
 FIRST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 30.0
 
@@ -74,24 +82,27 @@ class ReconcileLoop:
         self._started_at = state.clock.now()
         self._brought = BroughtTables(store, state, queue, links, started_at=self._started_at)
         self._routes = RouteBuilder()
+        self._pool = OwnershipPool(store.read().ownership.values())
         self._listing = RosterListing()
+        self._left: dict[str, None] = {}
+        """Endpoints that the last pass had no time for."""
         self._errors: dict[Key, int] = {}
         self._concerns: Concerns | None = None
         self._concerns_of: tuple[object, ...] = ()
 
     async def run(self) -> None:
         """Until cancelled."""
-        clock = self._state.clock
         while True:
             keys = await self._queue.take()
-            started = clock.now()
+            slices, left = LoopSlices(), self._left
             try:
-                await self._pass(keys)
+                await self._pass(keys, slices)
             except BaseException:
+                self._add(Concern.ENDPOINT, left)
                 for key in keys:  # what has ended this run is no reason to forget them in the next one
                     self._queue.add(key)
                 raise
-            await asyncio.sleep(REST_SHARE * (clock.now() - started))
+            await asyncio.sleep(min(MOST_REST_S, REST_SHARE * slices.used_s))
 
     async def watch_store(self) -> None:
         """Turns changes of the store into keys, until the store is closed."""
@@ -109,8 +120,9 @@ class ReconcileLoop:
         for name in [*self._state.observed.by_backend]:
             await self._look_at_backend(name)
 
-    async def _pass(self, keys: list[Key]) -> None:
-        endpoints = {key.name: None for key in keys if key.concern is Concern.ENDPOINT}
+    async def _pass(self, keys: list[Key], slices: LoopSlices) -> None:
+        endpoints, self._left = self._left, {}
+        endpoints.update((key.name, None) for key in keys if key.concern is Concern.ENDPOINT)
         for key in keys:
             if key.concern is not Concern.BACKEND:
                 continue
@@ -122,7 +134,7 @@ class ReconcileLoop:
                 self._done(key, outcome.retry_after_s)
             endpoints.update(dict.fromkeys(sorted(self._find_concerns().endpoints_of.get(key.name, ()))))
         try:
-            await self._announce(endpoints)
+            await self._announce(endpoints, slices)
         except Conflict:
             # An operator was faster: look again at what there is now.
             self._add(Concern.ENDPOINT, endpoints)
@@ -163,54 +175,40 @@ class ReconcileLoop:
                 forgotten = Transition(self._state.observed.without_replica(replica_id))
                 self._state.apply(forgotten, Key(Concern.TABLE))
 
-    async def _announce(self, endpoints: Iterable[str]) -> None:
+    async def _announce(self, endpoints: Iterable[str], slices: LoopSlices) -> None:
         """Commits what was learnt, the owners and the roster, then posts a table if anything of it is new."""
         desired, now = self._store.read(), self._state.clock.now()
         self._brought.end_replaced(now)
         change, read = self._brought.learn(desired, now)
         learnt, observed = desired.apply(change), self._state.observed
-        ownership = {it.endpoint: it for it in change.put_ownership}
-        balancing: set[str] = set()
-        looked_at: dict[str, float | None] = {}
         is_starting = now < self._started_at + BROUGHT_WITHIN_S
-        for name in dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())]):
-            if name not in learnt.endpoints:
-                self._state.apply(handovers.endpoint_deleted(self._state.observed, name))
-                continue
-            outcome = reconcile_endpoint(
-                learnt.endpoints[name],
-                learnt,
-                observed,
-                now,
-                launches=self._launching.launches,
-                started_at=self._started_at,
-            )
-            looked_at[name] = outcome.retry_after_s
-            if outcome.ownership is not None:
-                ownership[name] = outcome.ownership
-            if outcome.balancing:
-                balancing.add(name)
-        change = replace(change, put_ownership=tuple(ownership.values()))
+        names = dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())])
+        self._state.apply(handovers.endpoints_deleted(observed, [it for it in names if it not in learnt.endpoints]))
+        outcomes = await self._plan([it for it in names if it in learnt.endpoints], learnt, observed, now, slices)
+        ownership = {name: it.ownership for name, it in outcomes.items() if it.ownership is not None}
+        change = replace(change, put_ownership=self._pool.all_shared({**change.put_ownership, **ownership}))
         routes = self._routes.build(desired.apply(change), observed, launches=self._launching.launches)
         change = self._with_roster(change, routes, desired)
         if change != ChangeSet():
             before = desired.ownership
+            slices.pause()
             desired = await self._store.commit(change, expected_revision=desired.revision)
-            for each in change.put_ownership:
-                for notice in notices_of_moves(before.get(each.endpoint), each):
-                    self._state.tell(notice)
-                self._state.apply(
-                    handovers.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
-                )
+            slices.go_on()
+            balancing = {name for name, it in outcomes.items() if it.balancing}
+            self._state.apply(
+                handovers.told_to_leave(self._state.observed, change.put_ownership, balancing=balancing, now=now)
+            )
+            await self._tell_of_moves(before, change.put_ownership, slices)
         # Only what is stored is done: what cannot be is tried later and later.
-        for name, retry_after_s in looked_at.items():
-            self._done(Key(Concern.ENDPOINT, name), retry_after_s)
+        for name, outcome in outcomes.items():
+            self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
+            if (owned := desired.ownership.get(name)) is not None and owned.leaving:
+                self._links.revoke(name, owned)
+            if slices.are_used:
+                await slices.rest()
         self._state.apply(routers.adopted(self._state.observed, read))
         if is_told_anything(desired):
             self._links.fence(desired.epoch_floor)
-        for name in looked_at:
-            if (owned := desired.ownership.get(name)) is not None:
-                self._links.revoke(owned)
 
         if self._board.table is not None and self._board.table.revision >= desired.revision:
             if routes == self._board.table.routes:
@@ -222,6 +220,44 @@ class ReconcileLoop:
             )
         )
         self._done(Key(Concern.TABLE), None)
+
+    async def _plan(
+        self, names: Sequence[str], desired: Desired, observed: Observed, now: float, slices: LoopSlices
+    ) -> dict[str, EndpointOutcome]:
+        """What should become of endpoints, by the states of this moment; those beyond the budget are due again.
+
+        The states are values: whatever happens between two slices leads to another pass.
+        """
+        planned = EndpointOutcomes(
+            desired, observed, now, launches=self._launching.launches, started_at=self._started_at
+        )
+        outcomes: dict[str, EndpointOutcome] = {}
+        until_s = slices.used_s + PLANNED_WITHIN_S
+        for at, name in enumerate(names):
+            if slices.used_s >= until_s:
+                self._left = dict.fromkeys(names[at:])
+                self._queue.add(Key(Concern.TABLE))
+                break
+            outcomes[name] = planned.of(desired.endpoints[name])
+            if slices.are_used:
+                await slices.rest()
+        return outcomes
+
+    async def _tell_of_moves(
+        self,
+        before: Mapping[str, PartitionOwnership],
+        after: Mapping[str, PartitionOwnership],
+        slices: LoopSlices,
+    ) -> None:
+        alike: dict[tuple[int, int], list[tuple[EventKind, str]]] = {}
+        for name, owned in after.items():
+            old = before.get(name)
+            if (told := alike.get((id(old), id(owned)))) is None:
+                told = alike[id(old), id(owned)] = told_of_moves(old, owned)
+            for kind, message in told:
+                self._state.tell(Notice(kind=kind, subject=f"endpoint/{name}", message=message))
+            if slices.are_used:
+                await slices.rest()
 
     def _with_roster(self, change: ChangeSet, routes: Routes, desired: Desired) -> ChangeSet:
         """Where the set of listed replicas changes, the roster has the revision that the commit will take."""

@@ -231,12 +231,12 @@ class ReplicaLinks:
         if link := self._links.get(replica_id):
             link.drain(message)
 
-    def revoke(self, ownership: PartitionOwnership) -> None:
-        """Orders owners, as far as they are attached, to give up partitions."""
+    def revoke(self, endpoint: str, ownership: PartitionOwnership) -> None:
+        """Orders owners, as far as they are attached, to give up partitions of an endpoint."""
         for owner, epochs in ownership.leaving_by_owner().items():
             link = self._links.get(owner.replica_id)
             if link is not None and link.hello.incarnation == owner.incarnation:
-                link.revoke(ownership.endpoint, epochs)
+                link.revoke(endpoint, epochs)
 
     def close(self) -> None:
         """The controller ends: replicas attach again when there is another one."""

@@ -9,7 +9,7 @@ Owner: the event loop. Each stream's rpc runs in `serve`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -29,7 +29,7 @@ from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
-from controller_service.shell.table_board import TableBoard
+from controller_service.shell.table_board import TableBoard, TableTooLarge
 from controller_service.shell.table_feed import TableFeed
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
@@ -37,7 +37,10 @@ from slotmesh.runtime.duplex import read_request
 from slotmesh.status import to_exception
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.wire.features import TABLE_DELTAS
+from slotmesh.wire.features import TABLE_DELTAS, TABLE_PARTS
+
+MAX_BROUGHT_BYTES: Final = 256 * 1024 * 1024
+"""The largest table that a router may bring, in parts."""
 
 _log = get_logger(__name__)
 
@@ -76,15 +79,21 @@ class RouterLinks:
 
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachRouter`."""
-        first = await read_request(context)
+        first = await self._read_hello(context)
         if first is None:
             return
-        feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in first.hello.known_features)
+        known = first.hello.known_features
+        feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
         told: tuple[str, ...] = ()
 
         def next_frame() -> wire.AttachRouterResponse | None:
             nonlocal told
-            if (frame := feed.next_frame()) is not None:
+            try:
+                frame = feed.next_frame()
+            except TableTooLarge as refusal:
+                stream.end(Failure(reason=Reason.PAYLOAD_TOO_LARGE, message=str(refusal)))
+                return None
+            if frame is not None:
                 frame.term = self._store.term
             elif self._leadership.controllers not in {told, ()}:
                 told = self._leadership.controllers
@@ -115,6 +124,22 @@ class RouterLinks:
             self._leadership.ignore(stream.wake)
             if self._streams.get(router_id) is stream:
                 del self._streams[router_id]
+
+    async def _read_hello(self, context: grpc.aio.ServicerContext[Any, Any]) -> wire.AttachRouterRequest | None:
+        """The hello, with the table whose parts came before it."""
+        table: wire.RoutingTable | None = None
+        size = 0
+        while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
+            part: wire.TablePart = frame.table_part
+            if (size := size + part.ByteSize()) > MAX_BROUGHT_BYTES:
+                text = f"table_part: the table has more than {MAX_BROUGHT_BYTES} bytes"
+                raise to_exception(Failure(reason=Reason.PAYLOAD_TOO_LARGE, message=text))
+            if part.is_first or table is None:
+                table = wire.RoutingTable()
+            table.MergeFrom(part.table)
+        if frame is not None and table is not None and not frame.hello.HasField("table"):
+            frame.hello.table.CopyFrom(table)
+        return frame
 
     def close(self) -> None:
         """The controller ends: routers keep their table, and attach again when there is another one."""

@@ -16,6 +16,7 @@ from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionO
 from controller_service.core.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from controller_service.store.bad_document import BadDocument
+from controller_service.store.packed_partitions import pack_partitions, unpack_partitions
 from controller_service.store.service_documents import limits_from, services_document, services_from
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route, route_path
@@ -111,14 +112,9 @@ def resource_of(subject: str, document: object) -> Resource:
 def ownership_document(ownership: PartitionOwnership) -> Document:
     """The owners of an endpoint's partitions; the endpoint's name stands outside."""
     base = min(ownership.epochs, default=0)
-    return {
-        "owners": [[it.replica_id, it.incarnation] for it in ownership.owners],
-        "partition_owners": ownership.partition_owners,
-        "base_epoch": base,
-        "epochs": [epoch - base for epoch in ownership.epochs],
-        "leaving": ownership.leaving,
-        "inherited": sorted(ownership.inherited),
-    }
+    epochs = [epoch - base for epoch in ownership.epochs]
+    packed = pack_partitions(ownership.partition_owners, epochs, ownership.leaving, ownership.inherited)
+    return {"owners": [_pair(it) for it in ownership.owners], "base_epoch": base, "packed": packed}
 
 
 def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
@@ -126,9 +122,12 @@ def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
     where = f"owners of endpoint {endpoint}"
     given = object_of(where, document)
     owners = _list(where, given, "owners", _incarnation)
-    of, epochs, leaving, inherited = (
-        _list(where, given, part, _integer) for part in ("partition_owners", "epochs", "leaving", "inherited")
-    )
+    if "packed" in given:
+        of, epochs, leaving, inherited = unpack_partitions(where, given["packed"])
+    else:  # of an older version
+        of, epochs, leaving, inherited = (
+            _list(where, given, part, _integer) for part in ("partition_owners", "epochs", "leaving", "inherited")
+        )
     base = _integer(given.get("base_epoch"))
     if len(of) != PARTITIONS or len(epochs) != PARTITIONS:
         raise BadDocument(f"{where}: must be of {PARTITIONS} partitions, are of {len(of)} and {len(epochs)}")
@@ -137,7 +136,6 @@ def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
     if not all(0 <= number < PARTITIONS for number in (*leaving, *inherited)):
         raise BadDocument(f"{where}: a number in `leaving` or `inherited` is of no partition")
     return PartitionOwnership(
-        endpoint=endpoint,
         owners=owners,
         partition_owners=of,
         epochs=tuple(base + epoch for epoch in epochs),

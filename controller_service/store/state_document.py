@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from controller_service.core.desired import Desired
+from controller_service.core.partitions import PartitionOwnership
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
     backend_document,
@@ -58,7 +59,7 @@ def export_state(generation: str, desired: Desired) -> str:
             **roster_document(desired.roster),
             "members": [member_document(it) for it in desired.roster.members],
         },
-        "ownership": {name: ownership_document(it) for name, it in sorted(desired.ownership.items())},
+        "ownership": {name: _exported(it) for name, it in sorted(desired.ownership.items())},
     }
     return _indented(document)
 
@@ -124,6 +125,12 @@ def _natural(document: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
         raise BadDocument(f"{name}: must be a whole number, is {value!r}")
     return value
+
+
+def _exported(ownership: PartitionOwnership) -> dict[str, Any]:
+    """For people, and for the newest epoch: an import reads nothing else of it."""
+    document = ownership_document(ownership)
+    return {**document, "epochs": [max(ownership.epochs, default=0) - document["base_epoch"]]}
 
 
 def _newest_epoch(ownership: Any) -> int:

@@ -30,12 +30,21 @@ from router_service.convert.slots import (
     slot_answers_of,
     slot_to_wire,
 )
-from router_service.convert.table import described, table_from_wire, table_to_wire
-from router_service.convert.table_delta import delta_from_wire
+from router_service.convert.table import described, table_to_wire
+from router_service.convert.table_parts import (
+    DeltaAssembly,
+    TableAssembly,
+    delta_from_wire,
+    one_frame_bytes,
+    table_from_wire,
+    table_to_parts,
+)
 from router_service.convert.tensor_descriptions import tensors_of
 
 __all__ = [
+    "DeltaAssembly",
     "OptionsByKey",
+    "TableAssembly",
     "add_batch",
     "add_op",
     "capacity_from_wire",
@@ -48,6 +57,7 @@ __all__ = [
     "ids_of",
     "json_arguments",
     "json_result",
+    "one_frame_bytes",
     "options_from_wire",
     "partitions_of",
     "payloads_of",
@@ -62,6 +72,7 @@ __all__ = [
     "slot_answers_of",
     "slot_to_wire",
     "table_from_wire",
+    "table_to_parts",
     "table_to_wire",
     "taken_of",
     "takes_to_wire",

@@ -47,38 +47,30 @@ NO_TABLE: Final = RoutingTable()
 """Before the first one."""
 
 
-def table_from_wire(wire: membership_service_pb2.RoutingTable, before: RoutingTable = NO_TABLE) -> RoutingTable:
-    """The controller's table. Endpoints and backends that are as in the table before are the same objects.
-
-    Raises ValueError where the owners of partitions make no sense.
-    """
-    backends = {each.name: _backend(each) for each in wire.backends}
-    known = {each.key: each.key for backend in backends.values() for each in backend.replicas}
-    endpoints = {each.name: endpoint_from_wire(each, known) for each in wire.endpoints}
-    return RoutingTable(
-        generation=wire.generation,
-        revision=wire.revision,
-        endpoints=endpoints,
-        backends=backends,
-        router_addresses=tuple(wire.router_addresses),
-        router_token_addresses=tuple(wire.router_token_addresses),
-        roster=TableRoster(
-            RosterVersion(wire.generation, wire.roster_revision),
-            tuple(departures_from_wire(wire.departed)),
-            wire.departed_since,
-            tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
-        ),
-    ).sharing(before)
+def roster_from_wire(wire: membership_service_pb2.RoutingTable) -> TableRoster:
+    """The roster of a table, or of its first part."""
+    return TableRoster(
+        RosterVersion(wire.generation, wire.roster_revision),
+        tuple(departures_from_wire(wire.departed)),
+        wire.departed_since,
+        tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
+    )
 
 
 def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
-    """What a router brings to its controller."""
+    """What a router brings to its controller, in one frame."""
+    wire = head_to_wire(table)
+    wire.endpoints.extend(map(endpoint_to_wire, table.endpoints.values()))
+    wire.backends.extend(map(backend_to_wire_route, table.backends.values()))
+    return wire
+
+
+def head_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
+    """The table without its endpoints and backends."""
     roster = table.roster
     return membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
-        endpoints=map(_endpoint_to_wire, table.endpoints.values()),
-        backends=map(_backend_to_wire, table.backends.values()),
         router_addresses=table.router_addresses,
         router_token_addresses=table.router_token_addresses,
         roster_revision=roster.version.revision,
@@ -103,18 +95,31 @@ def departures_from_wire(wire: Iterable[membership_service_pb2.DepartedReplica])
         yield KnownDeparture((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
 
 
-def endpoint_from_wire(
-    wire: membership_service_pb2.EndpointRoute, known: Mapping[ReplicaKey, ReplicaKey]
-) -> EndpointRoute:
+def owners_from_wire(
+    wire: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment,
+    known: Mapping[ReplicaKey, ReplicaKey],
+) -> PartitionOwners:
     """`known` has keys of replicas: equal ones are not kept twice. Raises ValueError."""
+    if not wire.partition_owners and not wire.owner_epochs:
+        return NO_OWNERS
     keys = [known.get(key, key) for key in ((owner.replica_id, owner.incarnation) for owner in wire.owners)]
     base = wire.base_epoch
-    epochs = [base + epoch for epoch in wire.owner_epochs]
+    return PartitionOwners(keys, wire.partition_owners, [base + epoch for epoch in wire.owner_epochs])
+
+
+def endpoint_from_wire(
+    wire: membership_service_pb2.EndpointRoute,
+    known: Mapping[ReplicaKey, ReplicaKey],
+    assignments: Sequence[PartitionOwners] = (),
+) -> EndpointRoute:
+    """`known` as above; `assignments` are the owners to which the endpoint may refer. Raises ValueError."""
+    if not 0 <= wire.assignment <= len(assignments):
+        raise ValueError(f"assignment {wire.assignment} of endpoint {wire.name} is none of the {len(assignments)}")
     return EndpointRoute(
         name=wire.name,
         weights=dict(wire.traffic.weights) if wire.HasField("traffic") else None,
         shadows=dict(wire.traffic.shadows),
-        owners=PartitionOwners(keys, wire.partition_owners, epochs) if epochs or wire.partition_owners else NO_OWNERS,
+        owners=assignments[wire.assignment - 1] if wire.assignment else owners_from_wire(wire, known),
         grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
         tenants=tenants_from_wire(wire.tenants) if wire.HasField("tenants") else None,
     )
@@ -140,7 +145,7 @@ def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backe
     return _settings(wire.name, backend_within(wire).SerializeToString())
 
 
-def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
+def backend_from_wire_route(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
     settings, unknown_balancer = settings_from_wire(wire)
     return BackendRoute(
         settings=settings,
@@ -150,19 +155,16 @@ def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
     )
 
 
-def _endpoint_to_wire(route: EndpointRoute) -> membership_service_pb2.EndpointRoute:
-    owners = route.owners
-    base = min(owners.epochs(), default=0)
-    wire = membership_service_pb2.EndpointRoute(
-        name=route.name,
-        owners=(
-            membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
-            for replica_id, incarnation in owners.keys
-        ),
-        partition_owners=owners.indexes(),
-        owner_epochs=[epoch - base for epoch in owners.epochs()],
-        base_epoch=base,
-    )
+def endpoint_to_wire(route: EndpointRoute, assignment: int = 0) -> membership_service_pb2.EndpointRoute:
+    """`assignment`: the number under which its owners were written before; 0: they are part of it."""
+    wire = membership_service_pb2.EndpointRoute(name=route.name, assignment=assignment)
+    if not assignment:
+        owners = route.owners
+        wire.base_epoch = base = min(owners.epochs(), default=0)
+        for replica_id, incarnation in owners.keys:
+            wire.owners.add(replica_id=replica_id, incarnation=incarnation)
+        wire.partition_owners.extend(owners.indexes())
+        wire.owner_epochs.extend([epoch - base for epoch in owners.epochs()])
     if route.grpc_services is not None:
         wire.grpc_services.CopyFrom(services_to_wire(route.grpc_services))
     if route.tenants is not None:
@@ -172,7 +174,7 @@ def _endpoint_to_wire(route: EndpointRoute) -> membership_service_pb2.EndpointRo
     return wire
 
 
-def _backend_to_wire(route: BackendRoute) -> membership_service_pb2.BackendRoute:
+def backend_to_wire_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
     return membership_service_pb2.BackendRoute(
         name=route.name,
         replicas=(

@@ -5,7 +5,8 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 
 from router_service.convert.table import (
     departures_from_wire,
@@ -14,7 +15,7 @@ from router_service.convert.table import (
     replica_from_wire,
     settings_from_wire,
 )
-from router_service.core.routing.partition_owners import UNOWNED, OwnerAtEpoch
+from router_service.core.routing.partition_owners import UNOWNED, OwnerAtEpoch, PartitionOwners
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.table import RoutingTable
 from router_service.core.routing.table_delta import (
@@ -30,14 +31,10 @@ from slotmesh.v1 import membership_service_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
 
-def delta_from_wire(wire: membership_service_pb2.RoutingTableDelta, before: RoutingTable) -> TableDelta:
-    """`before` is the table in force: equal keys of replicas are not kept twice. Raises DeltaMismatch."""
-    backends = [_backend(each) for each in wire.backends]
-    new = {each.key: each.key for backend in backends for each in backend.replicas}
-    try:
-        endpoints = [_endpoint(each, before, new) for each in wire.endpoints]
-    except ValueError as error:
-        raise DeltaMismatch(str(error)) from error
+def delta_of(
+    wire: membership_service_pb2.RoutingTableDelta, endpoints: Sequence[EndpointDelta], backends: Sequence[BackendDelta]
+) -> TableDelta:
+    """The delta, or what its first part says of it, with what has changed of endpoints and backends."""
     return TableDelta(
         generation=wire.generation,
         base_revision=wire.base_revision,
@@ -55,17 +52,21 @@ def delta_from_wire(wire: membership_service_pb2.RoutingTableDelta, before: Rout
     )
 
 
-def _endpoint(
-    wire: membership_service_pb2.EndpointRouteDelta, before: RoutingTable, new: Mapping[ReplicaKey, ReplicaKey]
+def endpoint_delta_from_wire(
+    wire: membership_service_pb2.EndpointRouteDelta,
+    before: RoutingTable,
+    new: dict[ReplicaKey, ReplicaKey],
+    assignments: Sequence[PartitionOwners],
 ) -> EndpointDelta:
+    """`new` has keys of replicas that the delta names; `assignments` as of `endpoint_from_wire`. Raises ValueError."""
     route = before.endpoints.get(wire.name)
-    known = {**new, **({key: key for key in route.owners.keys} if route is not None else {})}
+    known = ChainMap({key: key for key in route.owners.keys} if route is not None else {}, new)
     policy = wire.traffic.traffic
     weights = dict(policy.weights) if wire.traffic.HasField("traffic") else None
     traffic = TrafficDelta(weights=weights, shadows=dict(policy.shadows))
     return EndpointDelta(
         name=wire.name,
-        whole=endpoint_from_wire(wire.whole, known) if wire.HasField("whole") else None,
+        whole=endpoint_from_wire(wire.whole, known, assignments) if wire.HasField("whole") else None,
         traffic=traffic if wire.HasField("traffic") else None,
         services=_services(wire.grpc_services) if wire.HasField("grpc_services") else None,
         moved=_moved(wire.partitions, known) if wire.HasField("partitions") else None,
@@ -93,7 +94,7 @@ def _moved(
     }
 
 
-def _backend(wire: membership_service_pb2.BackendRouteDelta) -> BackendDelta:
+def backend_delta_from_wire(wire: membership_service_pb2.BackendRouteDelta) -> BackendDelta:
     route = wire.route
     return BackendDelta(
         name=route.name,

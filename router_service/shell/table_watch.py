@@ -10,7 +10,8 @@ Owner: the app, which runs `run` and `tick` as tasks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import grpc
 
@@ -18,7 +19,7 @@ from router_service import convert
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
+from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, follow_delta
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.load_report import load_report
 from router_service.shell.replicas.link_report import LinkReport
@@ -40,6 +41,8 @@ Response = membership_service_pb2.AttachRouterResponse
 AttachRouterCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_EVERY_S = 1.0
+MAX_HELLO_TABLE_BYTES = 4 * 1024 * 1024
+"""A larger table goes in parts, before the hello: writing it at once would hold up calls."""
 LOAD_REST_S = 0.1
 """Reports that the load asks for are at least so far apart: callers who call and cancel make no storm of them."""
 
@@ -68,6 +71,8 @@ class TableWatch:
         self._pump: StreamPump[Request] | None = None
         self._brought: RoutingTable | None = None
         """The newest table that this stream has brought and that was taken: what the next delta may be based on."""
+        self._parts: convert.TableAssembly | convert.DeltaAssembly | None = None
+        """What has arrived of a table, or of a delta, whose last part has not."""
         self._is_whole_due = False
         """A delta did not apply: the controller is to be asked for the whole table."""
         self._report_due = False
@@ -121,9 +126,10 @@ class TableWatch:
         """One stream, from hello to its end; returns why the router, or the controller, ended it."""
         write = writer_of(call)
         self._pump = StreamPump(write, self._next_frame)
-        self._brought, self._is_whole_due = None, False
+        self._brought, self._is_whole_due, self._parts = None, False, None
         try:
-            await write(Request(hello=self._full_hello()))
+            for frame in self._first_frames():
+                await write(frame)
             self._report_due = True
             return await run_stream(self._pump, self._read(call))
         finally:
@@ -136,6 +142,8 @@ class TableWatch:
             kind = response.WhichOneof("frame")
             if kind == "table":
                 generation = response.table.generation
+            elif kind == "table_part" and response.table_part.table.generation:
+                generation = response.table_part.table.generation
             if generation and not self._terms.obeys(generation, response.term):
                 return f"it leads under term {response.term}, and a newer one has been heard of"
             self._search.told(response.controller_addresses)
@@ -144,12 +152,49 @@ class TableWatch:
                     self._backoff.reset()
                     self._take(convert.table_from_wire(response.table, self._dispatcher.scheduler.table))
                 case "delta":
-                    self._take_delta(response.delta)
+                    self._take_delta(lambda before: convert.delta_from_wire(response.delta, before))
+                case "table_part":
+                    self._backoff.reset()
+                    self._take_part(response.table_part)
                 case None:
                     pass  # what a newer controller says
         return "the controller ended the stream"
 
-    def _take_delta(self, wire: membership_service_pb2.RoutingTableDelta) -> None:
+    def _take_part(self, part: membership_service_pb2.TablePart) -> None:
+        """Nothing changes before the last part has arrived. Parts of a kind that is not known are left out."""
+        if part.is_first:
+            before = self._dispatcher.scheduler.table
+            self._parts = None
+            match part.WhichOneof("of"):
+                case "table":
+                    self._parts = convert.TableAssembly(part.table, before)
+                case "delta":
+                    self._parts = convert.DeltaAssembly(part.delta, before)
+                case None:
+                    pass  # of a newer controller
+        match self._parts:
+            case convert.TableAssembly() as table:
+                table.add(part.table)
+                if part.is_last:
+                    self._parts = None
+                    self._take(table.finish())
+            case convert.DeltaAssembly() as delta:
+                self._take_delta(partial(self._delta_of, delta, part))
+            case None:
+                pass
+
+    def _delta_of(
+        self, delta: convert.DeltaAssembly, part: membership_service_pb2.TablePart, _before: RoutingTable
+    ) -> TableDelta | None:
+        """The delta, if this is its last part. Raises DeltaMismatch: then the parts that follow are left out."""
+        self._parts = None
+        delta.add(part.delta)
+        if part.is_last:
+            return delta.finish()
+        self._parts = delta
+        return None
+
+    def _take_delta(self, read: Callable[[RoutingTable], TableDelta | None]) -> None:
         """The table that follows, or a request for the whole one: of the same revision there may be other tables.
 
         A store that was put back to an older copy counts revisions again that there have been. So a delta applies only
@@ -159,7 +204,8 @@ class TableWatch:
         try:
             if table is not self._brought:
                 raise DeltaMismatch("the table in force did not come on this stream")
-            self._take(follow_delta(table, convert.delta_from_wire(wire, table)))
+            if (delta := read(table)) is not None:
+                self._take(follow_delta(table, delta))
         except DeltaMismatch as mismatch:
             _log.info("a delta does not apply: the whole table is asked for", reason=str(mismatch), **_version(table))
             self._is_whole_due = True
@@ -181,14 +227,17 @@ class TableWatch:
         self._dispatcher.first_table.came()
         self.report_soon()
 
-    def _full_hello(self) -> membership_service_pb2.RouterHello:
-        """With the table in force: a controller without state learns from it."""
+    def _first_frames(self) -> Iterator[Request]:
+        """The hello, with the table in force, or behind its parts: a controller without state learns from it."""
         hello = membership_service_pb2.RouterHello()
         hello.CopyFrom(self._hello)
         hello.known_features.extend(OF_ROUTERS_TO_CONTROLLERS)
         if (table := self._dispatcher.scheduler.table).revision:
-            hello.table.CopyFrom(convert.table_to_wire(table))
-        return hello
+            if convert.one_frame_bytes(table) <= MAX_HELLO_TABLE_BYTES:
+                hello.table.CopyFrom(convert.table_to_wire(table))
+            else:
+                yield from (Request(table_part=part) for part in convert.table_to_parts(table))
+        yield Request(hello=hello)
 
     def _warn_of_balancers(self, table: RoutingTable) -> None:
         """Logs once for each backend that its balancer is not the configured one."""

@@ -520,9 +520,10 @@ class AttachRouterRequest(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     TABLE_REQUEST_FIELD_NUMBER: _builtins.int
+    TABLE_PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___RouterHello:
-        """Who the router is; the first frame."""
+        """Who the router is; the first frame, but for parts of its table."""
 
     @_builtins.property
     def report(self) -> Global___RouterReport:
@@ -532,18 +533,25 @@ class AttachRouterRequest(_message.Message):
     def table_request(self) -> Global___TableRequest:
         """The answer to a delta that does not apply: the router wants the whole table."""
 
+    @_builtins.property
+    def table_part(self) -> Global___TablePart:
+        """A part of the table in force, before `hello`, where the table is too large for it: then `hello.table` is unset.
+        Controllers of older versions refuse it.
+        """
+
     def __init__(
         self,
         *,
         hello: Global___RouterHello | None = ...,
         report: Global___RouterReport | None = ...,
         table_request: Global___TableRequest | None = ...,
+        table_part: Global___TablePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_request", b"table_request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_part", b"table_part", "table_request", b"table_request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_request", b"table_request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "report", b"report", "table_part", b"table_part", "table_request", b"table_request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "report", "table_request"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "report", "table_request", "table_part"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -614,7 +622,8 @@ class RouterHello(_message.Message):
     @_builtins.property
     def known_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Optional behaviours that the router knows, by name; unknown names are ignored. `table_deltas`: it takes
-        RoutingTableDelta. Others get whole tables only.
+        RoutingTableDelta. Others get whole tables only. `table_parts`: it takes TablePart. Others get a table, or a delta, in
+        one frame; where that would be larger than a frame may be, the stream ends with RESOURCE_EXHAUSTED.
         """
 
     def __init__(
@@ -705,6 +714,7 @@ class AttachRouterResponse(_message.Message):
 
     TABLE_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
+    TABLE_PART_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
@@ -720,6 +730,10 @@ class AttachRouterResponse(_message.Message):
         """What has changed since the table that this stream has brought before it."""
 
     @_builtins.property
+    def table_part(self) -> Global___TablePart:
+        """A part of either, for routers that take parts."""
+
+    @_builtins.property
     def controller_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in ReplicaConfiguration: addresses of the mesh's controllers. In a frame of their own, without a table; sent again
         when they change. Empty says nothing.
@@ -730,14 +744,15 @@ class AttachRouterResponse(_message.Message):
         *,
         table: Global___RoutingTable | None = ...,
         delta: Global___RoutingTableDelta | None = ...,
+        table_part: Global___TablePart | None = ...,
         term: _builtins.int = ...,
         controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "frame", b"frame", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "frame", b"frame", "table", b"table", "table_part", b"table_part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "table", b"table", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "table", b"table", "table_part", b"table_part", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "delta"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "delta", "table_part"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -829,6 +844,7 @@ class RoutingTable(_message.Message):
     DEPARTED_FIELD_NUMBER: _builtins.int
     DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
     COVERS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """Identity of the store that the revision counts in."""
     revision: _builtins.int
@@ -861,6 +877,10 @@ class RoutingTable(_message.Message):
     def covers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoveredGeneration]:
         """Generations before this one whose replicas are known, oldest first."""
 
+    @_builtins.property
+    def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAssignment]:
+        """Owners of partitions that endpoints refer to by `assignment`. Empty where the table is sent in one frame."""
+
     def __init__(
         self,
         *,
@@ -874,10 +894,11 @@ class RoutingTable(_message.Message):
         departed: _abc.Iterable[Global___DepartedReplica] | None = ...,
         departed_since: _builtins.int = ...,
         covers: _abc.Iterable[Global___CoveredGeneration] | None = ...,
+        assignments: _abc.Iterable[Global___PartitionAssignment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -908,6 +929,7 @@ class RoutingTableDelta(_message.Message):
     DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
     FORGOTTEN_DEPARTURES_FIELD_NUMBER: _builtins.int
     DEPARTED_FIELD_NUMBER: _builtins.int
+    ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """Of both tables."""
     base_revision: _builtins.int
@@ -944,6 +966,10 @@ class RoutingTableDelta(_message.Message):
     def departed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
         """Replicas that have departed, oldest first, behind those that are listed."""
 
+    @_builtins.property
+    def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionAssignment]:
+        """Owners of partitions that whole endpoints refer to by `assignment`. Empty where the delta is sent in one frame."""
+
     def __init__(
         self,
         *,
@@ -959,14 +985,99 @@ class RoutingTableDelta(_message.Message):
         departed_since: _builtins.int = ...,
         forgotten_departures: _builtins.int = ...,
         departed: _abc.Iterable[Global___DepartedReplica] | None = ...,
+        assignments: _abc.Iterable[Global___PartitionAssignment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["router_addresses", b"router_addresses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "base_revision", b"base_revision", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "forgotten_departures", b"forgotten_departures", "generation", b"generation", "removed_backends", b"removed_backends", "removed_endpoints", b"removed_endpoints", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "base_revision", b"base_revision", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "forgotten_departures", b"forgotten_departures", "generation", b"generation", "removed_backends", b"removed_backends", "removed_endpoints", b"removed_endpoints", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoutingTableDelta: _TypeAlias = RoutingTableDelta  # noqa: Y015
+
+@_typing.final
+class TablePart(_message.Message):
+    """A part of a routing table, or of a delta. Parts follow one another on a stream, from the one with `is_first` to the one
+    with `is_last`. Merged in this order, as protobuf merges messages, they are the table or the delta. It applies when the
+    last part has arrived, as a whole; parts whose last one does not follow change nothing. All fields that are not repeated
+    are in the first part. A part has about 32 KiB, unless one backend, endpoint or assignment alone has more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    IS_FIRST_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    is_first: _builtins.bool
+    """It is the first part: what came before it without a last one is dropped."""
+    is_last: _builtins.bool
+    """It is the last part."""
+    @_builtins.property
+    def table(self) -> Global___RoutingTable:
+        """Endpoints, backends and assignments of a routing table."""
+
+    @_builtins.property
+    def delta(self) -> Global___RoutingTableDelta:
+        """Changes of a delta, and their assignments."""
+
+    def __init__(
+        self,
+        *,
+        table: Global___RoutingTable | None = ...,
+        delta: Global___RoutingTableDelta | None = ...,
+        is_first: _builtins.bool = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "of", b"of", "table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "is_first", b"is_first", "is_last", b"is_last", "of", b"of", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_of: _TypeAlias = _typing.Literal["table", "delta"]  # noqa: Y015
+    _WhichOneofArgType_of: _TypeAlias = _typing.Literal["of", b"of"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_of) -> _WhichOneofReturnType_of | None: ...
+
+Global___TablePart: _TypeAlias = TablePart  # noqa: Y015
+
+@_typing.final
+class PartitionAssignment(_message.Message):
+    """The owners of an endpoint's partitions, for all endpoints that have the same ones."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNERS_FIELD_NUMBER: _builtins.int
+    PARTITION_OWNERS_FIELD_NUMBER: _builtins.int
+    OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
+    BASE_EPOCH_FIELD_NUMBER: _builtins.int
+    base_epoch: _builtins.int
+    """As in EndpointRoute."""
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """As in EndpointRoute."""
+
+    @_builtins.property
+    def partition_owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in EndpointRoute."""
+
+    @_builtins.property
+    def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in EndpointRoute."""
+
+    def __init__(
+        self,
+        *,
+        owners: _abc.Iterable[Global___PartitionOwner] | None = ...,
+        partition_owners: _abc.Iterable[_builtins.int] | None = ...,
+        owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        base_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionAssignment: _TypeAlias = PartitionAssignment  # noqa: Y015
 
 @_typing.final
 class RouterAddresses(_message.Message):
@@ -1184,10 +1295,15 @@ class EndpointRoute(_message.Message):
     BASE_EPOCH_FIELD_NUMBER: _builtins.int
     GRPC_SERVICES_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
     base_epoch: _builtins.int
     """Added to each of `owner_epochs`."""
+    assignment: _builtins.int
+    """The number of one of the `assignments` of the table or the delta, from 1 on, counted over all parts up to this one. It
+    has the owners of this endpoint's partitions, and the fields for that are empty here. 0: these fields have them.
+    """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
         """How its calls are divided. Unset: calls queue."""
@@ -1225,10 +1341,11 @@ class EndpointRoute(_message.Message):
         base_epoch: _builtins.int = ...,
         grpc_services: _mesh_pb2.GrpcServices | None = ...,
         tenants: _mesh_pb2.TenantLimits | None = ...,
+        assignment: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["grpc_services", b"grpc_services", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "base_epoch", b"base_epoch", "grpc_services", b"grpc_services", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "tenants", b"tenants", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,9 @@ SERVICE_TIMES: Final = "service_times"
 TABLE_DELTAS: Final = "table_deltas"
 """A router takes what has changed of a routing table in place of the whole."""
 
+TABLE_PARTS: Final = "table_parts"
+"""A router takes routing tables, and what has changed of them, in parts, which share owners of partitions."""
+
 # -- between client and replica ----------------------------------------------------------------------------------------
 
 DIRECT_CALLS: Final = "direct_calls"
@@ -90,7 +93,7 @@ OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
 OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES, ID_RANGES, BLOCKS, REQUEST_ITEMS)
 """What a router names to its replicas."""
 
-OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS,)
+OF_ROUTERS_TO_CONTROLLERS: Final = (TABLE_DELTAS, TABLE_PARTS)
 """What a router names to its controller."""
 
 OF_REPLICAS: Final = (BLOCKS, REQUEST_ITEMS)

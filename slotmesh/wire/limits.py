@@ -26,6 +26,9 @@ MAX_ROUTER_REQUEST_BYTES: Final = 16 * 1024 * 1024
 clients need: a frame has payloads of 1 MiB, or one of 4 MiB, and 8 MiB of ordering keys where all are as long as may
 be."""
 
+TABLE_PART_BYTES: Final = 32 * 1024
+"""What a part of a routing table has, about: converting it holds an event loop for some milliseconds."""
+
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 MAX_FRAME_CALLS: Final = 16_384

@@ -33,7 +33,6 @@ STORES: dict[str, Callable[[Path], Awaitable[Store]]] = {"memory": in_memory, "s
 V1 = Backend(name="v1", handler="app:One", user_config={"k": 3, "deep": [1, {"a": None}]})
 DIGITS = Endpoint(name="digits", traffic=TrafficPolicy(weights={"v1": 1.0}))
 OWNED = PartitionOwnership(
-    endpoint="digits",
     owners=(Incarnation("a", "1" * 32),),
     partition_owners=(0,) * PARTITIONS,
     epochs=tuple(range(100, 100 + PARTITIONS)),
@@ -50,7 +49,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.mark.asyncio
 async def test_what_was_committed_is_read(store: Store) -> None:
     assert store.read() == Desired(revision=store.read().revision, epoch_floor=41)
-    change = ChangeSet(put_backends=(V1,), put_endpoints=(DIGITS,), put_ownership=(OWNED,))
+    change = ChangeSet(put_backends=(V1,), put_endpoints=(DIGITS,), put_ownership={"digits": OWNED})
     committed = await store.commit(change, expected_revision=store.read().revision)
     assert store.read() == committed
     assert committed.backends == {"v1": V1}
@@ -114,7 +113,7 @@ async def test_a_reader_keeps_what_it_read(store: Store) -> None:
 @pytest.mark.asyncio
 async def test_epochs_of_a_deleted_endpoint_are_never_given_again(store: Store) -> None:
     first = await store.commit(
-        ChangeSet(put_endpoints=(DIGITS,), put_ownership=(OWNED,)), expected_revision=store.read().revision
+        ChangeSet(put_endpoints=(DIGITS,), put_ownership={"digits": OWNED}), expected_revision=store.read().revision
     )
     gone = await store.commit(ChangeSet(delete_endpoints=("digits",)), expected_revision=first.revision)
     assert gone.ownership == {}

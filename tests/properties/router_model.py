@@ -47,6 +47,7 @@ from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 from slotmesh.wire.payload_block import block_of
 from tests.support.keyed_batches import keyed_batch
+from tests.support.shared_tables import sharing
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6
@@ -174,7 +175,7 @@ class RouterModel:
             backends=backends,
             roster=TableRoster(RosterVersion("g", self.revision)),
         )
-        self.step(TableReceived(table.sharing(self.scheduler.table)))
+        self.step(TableReceived(sharing(table, self.scheduler.table)))
 
     def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, *, idempotent: bool) -> None:
         """One batch with a column of keys."""

@@ -19,7 +19,7 @@ from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
-from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoint
+from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S, reconcile_endpoint
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.roster_listing import all_members
 from controller_service.core.route_builder import RouteBuilder, build_routes
@@ -107,7 +107,7 @@ class World(RuleBasedStateMachine):
                 ),
             ),
             router_addresses=frozenset({"r0:1", "r1:1"}),
-            ownership={"e": ownership_of("e", [*owners, *[None] * rest], [*epochs, *[0] * rest])},
+            ownership={"e": ownership_of([*owners, *[None] * rest], [*epochs, *[0] * rest])},
         )
 
     # -- what the world does -----------------------------------------------------------------------------------------
@@ -204,8 +204,13 @@ class World(RuleBasedStateMachine):
         self.desired = self.desired.apply(ChangeSet(epoch_floor=floor))
         outcome = reconcile_endpoint(E, self.desired, self.observed, self.now, launches=False, started_at=0.0)
         if outcome.ownership is not None:
-            self.desired = self.desired.apply(ChangeSet(put_ownership=(outcome.ownership,)))
-            told = handovers.told_to_leave(self.observed, outcome.ownership, balancing=outcome.balancing, now=self.now)
+            self.desired = self.desired.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
+            told = handovers.told_to_leave(
+                self.observed,
+                {"e": outcome.ownership},
+                balancing={"e"} if outcome.balancing else (),
+                now=self.now,
+            )
             self.see(told)
         members = all_members(build_routes(self.desired, self.observed))
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)

@@ -51,7 +51,7 @@ def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], si
         assert not candidates
         return
     assert abs(sum(candidate.share for candidate in candidates) - 1.0) < 1e-9
-    assigned = assign("e", None, candidates, lambda _: False, epoch_floor=7)
+    assigned = assign(None, candidates, lambda _: False, epoch_floor=7)
     held = Counter(owners_of(assigned))
     assert None not in held
     assert set(assigned.epochs) == {8}
@@ -72,7 +72,6 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
     held = {number: elders[name] for number, name in busy.items()}
     gone = {elders["b"]} if dead else set()
     first = assign(
-        "e",
         None,
         candidates,
         gone.__contains__,
@@ -85,7 +84,7 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
         assert (number in first.leaving) == is_held
         assert owner == held[number] if is_held else owner in {candidate.owner for candidate in candidates}
     emptied = {(owner, *given) for owner, epochs in first.leaving_by_owner().items() for given in epochs.items()}
-    after = assign("e", first, candidates, gone.__contains__, epoch_floor=7, emptied=emptied)
+    after = assign(first, candidates, gone.__contains__, epoch_floor=7, emptied=emptied)
     assert set(after.epochs) == {8}
     assert not after.leaving
     held_now = Counter(owners_of(after))
@@ -96,7 +95,7 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
 @given(order=st.permutations([Incarnation(f"r{number}", "i") for number in range(7)]))
 def test_equal_inputs_give_equal_outputs_in_whatever_order_they_come(order: list[Incarnation]) -> None:
     def assigned(owners: list[Incarnation]) -> PartitionOwnership:
-        return assign("e", None, shares({"v1": 1.0}, {"v1": owners}), lambda _: False, epoch_floor=0)
+        return assign(None, shares({"v1": 1.0}, {"v1": owners}), lambda _: False, epoch_floor=0)
 
     assert assigned(order) == assigned(sorted(order))
 
@@ -177,7 +176,7 @@ class Membership(RuleBasedStateMachine):
     def look(self, balance: bool) -> None:
         before = self.ownership
         candidates = shares(self.weights, self.ready)
-        after = assign("e", before, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
+        after = assign(before, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
         self.ownership = hand_over(after, candidates, is_draining=self.draining.__contains__, balance=balance)
         self.look_at_leaving(after, candidates, balance=balance)
 
@@ -199,7 +198,7 @@ class Membership(RuleBasedStateMachine):
         assert count_moves(before, after)[0] == given_away
         assert len(set(after.owners)) == len(after.owners)  # one index an owner: at most one owner a partition
         # Looking again finds nothing to do.
-        again = assign("e", after, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
+        again = assign(after, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
         assert again is after
 
     def look_at_leaving(self, assigned: PartitionOwnership, candidates: list[OwnerCandidate], *, balance: bool) -> None:
@@ -250,7 +249,7 @@ def test_hand_overs_reach_everyones_share_by_the_fewest_moves(
     if not first or not then:
         return
     there = {owner for owners in later.values() for owner in owners}
-    before = ownership = assign("e", None, first, lambda _: False, epoch_floor=0)
+    before = ownership = assign(None, first, lambda _: False, epoch_floor=0)
     rounds = 0
     while True:
         rounds += 1
@@ -259,7 +258,7 @@ def test_hand_overs_reach_everyones_share_by_the_fewest_moves(
         if not told.leaving:
             break
         emptied = {(owner, *given) for owner, epochs in told.leaving_by_owner().items() for given in epochs.items()}
-        ownership = assign("e", told, then, lambda _: False, epoch_floor=0, emptied=emptied)
+        ownership = assign(told, then, lambda _: False, epoch_floor=0, emptied=emptied)
         assert not ownership.leaving
     held, had = Counter(owners_of(ownership)), Counter(owners_of(before))
     exact = {candidate.owner: candidate.share * PARTITIONS for candidate in then}
@@ -284,10 +283,10 @@ TestMembership.settings = settings(max_examples=examples(40), stateful_step_coun
 @given(size=st.integers(2, 9), victims=st.integers(1, 8))
 def test_orphans_go_to_whoever_has_the_least_so_that_shares_stay_even(size: int, victims: int) -> None:
     owners = [Incarnation(f"r{number}", "i") for number in range(size)]
-    first = assign("e", None, shares({"v": 1.0}, {"v": owners}), lambda _: False, epoch_floor=0)
+    first = assign(None, shares({"v": 1.0}, {"v": owners}), lambda _: False, epoch_floor=0)
     dead = set(owners[: min(victims, size - 1)])
     left = [owner for owner in owners if owner not in dead]
-    after = assign("e", first, shares({"v": 1.0}, {"v": left}), dead.__contains__, epoch_floor=0)
+    after = assign(first, shares({"v": 1.0}, {"v": left}), dead.__contains__, epoch_floor=0)
     held = Counter(owners_of(after))
     assert max(held.values()) - min(held.values()) <= 1
     assert held.total() == PARTITIONS

@@ -15,14 +15,8 @@ from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Incarnation
-from controller_service.core.reconcile import (
-    DrainReplica,
-    ForgetReplica,
-    KillReplica,
-    StartReplicas,
-    reconcile_backend,
-    reconcile_endpoint,
-)
+from controller_service.core.reconcile import DrainReplica, ForgetReplica, KillReplica, StartReplicas, reconcile_backend
+from controller_service.core.reconcile_endpoints import reconcile_endpoint
 from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.core.rollouts.progress import RolloutStep
 from controller_service.core.rollouts.record import restored
@@ -192,7 +186,7 @@ class World(RuleBasedStateMachine):
                 self.desired.endpoints["e"], self.desired, self.observed, self.now, launches=True
             )
             if assigned.ownership is not None:
-                self.change(ChangeSet(put_ownership=(assigned.ownership,)))
+                self.change(ChangeSet(put_ownership={"e": assigned.ownership}))
             after = self.observed, self.desired.backends, self.desired.endpoints, self.desired.ownership
             if all(one is other for one, other in zip(before, after, strict=True)):
                 return

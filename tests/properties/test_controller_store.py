@@ -55,7 +55,7 @@ class Model:
         parts["endpoints"].update({it.name: it for it in change.put_endpoints})
         kept = (it for it in change.put_backends if it.name not in change.delete_backends)
         parts["backends"].update({it.name: it for it in kept})
-        parts["ownership"].update({it.endpoint: it for it in change.put_ownership})
+        parts["ownership"].update(change.put_ownership)
         for path in change.delete_routes:
             del parts["routes"][path]
         parts["routes"].update({it.path: it for it in change.put_routes})

@@ -27,7 +27,7 @@ from controller_service.shell.table_board import TableBoard
 from controller_service.shell.table_feed import TableFeed
 from router_service import convert
 from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
+from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, follow_delta
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
 from slotmesh.v1 import membership_service_pb2 as wire
@@ -44,26 +44,61 @@ LIVES = ("1", "2")
 class Reader:
     """A router, as far as it reads tables."""
 
-    def __init__(self, board: TableBoard, *, takes_deltas: bool) -> None:
-        self.feed = TableFeed(board, takes_deltas=takes_deltas)
+    def __init__(self, board: TableBoard, *, takes_deltas: bool, takes_parts: bool) -> None:
+        self.feed = TableFeed(board, takes_deltas=takes_deltas, takes_parts=takes_parts)
         self.table = RoutingTable()
         self.deltas = 0
+        self.parts: convert.TableAssembly | convert.DeltaAssembly | None = None
+        """What has arrived of a table or a delta."""
 
     def read(self) -> None:
-        """Takes what is there."""
+        """Takes what is there, to the last part of it."""
+        while self.read_frame() or self.parts is not None:
+            pass
+
+    def read_frame(self) -> bool:
+        """Takes one frame; returns whether a table or a delta is complete by it."""
         frame = self.feed.next_frame()
         if frame is None:
-            return
+            return False
         before = self.table
         said = wire.AttachRouterResponse.FromString(frame.SerializeToString())
-        if said.WhichOneof("frame") == "delta":
-            self.deltas += 1
-            self.table = follow_delta(before, convert.delta_from_wire(said.delta, before))
-        else:
-            self.table = convert.table_from_wire(said.table, before)
+        match said.WhichOneof("frame"):
+            case "delta":
+                self.follow(convert.delta_from_wire(said.delta, before))
+            case "table":
+                self.table = convert.table_from_wire(said.table, before)
+            case _:
+                self.take_part(said.table_part)
         for parts, earlier in ((self.table.endpoints, before.endpoints), (self.table.backends, before.backends)):
             for name, part in parts.items():
                 assert part is earlier.get(name) or part != earlier.get(name), "what is the same stays the same object"
+        return self.table is not before
+
+    def take_part(self, part: wire.TablePart) -> None:
+        is_delta = part.HasField("delta")
+        if part.is_first:
+            assert self.parts is None, "the last part of the one before has come"
+            self.parts = (
+                convert.DeltaAssembly(part.delta, self.table)
+                if is_delta
+                else convert.TableAssembly(part.table, self.table)
+            )
+        if isinstance(self.parts, convert.DeltaAssembly):
+            self.parts.add(part.delta)
+            if part.is_last:
+                self.follow(self.parts.finish())
+        else:
+            assert self.parts is not None
+            self.parts.add(part.table)
+            if part.is_last:
+                self.table = self.parts.finish()
+        if part.is_last:
+            self.parts = None
+
+    def follow(self, delta: TableDelta) -> None:
+        self.deltas += 1
+        self.table = follow_delta(self.table, delta)
 
 
 class World(RuleBasedStateMachine):
@@ -72,10 +107,14 @@ class World(RuleBasedStateMachine):
         self.now = 1_000.0
         self.desired, self.observed = Desired(), Observed()
         self.routes, self.listing = RouteBuilder(), RosterListing()
-        self.board = TableBoard()
-        self.readers = [Reader(self.board, takes_deltas=takes) for takes in (True, True, False)]
+        self.board = TableBoard(part_bytes=1)
+        self.readers = [self.reader(number) for number in range(4)]
         self.tables: list[AnnouncedTable] = []
         self.announced: tuple[Desired, Observed] | None = None
+
+    def reader(self, number: int) -> Reader:
+        """Two that take deltas, and two that do not; one of each takes parts."""
+        return Reader(self.board, takes_deltas=number < 2, takes_parts=number % 2 == 1)
 
     @initialize()
     def begin(self) -> None:
@@ -143,12 +182,12 @@ class World(RuleBasedStateMachine):
         for number in range(first, min(PARTITIONS, first + count)):
             owner_of[number] = None if owner is None else Incarnation(*owner)
             epochs[number] = max(epochs[number] + 1, epoch)
-        self.change(ChangeSet(put_ownership=(ownership_of(name, owner_of, epochs),)))
+        self.change(ChangeSet(put_ownership={name: ownership_of(owner_of, epochs)}))
 
     @rule(name=st.sampled_from(ENDPOINTS))
     def tell_to_leave(self, name: str) -> None:
         if (current := self.desired.ownership.get(name)) is not None and current.partition_owners[5] >= 0:
-            self.change(ChangeSet(put_ownership=(replace(current, leaving=(5,)),)))
+            self.change(ChangeSet(put_ownership={name: replace(current, leaving=(5,))}))
 
     @rule(replica=st.sampled_from(REPLICAS), life=st.sampled_from(LIVES), backend=st.sampled_from(BACKENDS))
     def attach(self, replica: str, life: str, backend: str) -> None:
@@ -223,7 +262,14 @@ class World(RuleBasedStateMachine):
         self.board.post(table)
         self.announced = self.desired, self.observed
 
-    @rule(number=st.integers(0, 2))
+    @rule(number=st.sampled_from([1, 3]), frames=st.integers(1, 5))
+    def read_some_parts(self, number: int, frames: int) -> None:
+        """More may be announced before the others are read."""
+        for _ in range(frames):
+            before, is_complete = self.readers[number].table, self.readers[number].read_frame()
+            assert is_complete or self.readers[number].table is before, "nothing applies before the last part"
+
+    @rule(number=st.integers(0, 3))
     def read(self, number: int) -> None:
         reader = self.readers[number]
         reader.read()
@@ -240,17 +286,18 @@ class World(RuleBasedStateMachine):
         assert reader.deltas == before, "who asks gets the whole table"
         self.require_newest(reader)
 
-    @rule(number=st.integers(0, 1))
+    @rule(number=st.integers(0, 3))
     def attach_again(self, number: int) -> None:
+        """Whatever of a table has arrived: it has changed nothing."""
         before = self.readers[number]
-        self.readers[number] = Reader(self.board, takes_deltas=True)
+        self.readers[number] = self.reader(number)
         self.readers[number].table = before.table
 
     @precondition(lambda self: len(self.tables) > 1)
     @rule(at=st.integers(0, 100), number=st.integers(0, 2))
     def deliver_one_that_does_not_apply(self, at: int, number: int) -> None:
         base, reader = self.tables[at % len(self.tables)], self.readers[number]
-        frame = self.board.since(base)
+        frame = one_frame(self.board, base)
         if frame.WhichOneof("frame") == "delta" and reader.table.revision != base.revision:
             with pytest.raises(DeltaMismatch):
                 follow_delta(reader.table, convert.delta_from_wire(frame.delta, reader.table))
@@ -260,10 +307,15 @@ class World(RuleBasedStateMachine):
     def require_newest(self, reader: Reader) -> None:
         whole = self.board.whole().table
         assert reader.table == convert.table_from_wire(whole)
-        brought = (wire.RouterHello(table=each) for each in (convert.table_to_wire(reader.table), whole))
-        one, other = (brought_from_wire(hello, generation="next", now=0.0) for hello in brought)
+        merged = wire.RoutingTable()
+        for part in convert.table_to_parts(reader.table):
+            merged.MergeFrom(part.table)
+        tables = (convert.table_to_wire(reader.table), whole, merged)
+        brought = (brought_from_wire(wire.RouterHello(table=each), generation="next", now=0.0) for each in tables)
+        one, other, in_parts = brought
         assert one is not None
         assert other is not None
+        assert in_parts == one
         assert set(one.roster.members) == set(other.roster.members)
         assert replace(one, roster=replace(one.roster, members=())) == replace(
             other, roster=replace(other.roster, members=())
@@ -273,10 +325,16 @@ class World(RuleBasedStateMachine):
     def deltas_are_kept_for_the_newest_table_only(self) -> None:
         newest = self.board.table
         for table in self.tables[-2:-1]:
-            frame = self.board.since(table)
+            frame = one_frame(self.board, table)
             said = frame.delta if frame.WhichOneof("frame") == "delta" else frame.table
             assert newest is not None
             assert said.revision == newest.revision
+
+
+def one_frame(board: TableBoard, base: AnnouncedTable) -> wire.AttachRouterResponse:
+    frame = board.frames(base, in_parts=False).get(0)
+    assert frame is not None
+    return frame
 
 
 def _everything() -> ChangeSet:

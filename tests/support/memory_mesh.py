@@ -19,6 +19,7 @@ from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire
+from tests.support.shared_tables import sharing
 
 BACKEND: Final = "b"
 BEAT_S: Final = 1.0
@@ -47,7 +48,7 @@ class MemoryMesh:
 
     def push(self, router: RouterNode) -> None:
         """The router gets the newest table."""
-        router.step(TableReceived(self.tables[-1].sharing(router.scheduler.table)))
+        router.step(TableReceived(sharing(self.tables[-1], router.scheduler.table)))
 
     def move(self, partition: int, to: str) -> None:
         """The partition is to move to another replica, once its owner has nothing of it."""

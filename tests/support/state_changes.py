@@ -50,7 +50,7 @@ def random_change(random: Random, desired: Desired) -> ChangeSet:
         delete_endpoints=tuple(gone),
         put_routes=routes,
         delete_routes=tuple(lost),
-        put_ownership=tuple(random_ownership(random, name) for name in owned),
+        put_ownership={name: random_ownership(random) for name in owned},
         put_roster=random_roster(random, desired.revision + 1) if random.random() < 0.5 else None,
         epoch_floor=random.randint(0, 2**50),
         put_applied=(*backends[:1], *endpoints[:1], *routes[:1]),
@@ -106,11 +106,10 @@ def random_route(random: Random, path: str) -> Route:
     )
 
 
-def random_ownership(random: Random, endpoint: str) -> PartitionOwnership:
+def random_ownership(random: Random) -> PartitionOwnership:
     owners = tuple(random_owner(random, name) for name in "abc"[: random.randint(0, 3)])
     base = random.randint(0, 2**50)
     return PartitionOwnership(
-        endpoint=endpoint,
         owners=owners,
         partition_owners=tuple(random.choices(range(NO_OWNER, len(owners)), k=PARTITIONS)),
         epochs=tuple(random.choices(range(base, base + 300), k=PARTITIONS)),

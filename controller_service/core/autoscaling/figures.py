@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from controller_service.core.observed import Observed
-from controller_service.core.reconcile import is_coming
+from controller_service.core.reconcile_endpoints import is_coming
 from slotmesh.autoscaling import ScaleFigures
 
 LATE_AFTER_S: Final = 2.5

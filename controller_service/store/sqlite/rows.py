@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from controller_service.core.desired import Desired
+from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
@@ -105,7 +106,7 @@ def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
         backends=_read(rows[RowKind.BACKEND], backend_of),
         endpoints=_read(rows[RowKind.ENDPOINT], endpoint_of),
         routes=_read(rows[RowKind.ROUTE], route_of),
-        ownership=_read(rows[RowKind.OWNERSHIP], ownership_from),
+        ownership=_read_ownership(rows[RowKind.OWNERSHIP]),
         rollouts=_read(rows[RowKind.ROLLOUT], rollout_from),
         shifts=_read(rows[RowKind.SHIFT], shift_from),
         epoch_floor=head.epoch_floor,
@@ -136,7 +137,7 @@ def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, d
     yield from _differing(RowKind.ENDPOINT, before.endpoints, after.endpoints, endpoint_document)
     yield from _differing(RowKind.ROUTE, before.routes, after.routes, route_document)
     yield from _differing(RowKind.APPLIED, before.applied, after.applied, resource_document)
-    yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, ownership_document)
+    yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, _once(ownership_document))
     yield from _differing(RowKind.ROLLOUT, before.rollouts, after.rollouts, rollout_document)
     yield from _differing(RowKind.SHIFT, before.shifts, after.shifts, shift_document)
     if before.roster is not after.roster:
@@ -185,6 +186,30 @@ def _differing(
 
 def _read(rows: Mapping[str, Any], read: Callable[[str, object], ValueT]) -> Mapping[str, ValueT]:
     return MappingProxyType({name: read(name, rows[name]) for name in sorted(rows)})
+
+
+def _read_ownership(rows: Mapping[str, Any]) -> Mapping[str, PartitionOwnership]:
+    """By endpoint: where rows say the same, they become one object."""
+    known: dict[str, PartitionOwnership] = {}
+    read: dict[str, PartitionOwnership] = {}
+    for name in sorted(rows):
+        text = json.dumps(rows[name])
+        if text not in known:
+            known[text] = ownership_from(name, rows[name])
+        read[name] = known[text]
+    return MappingProxyType(read)
+
+
+def _once(document_of: Callable[[ValueT], dict[str, Any]]) -> Callable[[ValueT], dict[str, Any]]:
+    """The same for values that are shared: each object's document is made once."""
+    known: dict[int, dict[str, Any]] = {}
+
+    def once(value: ValueT) -> dict[str, Any]:
+        if (document := known.get(id(value))) is None:
+            document = known[id(value)] = document_of(value)
+        return document
+
+    return once
 
 
 def _require_consistent(desired: Desired) -> None:

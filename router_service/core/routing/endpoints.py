@@ -8,17 +8,15 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
 from router_service.core.keyed.partitions import Partition
 from router_service.core.queueing.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.standing import PolicyStanding
 from router_service.core.routing.table import EndpointRoute
-from router_service.core.routing.traffic import TrafficShares
-from slotmesh.spec import model
 
 
 class RoutedEndpoint:
@@ -26,12 +24,7 @@ class RoutedEndpoint:
 
     __slots__ = ("account", "is_unavailable", "name", "parked", "partitions", "policy", "route", "traffic", "unowned")
 
-    def __init__(
-        self,
-        route: EndpointRoute,
-        partitions: dict[int, Partition],
-        backends: Mapping[str, RoutedBackend[RoutedReplica]],
-    ) -> None:
+    def __init__(self, route: EndpointRoute, partitions: dict[int, Partition], standing: PolicyStanding) -> None:
         """`partitions` are those that an endpoint of this name had before and that are still in use."""
         self.name = route.name
         self.account = Account(route.name, 0, 0, 0.0, backend="")
@@ -41,37 +34,25 @@ class RoutedEndpoint:
         self.parked = RunQueue()
         """Unkeyed runs that wait for a policy."""
         self.partitions = partitions
-        self.reroute(route, backends)
+        self.reroute(route, standing)
 
-    def reroute(self, route: EndpointRoute, backends: Mapping[str, RoutedBackend[RoutedReplica]]) -> None:
+    def reroute(self, route: EndpointRoute, standing: PolicyStanding) -> None:
         """Takes a new policy, in force from the next run, and the limits of its backends."""
         self.route = route
-        self.policy = self.traffic = policy = TrafficShares(route.weights or {}, route.shadows)
-        """`policy` is what was announced, `traffic` what calls are divided by."""
-        self.is_unavailable = False
+        self.policy = standing.policy
+        """What was announced."""
+        self.assess(standing)
+        account = self.account
+        account.max_calls, account.max_bytes = standing.max_calls, standing.max_bytes
+        account.max_queue_time_s = standing.max_queue_time_s
+        self.unowned = standing.only if standing.only is not None else account
+
+    def assess(self, standing: PolicyStanding) -> None:
+        """Divides calls among the backends that can serve."""
+        self.traffic = standing.traffic
+        """What calls are divided by."""
+        self.is_unavailable = standing.is_unavailable
         """No backend of the policy can serve, and no replica of them is on its way: calls fail at once."""
-        self.assess(backends)
-        self._take_limits([backends[name] for name in policy.weights if name in backends])
-        only = backends.get(policy.only) if policy.only is not None else None
-        self.unowned = only.account if only is not None else self.account
-
-    def assess(self, backends: Mapping[str, RoutedBackend[RoutedReplica]]) -> None:
-        """Divides calls among the backends that can serve; where none can, among those that may soon.
-
-        A backend of the policy that no table has named may be named by the next one.
-        """
-        names = self.policy.weights
-        serving = [name for name in names if (each := backends.get(name)) is not None and each.is_serving]
-        coming = serving or [name for name in names if (each := backends.get(name)) is None or each.is_coming]
-        self.is_unavailable = bool(names) and not coming
-        if coming != list(self.traffic.weights):
-            self.traffic = self._among(coming)
-
-    def _among(self, names: Collection[str]) -> TrafficShares:
-        weights = self.policy.weights
-        if len(names) == len(weights):
-            return self.policy
-        return TrafficShares({name: weights[name] for name in names}, self.policy.shadows)
 
     def account_of(self, partition: Partition) -> Account:
         """The account that is charged for what waits in the partition."""
@@ -92,12 +73,3 @@ class RoutedEndpoint:
             return None, 0
         key, epoch = self.route.owners[number]
         return (replicas.get(key) if key is not None else None), epoch
-
-    def _take_limits(self, backends: Sequence[RoutedBackend[RoutedReplica]]) -> None:
-        """The widest limits of these backends; the defaults of a backend where there is none."""
-        defaults = model.Backend(name=self.name)
-        each = [backend.account for backend in backends]
-        account = self.account
-        account.max_calls = max((one.max_calls for one in each), default=defaults.max_queued_calls)
-        account.max_bytes = max((one.max_bytes for one in each), default=defaults.max_queued_bytes)
-        account.max_queue_time_s = max((one.max_queue_time_s for one in each), default=defaults.max_queue_time_s)

@@ -86,10 +86,12 @@ class PartitionOwners:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PartitionOwners):
             return NotImplemented
-        return self.keys == other.keys and self._indexes == other._indexes and self._epochs == other._epochs
+        return self is other or (
+            self.keys == other.keys and self._indexes == other._indexes and self._epochs == other._epochs
+        )
 
     def __hash__(self) -> int:
-        return hash((self.keys, len(self._indexes)))
+        return hash((self.keys, self._indexes.tobytes(), self._epochs.tobytes()))
 
 
 NO_OWNERS: Final = PartitionOwners((), (), ())

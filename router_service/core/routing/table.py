@@ -65,6 +65,12 @@ class EndpointRoute:
     tenants: TenantLimits | None = None
     """What each tenant may have at this router; None: no limits."""
 
+    def sharing(self, before: EndpointRoute | None) -> EndpointRoute:
+        """The same, with the objects of the route before it wherever these say the same."""
+        if before is None or (before.owners is not self.owners and before.owners != self.owners):
+            return self
+        return before if before == self else replace(self, owners=before.owners)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingTable:
@@ -88,22 +94,3 @@ class RoutingTable:
         if self.generation == other.generation:
             return self.revision > other.revision
         return not other.revision or self.roster.covers_all([other.roster.version])
-
-    def sharing(self, before: RoutingTable) -> RoutingTable:
-        """The same, with the objects of the table before it wherever these say the same."""
-        return replace(
-            self,
-            endpoints={
-                name: _shared_endpoint(each, before.endpoints.get(name)) for name, each in self.endpoints.items()
-            },
-            backends={
-                name: known if (known := before.backends.get(name)) == each else each
-                for name, each in self.backends.items()
-            },
-        )
-
-
-def _shared_endpoint(route: EndpointRoute, before: EndpointRoute | None) -> EndpointRoute:
-    if before is None or before.owners != route.owners:
-        return route
-    return before if before == route else replace(route, owners=before.owners)

@@ -20,6 +20,7 @@ from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.sampling import Chance
+from router_service.core.routing.standing import PolicyStandings
 from router_service.core.routing.table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun, SliceHolder
 
@@ -65,13 +66,17 @@ class Topology:
                 replica.is_joining = before is None or before.is_joining
                 if is_first and not replica.draining:
                     replica.backend.await_replica(replica, is_awaited=True)
+        are_same = table.backends.keys() == before_table.backends.keys() and all(
+            table.backends[name] is route for name, route in before_table.backends.items()
+        )
         for backend in self.backends.values():
+            are_same = are_same and backend.is_serving is backend.can_serve
             backend.is_serving = backend.can_serve
             if not backend.is_serving:
                 self.flipped.append(backend)
         recharged: list[RouterRun] = []
         self.reassigned.clear()
-        homeless += self._apply_endpoints(table, recharged, others)
+        homeless += self._apply_endpoints(table, recharged, others, are_backends_same=are_same)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
             homeless += backend.constrained.drain()
@@ -87,8 +92,9 @@ class Topology:
         for backend in self.backends.values():
             backend.is_serving = backend.can_serve
         homeless: list[RouterRun] = []
+        standings = self._standings()
         for endpoint in self.endpoints.values():
-            endpoint.assess(self.backends)
+            endpoint.assess(standings.of(endpoint.policy))
             if endpoint.is_unavailable:
                 for partition in endpoint.partitions.values():
                     homeless += partition.queue.drain() if partition.owner is None else []
@@ -175,36 +181,51 @@ class Topology:
     # -- endpoints -------------------------------------------------------------------------------------------------
 
     def _apply_endpoints(
-        self, table: RoutingTable, recharged: list[RouterRun], others: Collection[ReplicaKey]
+        self,
+        table: RoutingTable,
+        recharged: list[RouterRun],
+        others: Collection[ReplicaKey],
+        *,
+        are_backends_same: bool,
     ) -> list[RouterRun]:
         """`others` are the keys under which there is another replica than before, or none any more."""
-        homeless: list[RouterRun] = []
-        for name in self.endpoints.keys() - table.endpoints.keys():
-            homeless += self._remove_endpoint(self.endpoints.pop(name))
+        homeless = self._remove_endpoints(self.endpoints.keys() - table.endpoints.keys())
+        standings = self._standings()
         for route in table.endpoints.values():
             endpoint = self.endpoints.get(route.name)
             if endpoint is None:
                 partitions = self._departed.pop(route.name, {})
-                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, partitions, self.backends)
+                standing = standings.of_route(route)
+                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, partitions, standing)
                 self._counters.endpoints.add(route.name)
                 self._assign_partitions(endpoint)
-            else:
-                owners, unowned = endpoint.route.owners, endpoint.unowned
-                endpoint.reroute(route, self.backends)
-                is_same = route.owners is owners and endpoint.unowned is unowned
-                if not is_same or any(key in others for key in owners.keys):
-                    recharged += self._assign_partitions(endpoint)
-                homeless += endpoint.parked.drain() if endpoint.policy.weights else []
+                continue
+            is_same = endpoint.route is route
+            if is_same and are_backends_same and not others:
+                continue  # there may be thousands of endpoints, of which few change
+            owners, unowned = endpoint.route.owners, endpoint.unowned
+            endpoint.reroute(route, standings.of(endpoint.policy) if is_same else standings.of_route(route))
+            is_same = route.owners is owners and endpoint.unowned is unowned
+            if not is_same or any(key in others for key in owners.keys):
+                recharged += self._assign_partitions(endpoint)
+            homeless += endpoint.parked.drain() if endpoint.policy.weights else []
         self._forget_departed()
         return homeless
 
-    def _remove_endpoint(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
-        homeless = endpoint.parked.drain()
-        for partition in endpoint.partitions.values():
-            homeless += partition.queue.drain()
-        for backend in self.backends.values():
-            homeless += _take_out(backend, {endpoint.name})
-        self._departed[endpoint.name] = endpoint.partitions
+    def _standings(self) -> PolicyStandings:
+        return PolicyStandings(self.backends, (endpoint.policy for endpoint in self.endpoints.values()))
+
+    def _remove_endpoints(self, names: Collection[str]) -> list[RouterRun]:
+        homeless: list[RouterRun] = []
+        for name in names:
+            endpoint = self.endpoints.pop(name)
+            homeless += endpoint.parked.drain()
+            for partition in endpoint.partitions.values():
+                homeless += partition.queue.drain()
+            self._departed[name] = endpoint.partitions
+        if names:
+            for backend in self.backends.values():
+                homeless += _take_out(backend, names)
         return homeless
 
     def _forget_departed(self) -> None:
@@ -230,7 +251,7 @@ class Topology:
         return recharged
 
 
-def _take_out(backend: RoutedBackend[RoutedReplica], endpoints: set[str]) -> list[RouterRun]:
+def _take_out(backend: RoutedBackend[RoutedReplica], endpoints: Collection[str]) -> list[RouterRun]:
     """Takes these endpoints' runs out of the backend's queue."""
     out: list[RouterRun] = []
     for run in backend.queue.drain():

@@ -10,21 +10,26 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from typing import TypeAlias
 
 from router_service.core.routing import rendezvous
 from router_service.core.routing.sampling import Chance, Span, binomial, contiguous
+
+PolicyKey: TypeAlias = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, float], ...]]
 
 
 class TrafficShares:
     """A policy, prepared for drawing."""
 
-    __slots__ = ("_bounds", "_from", "_names", "only", "shadows", "weights")
+    __slots__ = ("_bounds", "_from", "_names", "key", "only", "shadows", "weights")
 
     def __init__(self, weights: Mapping[str, float], shadows: Mapping[str, float]) -> None:
         self.weights = {name: weight for name, weight in weights.items() if weight > 0}
         """Share of each backend, by name; none is 0."""
         self.shadows = {name: probability for name, probability in shadows.items() if probability > 0}
         """Probability of a copy, by backend; none is 0."""
+        self.key = self.key_of(weights, shadows)
+        """Equal for policies that were made of the same."""
         self._names = list(self.weights)
         self.only = self._names[0] if len(self._names) == 1 else None
         """The one backend that gets everything; None where there are several, or none."""
@@ -32,6 +37,11 @@ class TrafficShares:
         self._bounds = list(accumulate(shares))
         self._from = list(accumulate(reversed(shares)))[::-1]
         """The weight of each backend and all behind it: summed up, for what is left of a difference may be 0."""
+
+    @staticmethod
+    def key_of(weights: Mapping[str, float], shadows: Mapping[str, float]) -> PolicyKey:
+        """The key of the policy that would be made of these."""
+        return tuple(weights.items()), tuple(shadows.items())
 
     def split(self, count: int, chance: Chance) -> list[tuple[str, Span]]:
         """Divides a run of `count` calls by weight, into contiguous slices. Empty without a policy."""

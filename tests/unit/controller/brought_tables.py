@@ -49,7 +49,7 @@ def table(
             ),
             covers=covers,
         ),
-        ownership={"e": ownership_of("e", owner_of, epochs)},
+        ownership={"e": ownership_of(owner_of, epochs)},
     )
 
 

@@ -8,12 +8,11 @@ from controller_service.core import handovers, routers, transitions
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation
-from controller_service.core.reconcile import (
+from controller_service.core.reconcile import ForgetReplica, reconcile_backend
+from controller_service.core.reconcile_endpoints import (
     BROUGHT_WITHIN_S,
     FENCED_WITHIN_S,
     EndpointOutcome,
-    ForgetReplica,
-    reconcile_backend,
     reconcile_endpoint,
 )
 from controller_service.core.roster import CoveredTables
@@ -50,7 +49,7 @@ def test_an_owner_that_cannot_be_reached_keeps_what_it_has_and_its_epochs() -> N
     observed = attached(observed, life("b"))
     outcome = assign(state, observed)
     assert outcome.ownership is not None
-    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    after = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
     assert all(owner_of(after, number) == (life("a"), 7) for number in range(10))
     assert all(owner_of(after, number) == (life("b"), 51) for number in range(10, PARTITIONS))
     ended = transitions.ended(observed, life("a"), "its process has ended", now=NOW).observed
@@ -68,7 +67,7 @@ def test_those_who_can_be_reached_share_what_the_others_do_not_hold() -> None:
     first = assign(state, observed).ownership
     assert first is not None
     assert not first.leaving, "nothing leaves for owners that are given nothing"
-    state = state.apply(ChangeSet(put_ownership=(first,)))
+    state = state.apply(ChangeSet(put_ownership={"e": first}))
     assert assign(state, observed, now=NOW + 60.0) == EndpointOutcome()
     told = assign(state, attached(observed, life("c")), now=NOW + 60.0).ownership
     assert told is not None
@@ -95,13 +94,13 @@ def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
     outcome = assign(state, observed)
     assert outcome.ownership is not None
     assert outcome.ownership.leaving_by_owner() == {life("a"): {3: 7}}
-    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    after = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
     assert owner_of(after, 3) == (life("a"), 7)
     assert owner_of(after, 4) == (life("b"), 51)
     observed = handovers.emptied(observed, life("a"), {"e": {3: 7}}).observed
     moved = assign(after, observed).ownership
     assert moved is not None
-    assert owner_of(after.apply(ChangeSet(put_ownership=(moved,))), 3) == (life("b"), 51)
+    assert owner_of(after.apply(ChangeSet(put_ownership={"e": moved})), 3) == (life("b"), 51)
 
 
 def test_of_several_tables_the_newest_epoch_of_each_partition_counts() -> None:
@@ -116,7 +115,7 @@ def test_what_was_given_away_meanwhile_stays_there() -> None:
     observed = attached(Observed(), life("b"))
     given = assign(TOLD, observed).ownership
     assert given is not None
-    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state = TOLD.apply(ChangeSet(put_ownership={"e": given}))
     state, observed, adoption = take(state, observed, table([life("a")], {3: (life("a"), 99)}))
     assert owner_of(state, 3) == (life("b"), 51)
     assert state.epoch_floor == 99
@@ -128,7 +127,7 @@ def test_an_owner_that_got_newer_epochs_elsewhere_is_fenced_again_and_given_newe
     observed = fenced(observed, life("a"), 50)
     given = assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S).ownership
     assert given is not None
-    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state = TOLD.apply(ChangeSet(put_ownership={"e": given}))
     state, observed, _ = take(state, observed, table([life("a")], {3: (life("a"), 700)}))
     assert observed.awaits_fence()
     assert state.epoch_floor == 700
@@ -141,13 +140,13 @@ def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
     observed = attached(Observed(), life("b"))
     given = assign(TOLD, observed).ownership
     assert given is not None
-    state = TOLD.apply(ChangeSet(put_ownership=(given,), epoch_floor=900))
+    state = TOLD.apply(ChangeSet(put_ownership={"e": given}, epoch_floor=900))
     observed = fenced(attached(observed, life("a"), generation="f", newest_epoch=900), life("a"), 900)
     observed = transitions.told_to_drain(observed, "b", "why").observed
     told = assign(state, observed).ownership
     assert told is not None
     observed = handovers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
-    moved = assign(state.apply(ChangeSet(put_ownership=(told,))), observed).ownership
+    moved = assign(state.apply(ChangeSet(put_ownership={"e": told})), observed).ownership
     assert moved is not None
     assert (moved.owners, {*moved.epochs}) == ((life("a"),), {901})
 

@@ -9,7 +9,7 @@ import pytest
 from controller_service.core import launches, transitions
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.reconcile import EndpointOutcome, reconcile_endpoint
+from controller_service.core.reconcile_endpoints import EndpointOutcome, reconcile_endpoint
 from controller_service.core.route_builder import build_routes
 from controller_service.core.routing import AnnouncedTable
 from controller_service.core.templates import template_of

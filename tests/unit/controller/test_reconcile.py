@@ -13,18 +13,20 @@ from controller_service.core.endings import LINGER_S
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Incarnation
 from controller_service.core.reconcile import (
+    FORGET_AFTER_S,
+    BackendOutcome,
+    DrainReplica,
+    ForgetReplica,
+    reconcile_backend,
+)
+from controller_service.core.reconcile_endpoints import (
     BALANCE_EVERY_S,
     COMPLETE_WITHIN_S,
     FENCED_WITHIN_S,
-    FORGET_AFTER_S,
     PATIENCE_S,
     SETTLED_AFTER_S,
     STARTED_WITHIN_S,
-    BackendOutcome,
-    DrainReplica,
     EndpointOutcome,
-    ForgetReplica,
-    reconcile_backend,
     reconcile_endpoint,
 )
 from controller_service.core.route_builder import build_routes
@@ -97,7 +99,7 @@ def test_orphans_do_not_wait_while_somebody_serves() -> None:
     observed = with_ready(with_ready(Observed(), "a", now=10.0), "b", now=10.0)
     first = assign(state, observed, 10.0).ownership
     assert first is not None
-    state = state.apply(ChangeSet(put_ownership=(first,)))
+    state = state.apply(ChangeSet(put_ownership={"e": first}))
     observed = transitions.reported(
         observed, "a", "1" * 32, ObservedReport(state=ReplicaState.STOPPED), now=11.0
     ).observed
@@ -130,8 +132,10 @@ def balancing(state: Desired, observed: Observed, now: float) -> tuple[Desired, 
     if outcome.ownership is None:
         return state, observed, 0
     known = state.ownership["e"].leaving if "e" in state.ownership else ()
-    state = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
-    observed = handovers.told_to_leave(observed, outcome.ownership, balancing=outcome.balancing, now=now).observed
+    state = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
+    observed = handovers.told_to_leave(
+        observed, {"e": outcome.ownership}, balancing={"e"} if outcome.balancing else (), now=now
+    ).observed
     return state, observed, len(set(outcome.ownership.leaving).difference(known))
 
 
@@ -159,7 +163,7 @@ def test_when_all_owners_are_dead_partitions_have_none() -> None:
     observed = with_ready(Observed(), "a", now=10.0)
     first = assign(state, observed, 10.0).ownership
     assert first is not None
-    state = state.apply(ChangeSet(put_ownership=(first,)))
+    state = state.apply(ChangeSet(put_ownership={"e": first}))
     observed = transitions.reported(
         observed, "a", "1" * 32, ObservedReport(state=ReplicaState.STOPPED), now=11.0
     ).observed
@@ -218,7 +222,7 @@ def _costs(replicas: int) -> dict[str, float]:
     assert assigned is not None
     assert len(assigned.owners) == replicas
     assert len(assigned.partition_owners) == PARTITIONS
-    state = state.apply(ChangeSet(put_ownership=(assigned,)))
+    state = state.apply(ChangeSet(put_ownership={"e": assigned}))
 
     def build() -> object:
         table = AnnouncedTable(generation="g", revision=1, routes=build_routes(state, observed))

@@ -115,10 +115,10 @@ def test_what_somebody_else_started_does_not_count() -> None:
 def test_owners_that_an_earlier_generation_named_have_to_give_up_first() -> None:
     desired = stored(member("a"))
     owner = Incarnation("a", "1" * 32)
-    owned = assign("e", None, [OwnerCandidate(owner=owner, share=1.0)], lambda _: False, epoch_floor=7)
-    put = ChangeSet(put_endpoints=(Endpoint(name="e"),), put_ownership=(owned,))
+    owned = assign(None, [OwnerCandidate(owner=owner, share=1.0)], lambda _: False, epoch_floor=7)
+    put = ChangeSet(put_endpoints=(Endpoint(name="e"),), put_ownership={"e": owned})
     assert start(desired.apply(put)).awaits_fence_of(owner) is False
-    inherited = replace(put, put_ownership=(replace(owned, inherited=frozenset({3})),))
+    inherited = replace(put, put_ownership={"e": replace(owned, inherited=frozenset({3}))})
     observed = start(desired.apply(inherited))
     assert observed.awaits_fence_of(owner)
     (record,) = observed.replicas()

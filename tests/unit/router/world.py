@@ -48,6 +48,7 @@ from slotmesh.spec.tenants import TenantLimits
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
 from tests.support.keyed_batches import keyed_batch
+from tests.support.shared_tables import sharing
 from tests.unit.router.world_callers import SESSION, caller, options
 from tests.unit.router.world_commands import DONE, OK, carry_out
 from tests.unit.router.world_table import routing_table
@@ -128,7 +129,7 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        self.step(TableReceived(routing_table(self, self._revision).sharing(self.scheduler.table)))
+        self.step(TableReceived(sharing(routing_table(self, self._revision), self.scheduler.table)))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:

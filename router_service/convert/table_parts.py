@@ -1,0 +1,165 @@
+"""Routing tables, and what has changed of them, from the parts in which they arrive, and back.
+
+Purpose: each part becomes values when it arrives, so that no table holds the event loop; the last one gives the table.
+Invariants: what comes of the parts equals what comes of the same table in one frame; a table is there as a whole or not
+at all; owners of partitions that endpoints share are one object, also with those of the table before.
+Owner: the table watch, one assembly for each sequence of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from router_service.convert.table import (
+    NO_TABLE,
+    backend_from_wire_route,
+    endpoint_from_wire,
+    endpoint_to_wire,
+    head_to_wire,
+    owners_from_wire,
+    roster_from_wire,
+)
+from router_service.convert.table import backend_to_wire_route as backend_to_wire
+from router_service.convert.table_delta import backend_delta_from_wire, delta_of, endpoint_delta_from_wire
+from router_service.core.routing.partition_owners import PartitionOwners
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.table import BackendRoute, EndpointRoute, RoutingTable
+from router_service.core.routing.table_delta import BackendDelta, DeltaMismatch, EndpointDelta, TableDelta
+from slotmesh.v1 import membership_service_pb2 as pb
+from slotmesh.wire.limits import TABLE_PART_BYTES
+
+
+class TableAssembly:
+    """One table, of which some parts have arrived."""
+
+    def __init__(self, head: pb.RoutingTable, before: RoutingTable) -> None:
+        """`head` is its first part, of which only what is not repeated is read. `before` is the table in force."""
+        self._head = head
+        self._before = before
+        self._backends: dict[str, BackendRoute] = {}
+        self._endpoints: dict[str, EndpointRoute] = {}
+        self._keys: dict[ReplicaKey, ReplicaKey] = {}
+        self._assignments: list[PartitionOwners] = []
+        self._owners = {id(it.owners): it.owners for it in before.endpoints.values()}
+        self._known = {it: it for it in self._owners.values()}
+
+    def add(self, part: pb.RoutingTable) -> None:
+        """Takes the next part, the first one included. Raises ValueError where owners of partitions make no sense."""
+        for backend in map(backend_from_wire_route, part.backends):
+            known = self._before.backends.get(backend.name)
+            self._backends[backend.name] = known if known is not None and known == backend else backend
+            self._keys.update((each.key, each.key) for each in backend.replicas)
+        for assignment in part.assignments:
+            owners = owners_from_wire(assignment, self._keys)
+            self._assignments.append(self._known.setdefault(owners, owners))
+        for each in part.endpoints:
+            route = endpoint_from_wire(each, self._keys, self._assignments)
+            self._endpoints[route.name] = route.sharing(self._before.endpoints.get(route.name))
+
+    def finish(self) -> RoutingTable:
+        """The table, when the last part was added."""
+        head = self._head
+        return RoutingTable(
+            generation=head.generation,
+            revision=head.revision,
+            endpoints=self._endpoints,
+            backends=self._backends,
+            router_addresses=tuple(head.router_addresses),
+            router_token_addresses=tuple(head.router_token_addresses),
+            roster=roster_from_wire(head),
+        )
+
+
+class DeltaAssembly:
+    """One delta, of which some parts have arrived."""
+
+    def __init__(self, head: pb.RoutingTableDelta, before: RoutingTable) -> None:
+        """As of a `TableAssembly`."""
+        self._head = head
+        self._before = before
+        self._backends: list[BackendDelta] = []
+        self._endpoints: list[EndpointDelta] = []
+        self._keys: dict[ReplicaKey, ReplicaKey] = {}
+        self._assignments: list[PartitionOwners] = []
+
+    def add(self, part: pb.RoutingTableDelta) -> None:
+        """Takes the next part, the first one included. Raises DeltaMismatch."""
+        for backend in map(backend_delta_from_wire, part.backends):
+            self._backends.append(backend)
+            self._keys.update((each.key, each.key) for each in backend.replicas)
+        try:
+            self._assignments += (owners_from_wire(each, self._keys) for each in part.assignments)
+            self._endpoints += (
+                endpoint_delta_from_wire(each, self._before, self._keys, self._assignments) for each in part.endpoints
+            )
+        except ValueError as error:
+            raise DeltaMismatch(str(error)) from error
+
+    def finish(self) -> TableDelta:
+        """The delta, when the last part was added."""
+        return delta_of(self._head, self._endpoints, self._backends)
+
+
+def table_from_wire(wire: pb.RoutingTable, before: RoutingTable = NO_TABLE) -> RoutingTable:
+    """The controller's table, from one frame. What is as in the table before it is the same object.
+
+    Raises ValueError where the owners of partitions make no sense.
+    """
+    assembly = TableAssembly(wire, before)
+    assembly.add(wire)
+    return assembly.finish()
+
+
+def delta_from_wire(wire: pb.RoutingTableDelta, before: RoutingTable) -> TableDelta:
+    """`before` is the table in force: equal keys of replicas are not kept twice. Raises DeltaMismatch."""
+    assembly = DeltaAssembly(wire, before)
+    assembly.add(wire)
+    return assembly.finish()
+
+
+def table_to_parts(table: RoutingTable) -> Iterator[pb.TablePart]:
+    """What a router brings to its controller, where it is too large for one frame."""
+    part = pb.TablePart(table=head_to_wire(table), is_first=True)
+    size, numbers = 0, dict[int, int]()
+    for backend in table.backends.values():
+        part.table.backends.append(route := backend_to_wire(backend))
+        size += route.ByteSize()
+        if size >= TABLE_PART_BYTES:
+            yield part
+            part, size = pb.TablePart(table=pb.RoutingTable()), 0
+    for endpoint in table.endpoints.values():
+        if endpoint.owners and id(endpoint.owners) not in numbers:
+            numbers[id(endpoint.owners)] = len(numbers) + 1
+            part.table.assignments.append(assignment := assignment_to_wire(endpoint.owners))
+            size += assignment.ByteSize()
+        part.table.endpoints.append(each := endpoint_to_wire(endpoint, numbers.get(id(endpoint.owners), 0)))
+        size += each.ByteSize()
+        if size >= TABLE_PART_BYTES:
+            yield part
+            part, size = pb.TablePart(table=pb.RoutingTable()), 0
+    part.is_last = True
+    yield part
+
+
+def assignment_to_wire(owners: PartitionOwners) -> pb.PartitionAssignment:
+    """The owners of partitions by themselves."""
+    base = min(owners.epochs(), default=0)
+    return pb.PartitionAssignment(
+        owners=(pb.PartitionOwner(replica_id=key[0], incarnation=key[1]) for key in owners.keys),
+        partition_owners=owners.indexes(),
+        owner_epochs=[epoch - base for epoch in owners.epochs()],
+        base_epoch=base,
+    )
+
+
+def one_frame_bytes(table: RoutingTable) -> int:
+    """About what the endpoints of a table take in one frame, without writing them."""
+    sizes: Mapping[int, int] = {
+        id(it): assignment_to_wire(it).ByteSize()
+        for it in {id(e.owners): e.owners for e in table.endpoints.values()}.values()
+    }
+    return sum(sizes[id(each.owners)] + _OTHERS_BYTES for each in table.endpoints.values())
+
+
+_OTHERS_BYTES = 200
+"""About what an endpoint takes beside its owners."""
