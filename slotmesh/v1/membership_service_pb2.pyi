@@ -685,7 +685,7 @@ class RouterReport(_message.Message):
 
     @_builtins.property
     def endpoint_loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.EndpointLoad]:
-        """Load of each endpoint."""
+        """Load of each endpoint; of more than 1,000 only of those that were called since the start of the router."""
 
     def __init__(
         self,

@@ -205,13 +205,8 @@ class World(RuleBasedStateMachine):
         outcome = reconcile_endpoint(E, self.desired, self.observed, self.now, launches=False, started_at=0.0)
         if outcome.ownership is not None:
             self.desired = self.desired.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
-            told = handovers.told_to_leave(
-                self.observed,
-                {"e": outcome.ownership},
-                balancing={"e"} if outcome.balancing else (),
-                now=self.now,
-            )
-            self.see(told)
+            owned, balancing = {"e": outcome.ownership}, {"e"} if outcome.balancing else set()
+            self.see(handovers.told_to_leave(self.observed, owned, balancing=balancing, now=self.now))
         members = all_members(build_routes(self.desired, self.observed))
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
         self.desired = self.desired.apply(ChangeSet(put_roster=roster))

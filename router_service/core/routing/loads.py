@@ -18,6 +18,9 @@ from router_service.core.counters import RouterCounters, ShadowOutcome
 from router_service.core.routing.topology import Topology
 from router_service.core.tenants.book import TenantBook, TenantLoad
 
+MAX_IDLE_LOADS: Final = 1_000
+"""Of more endpoints those that nobody has called are not reported: a report is made each second."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoutedLoad:
@@ -86,11 +89,18 @@ MAX_TENANT_LOADS: Final = 10
 def endpoint_loads_of(
     topology: Topology, counters: RouterCounters, tenants: TenantBook, now: float
 ) -> list[RoutedEndpointLoad]:
-    """Of all endpoints."""
+    """Of all endpoints; of more than `MAX_IDLE_LOADS` of those only that were called since the router's start."""
     busiest = tenants.loads(MAX_TENANT_LOADS, now)
     failed = Counter[str]()
     for (endpoint, *_), calls in counters.failures.items():
         failed[endpoint] += calls
+    endpoints = topology.endpoints
+    if len(endpoints) > MAX_IDLE_LOADS:
+        endpoints = {
+            name: each
+            for name, each in endpoints.items()
+            if each.account.calls or name in failed or counters.calls.get((name,))
+        }
     return [
         RoutedEndpointLoad(
             endpoint=name,
@@ -104,5 +114,5 @@ def endpoint_loads_of(
             },
             tenants=[each for each in busiest if each.endpoint == name] if busiest else (),
         )
-        for name, endpoint in topology.endpoints.items()
+        for name, endpoint in endpoints.items()
     ]
