@@ -48,6 +48,7 @@ class Reason(StrEnum):
     APPLY_CONFLICT = "APPLY_CONFLICT"
     QUEUE_FULL = "QUEUE_FULL"
     WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
+    CLIENT_BUFFER_FULL = "CLIENT_BUFFER_FULL"
     NO_SLOT = "NO_SLOT"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     TENANT_LIMIT = "TENANT_LIMIT"
@@ -262,6 +263,12 @@ class WindowExceeded(ResourceExhausted):
     """More calls or bytes unanswered than the stream's window allows."""
 
     reason = Reason.WINDOW_EXCEEDED
+
+
+class ClientBufferFull(ResourceExhausted):
+    """More calls wait in the client than it may have, or more bytes of payloads; the call was not sent."""
+
+    reason = Reason.CLIENT_BUFFER_FULL
 
 
 class QuotaExceeded(ResourceExhausted):

@@ -49,6 +49,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.APPLY_CONFLICT: _Code.ABORTED,
         Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
         Reason.WINDOW_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
+        Reason.CLIENT_BUFFER_FULL: _Code.RESOURCE_EXHAUSTED,
         Reason.NO_SLOT: _Code.RESOURCE_EXHAUSTED,
         Reason.QUOTA_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
         Reason.TENANT_LIMIT: _Code.RESOURCE_EXHAUSTED,

@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, NoReturn, Unpack
+from typing import Any, Final, NoReturn, Unpack
 
 from slotmesh.client.calls.argument_checks import check_text, checked_seconds
+from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.described import DescribedEndpoints
 from slotmesh.client.endpoint import Endpoint
@@ -36,6 +37,8 @@ def connect(
     token: Token | None = None,
     connect_timeout: float | timedelta = 10.0,
     close_grace: float | timedelta = 30.0,
+    max_buffered_calls: int = MAX_BUFFERED_CALLS,
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> Mesh:
     """A client of a mesh, whose routers listen at `HOST:PORT`. It connects when the first call is made.
 
@@ -49,16 +52,36 @@ def connect(
             `tls`. Replicas, to which direct lanes connect, are not shown it.
         connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `async with` waits for unanswered calls; seconds or a timedelta.
+        max_buffered_calls: how many calls may wait in this client to be sent; 65,536. One more fails with
+            CLIENT_BUFFER_FULL, executed no, or waits for room where it is made by `await method.send(…)` or `map`. One
+            endpoint may have as many, or each tenant there; several that have many get equal parts, and all together an
+            eighth more.
+        max_buffered_bytes: the same for the bytes of their payloads; 256 MiB.
 
     Raises:
-        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive; or certificates cannot be
-            used, or the token can be none, or is given without `tls`.
+        ValueError: an address is not HOST:PORT, or there is none, or a time or a bound is not positive; or certificates
+            cannot be used, or the token can be none, or is given without `tls`.
     """
+    buffer = buffer_of(max_buffered_calls, max_buffered_bytes)
+    connect_timeout_s = connect_timeout_of(connect_timeout)
+    grace_s = grace_of("close_grace", close_grace)
+    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token), buffer=buffer)
+
+
+def buffer_of(max_calls: Any, max_bytes: Any, *, has_threads: bool = False) -> ClientBuffer:
+    """The bound of a client. Raises ValueError where one of the numbers can be none."""
+    for name, value in (("max_buffered_calls", max_calls), ("max_buffered_bytes", max_bytes)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+    return ClientBuffer(max_calls, max_bytes, has_threads=has_threads)
+
+
+def connect_timeout_of(connect_timeout: float | timedelta) -> float:
+    """How long calls wait for a router, seconds. Raises ValueError where that is no length of time, or none."""
     connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
     if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
-    grace_s = grace_of("close_grace", close_grace)
-    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_s, dialer=dialer_of(tls, token))
+    return connect_timeout_s
 
 
 def grace_of(name: str, grace: float | timedelta) -> float:
@@ -90,8 +113,13 @@ class Mesh:
         close_grace_s: float,
         options: ViewOptions | None = None,
         dialer: Dialer = PLAIN_TEXT,
+        buffer: ClientBuffer | None = None,
     ) -> None:
-        """`options` are those of its endpoints; the defaults where None. `dialer` connects."""
+        """`options` are those of its endpoints; the defaults where None. `dialer` connects.
+
+        `buffer`: how many calls may wait to be sent; None: as many as by default.
+        """
+        self._buffer = buffer or ClientBuffer()
         self._options = options or ViewOptions()
         self._routers = Routers(addresses, dialer)
         self._connect_timeout_s = connect_timeout_s
@@ -117,7 +145,7 @@ class Mesh:
             if not name:
                 raise ValueError("an endpoint's name must not be empty")
             _need_loop()
-            stream = CallStream(name, self._routers, self._connect_timeout_s)
+            stream = CallStream(name, self._routers, self._connect_timeout_s, buffer=self._buffer)
             self._streams.append(stream)
             endpoint = self._endpoints[name] = Endpoint(stream, self._options, self._slots, self._described)
         return endpoint
@@ -180,6 +208,7 @@ class Mesh:
         try:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:
+            self._buffer.open()
             await self._routers.aclose()
 
     def __enter__(self) -> NoReturn:

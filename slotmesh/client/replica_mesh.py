@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from slotmesh.client.calls.buffer import ClientBuffer
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync.mesh import SyncMesh
@@ -25,8 +26,10 @@ _SHARED: Final = "this client is shared by all calls of the replica, and ends wi
 class FollowingMesh(Mesh):
     """A client that is told where the routers are."""
 
-    def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
-        super().__init__(addresses, CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer)
+    def __init__(self, addresses: Sequence[str], dialer: Dialer, *, has_threads: bool = False) -> None:
+        """`has_threads`: it is used by a `SyncMesh`."""
+        buffer = ClientBuffer(has_threads=has_threads)
+        super().__init__(addresses, CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer, buffer)
 
     def follow(self, addresses: Iterable[str]) -> None:
         """These are the routers of the mesh now. May be called in any thread."""
@@ -50,7 +53,7 @@ class SyncReplicaMesh(SyncMesh):
     """What `slotmesh.mesh_sync()` gives."""
 
     def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
-        following = FollowingMesh(addresses, dialer)
+        following = FollowingMesh(addresses, dialer, has_threads=True)
         super().__init__(following, 0.0)
         self.follow = following.follow
         """As that of `FollowingMesh`."""

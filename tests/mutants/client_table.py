@@ -1,4 +1,4 @@
-"""Mutants of the client and of what routers and replicas do with its sessions, as its identity changes."""
+"""Mutants of the client: its sessions as its identity changes, with what routers and replicas do then; its buffer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.mutants.mutant import mutant
 
+_BUFFER: Final = "tests/contract/test_client_buffer.py tests/contract/test_sync_buffer.py"
+_SHARES: Final = "tests/properties/test_client_buffer.py"
 _IDENTITY: Final = "tests/contract/security/test_changed_identity.py"
 
 CLIENT: Final = (
@@ -64,5 +66,75 @@ CLIENT: Final = (
         "self._send = _drop",
         "pass",
         _IDENTITY,
+    ),
+    mutant(
+        "a client holds any number of calls",
+        "slotmesh/client",
+        "is_beyond = share.calls > share.granted_calls or share.nbytes > share.granted_bytes",
+        "is_beyond = False",
+        _BUFFER,
+    ),
+    mutant(
+        "an endpoint that is alone in a client takes the room of others",
+        "slotmesh/client",
+        "self.free_calls = max_calls + -(-max_calls // SHARE)",
+        "self.free_calls = max_calls",
+        _SHARES,
+    ),
+    mutant(
+        "what leaves a client's buffer is still counted in it",
+        "slotmesh/client",
+        "self.share.give(count, nbytes)",
+        "pass",
+        f"{_BUFFER} tests/properties/test_client_outbox.py",
+    ),
+    mutant(
+        "cancelled calls take room until they would leave",
+        "slotmesh/client",
+        "return share.take(1, size) or (self._drop_cancelled() and share.take(1, size))",
+        "return share.take(1, size)",
+        _BUFFER,
+    ),
+    mutant(
+        "a call that waits for room and is given up keeps its place",
+        "slotmesh/client",
+        "self._grant(share, share.calls - share.granted_calls, share.nbytes - share.granted_bytes)",
+        "pass",
+        _SHARES,
+    ),
+    mutant(
+        "a full endpoint keeps ahead what others need",
+        "slotmesh/client",
+        "keeps = bool(share.calls) and is_small and not self._crowded",
+        "keeps = bool(share.calls) and not self._crowded",
+        _SHARES,
+    ),
+    mutant(
+        "calls of a lane overtake its map that waits for room",
+        "slotmesh/client",
+        "if spec.ordering_key and self._feeds.of(spec.queue):",
+        "if False:",
+        _BUFFER,
+    ),
+    mutant(
+        "a map that was cancelled is read on",
+        "slotmesh/client",
+        "gather.future.add_done_callback(lambda _: task.cancel())",
+        "pass",
+        _BUFFER,
+    ),
+    mutant(
+        "leaving a client fails what a long map has not made yet",
+        "slotmesh/client",
+        "await self._feeds.end(grace_s)",
+        "await self._feeds.end(0)",
+        _BUFFER,
+    ),
+    mutant(
+        "threads that wait for room are not woken when the client is closed",
+        "slotmesh/client",
+        "self._buffer.open()",
+        "pass",
+        _BUFFER,
     ),
 )

@@ -185,6 +185,22 @@ class OutboxMachine(RuleBasedStateMachine):
         assert not any(sink for queue in self.waiting for sink in queue if not sink.cancelled)
 
     @invariant()
+    def what_waits_is_counted(self) -> None:
+        """Cancelled calls may be counted until they are dropped."""
+        wanted = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]
+        every = [sink.name[1] for queue in self.waiting for sink in queue]
+        calls, nbytes = self.held()
+        assert len(wanted) <= calls <= len(every)
+        assert sum(wanted) <= nbytes <= sum(every)
+        self.outbox.drop_cancelled()
+        assert self.held() == (len(wanted), sum(wanted))
+
+    def held(self) -> tuple[int, int]:
+        """Calls and bytes that are counted in all shares."""
+        shares = self.outbox.shares._shares.values()
+        return sum(each.calls for each in shares), sum(each.nbytes for each in shares)
+
+    @invariant()
     def queues_are_idle_exactly_when_nothing_is_open(self) -> None:
         for queue, specs in enumerate(self.specs):
             unanswered = any(owner == queue for owner, _ in self.unanswered.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from slotmesh.errors import SlotmeshError, items_failed
@@ -18,20 +19,36 @@ class Gather:
 
     __slots__ = ("_failed", "_failed_at", "_failure", "_keeps_failures", "_left", "_results", "future")
 
-    def __init__(self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool) -> None:
-        """`keeps_failures`: exceptions are entries of the list, and nothing is raised."""
+    def __init__(
+        self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool, is_open: bool = False
+    ) -> None:
+        """`keeps_failures`: exceptions are entries of the list, and nothing is raised. `is_open`: more calls come."""
         self.future = future
         self._keeps_failures = keeps_failures
         self._results: list[Any] = [None] * count
-        self._left = count
+        self._left = count + is_open
+        """Calls without an outcome; one more while it is open."""
         self._failure: Exception | None = None
-        self._failed_at = count
+        self._failed_at: float = inf
         self._failed: list[tuple[int, int]] = []
         """Items that failed, as place and number of neighbours, in the order of their outcomes."""
 
     def done(self) -> bool:
         """Whether the future is done or cancelled."""
         return self.future.done()
+
+    def extend(self, count: int) -> int:
+        """More calls are made. Returns the place of the first one. Only while it is open."""
+        at = len(self._results)
+        self._results += [None] * count
+        self._left += count
+        return at
+
+    def close(self, error: Exception | None = None) -> None:
+        """No more calls come; because of the error, if there is one, which is raised after the failure of a call."""
+        if error is not None and self._failure is None:
+            self._failure, self._failed = error, []
+        self._settled(1)
 
     def put(self, at: int, results: list[Any]) -> None:
         """Results of neighbouring calls."""
@@ -60,6 +77,8 @@ class Gather:
         self._results = []
 
     def _tell_which(self, failure: Exception) -> None:
+        if not self._failed:
+            return
         places = tuple(place for at, many in sorted(self._failed) for place in range(at, at + many))
         if isinstance(failure, SlotmeshError):
             failure.of_map(places, len(self._results))

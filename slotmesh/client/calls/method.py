@@ -6,16 +6,19 @@ Invariant: a call is made when it is called, not when it is awaited: a lane's ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 
 import grpc
 
 from slotmesh.call_options.model import OptionChanges
+from slotmesh.client.calls.buffer import BufferShare
 from slotmesh.client.calls.call_spans import in_span, spanned
 from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.inherited import time_left_s
+from slotmesh.client.calls.map_payloads import Piece, pieces_of
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.traced_payload import trace_metadata
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
@@ -24,7 +27,7 @@ from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.client.values.call_values import CallValues
 from slotmesh.client.values.value_stream import RpcValues, StreamedValues, ValueStream
 from slotmesh.codec import DecodeError, EncodeError
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Failure, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
@@ -63,6 +66,18 @@ class Method(Generic[ResultT]):
         except EncodeError as error:
             raise self._named(error) from None
 
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes a call once the client has room for it, and does not wait for its result.
+
+        `future = await method.send(…)` is for calls that are made faster than the mesh takes them: a plain call fails
+        with CLIENT_BUFFER_FULL where as many calls wait in the client as `slotmesh.connect` allows.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        return await self._stream.send(self._spec, self.encode(args, kwargs))
+
     def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
         """Makes a call for each item; the results come as one list, in the order of the items.
 
@@ -70,17 +85,15 @@ class Method(Generic[ResultT]):
         before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
         list instead. What is raised says which items failed (`failed_items`).
 
+        Where the client has no room for all calls, these are made as others leave, and items are read as calls are
+        made: errors of later items are raised from the future then, after all calls that were made have ended.
+
         Raises:
             TypeError: the content type cannot carry an item. No call was made.
             ValueError: the iterables differ in length. No call was made.
             SlotmeshError: from the future: a call failed.
         """
-        spec = self._spec
-        try:
-            payloads = spec.encode_each(columns)
-        except EncodeError as error:
-            raise self._named(error) from None
-        return self._stream.submit_map(spec, payloads, keeps_failures=return_exceptions)
+        return self._stream.submit_map(self._spec, self.pieces(columns), keeps_failures=return_exceptions)
 
     async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
         """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
@@ -189,20 +202,34 @@ class Method(Generic[ResultT]):
         except EncodeError as error:
             raise self._named(error) from None
 
-    def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
-        """The payloads of a map. Raises as `map` does."""
+    def pieces(self, columns: tuple[Iterable[Any], ...]) -> Iterator[Piece]:
+        """The payloads of a map, a piece at a time. Raises, from the iterator, as `map` does."""
         try:
-            return self._spec.encode_each(columns)
+            yield from pieces_of(self._spec.encode_each, columns)
         except EncodeError as error:
             raise self._named(error) from None
 
     def submit(self, sink: CallSink, payload: bytes) -> None:
-        """Makes a call whose outcome `sink` takes."""
-        self._submit(self._spec, payload, sink)
+        """Makes a call that has its place in the client, and whose outcome `sink` takes."""
+        self._submit(self._spec, payload, sink, has_place=True)
 
-    def submit_map(self, payloads: list[bytes], *, keeps_failures: bool) -> asyncio.Future[list[ResultT]]:
-        """Makes a call for each payload."""
-        return self._stream.submit_map(self._spec, payloads, keeps_failures=keeps_failures)
+    def submit_part(self, gather: Gather, payloads: list[bytes]) -> None:
+        """Makes calls of a map that have their places in the client."""
+        self._stream.submit_part(self._spec, payloads, gather)
+
+    @property
+    def share(self) -> BufferShare:
+        """In which calls are counted that wait in the client."""
+        return self._stream.share_of(self._spec)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """What a call may take in all, seconds; None: it has no limit of its own."""
+        return self._spec.options.timeout_s
+
+    def refused(self, failure: Failure) -> SlotmeshError:
+        """The error of a call that was not made."""
+        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
 
     def renew(self) -> None:
         """The lane's next generation begins."""
@@ -223,6 +250,10 @@ class TracedMethod(Method[ResultT]):
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
         make = super().__call__
         return spanned(self._spec, lambda: make(*args, **kwargs))
+
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        with in_span(self._spec):
+            return await super().send(*args, **kwargs)
 
     def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
         make = super().map
@@ -259,6 +290,9 @@ class InheritingMethod(Method[ResultT]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
         return self.in_call()(*args, **kwargs)
+
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        return await self.in_call().send(*args, **kwargs)
 
     def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
         return self.in_call().map(*columns, return_exceptions=return_exceptions)

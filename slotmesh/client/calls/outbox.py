@@ -10,13 +10,13 @@ Owner: the endpoint's `CallStream`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
 from typing import Any, NamedTuple
 
+from slotmesh.client.calls.buffer import BufferShare, BufferShares
 from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.fitting import fitting_calls, inline_sizes
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import GAVE_UP
 from slotmesh.client.calls.queues import LaneGroup
@@ -24,7 +24,7 @@ from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.turns import QueueTurns, TenantShares
 from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
+from slotmesh.wire.limits import MAX_FRAME_BYTES
 
 FRAME_CALLS = 8_192
 """Calls of one frame at most."""
@@ -45,23 +45,14 @@ class LargeCalls(NamedTuple):
     """Whether none is unanswered."""
 
 
-def inline_sizes(sizes: list[int]) -> list[int]:
-    """What payloads of these sizes add to a frame: nothing where they follow it in chunks."""
-    return [0 if size > CHUNK_BYTES else size for size in sizes]
-
-
-def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> int:
-    """How many of these calls fit into a window of `nbytes` bytes, and into a frame that has `room` bytes left."""
-    fitting = bisect_right(list(accumulate(sizes)), nbytes)
-    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
-
-
 class CallOutbox:
     """What waits to be sent. True while something does."""
 
-    __slots__ = ("refused", "rota")
+    __slots__ = ("refused", "rota", "shares")
 
-    def __init__(self) -> None:
+    def __init__(self, shares: BufferShares | None = None) -> None:
+        """`shares`: in which waiting calls are counted, by whoever adds them; None: they have no bound."""
+        self.shares = shares or BufferShares()
         self.rota = QueueTurns()
         """To be read: empty where nothing waits, which is asked for each frame."""
         self.refused: list[SentPart] = []
@@ -90,6 +81,10 @@ class CallOutbox:
         queue = self.rota.first
         return queue.wire if isinstance(queue, LaneGroup) else queue.runs[0].spec.wire
 
+    def share_of(self, spec: CallSpec) -> BufferShare:
+        """In which waiting calls of this spec are counted."""
+        return self.shares.of(spec.tenant)
+
     def open_run(self, spec: CallSpec) -> WaitingRun:
         """A run that takes the spec's next call, empty where it is a new one: the caller appends the call at once."""
         queue = spec.queue
@@ -105,19 +100,20 @@ class CallOutbox:
                 queue.unanswered += 1
                 column.specs.append(spec)
                 return column
-        run = WaitingRun(spec, [], [])
+        run = WaitingRun(spec, [], [], share=self.share_of(spec))
         self._append(queue, run)
         queue.tail = run
         return run
 
     def add_map(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
         """Calls whose outcomes `gather` takes, the first one at `offset`."""
-        self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset))
+        self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset, share=self.share_of(spec)))
         spec.queue.tail = None
 
     def add_again(self, spec: CallSpec, payload: bytes, sink: Any, since: float) -> None:
         """A call of no lane that had left before, and has begun nowhere. Its timeout counts from `since` on."""
-        run = WaitingRun(spec, [payload], [sink])
+        run = WaitingRun(spec, [payload], [sink], share=self.share_of(spec))
+        run.share.put(1, len(payload))
         if spec.options.timeout_s is not None:
             run.made_at = since
         self._append(spec.queue, run)
@@ -226,6 +222,13 @@ class CallOutbox:
         )
         return overdue, behind
 
+    def drop_cancelled(self) -> None:
+        """Makes room: cancelled calls wait no more, but those of lanes that stop, by which later ones are refused."""
+        for queue in self._all_queues():
+            for run in queue.runs:
+                if not run.spec.stop_generation:
+                    run.drop_cancelled(len(run))
+
     def take_out(self, is_out: IsOut, queues: Iterable[WaitingRunQueue] | None = None) -> list[SentPart]:
         """Takes out calls that wait, never to be sent. `queues`: of these; None: of all."""
         parts: list[SentPart] = []
@@ -312,7 +315,7 @@ class CallOutbox:
             queue.column.followers.remove(queue)
 
     def _open_column(self, spec: CallSpec, group: LaneGroup) -> WaitingRun:
-        column = WaitingRun(spec, [], [], specs=[])
+        column = WaitingRun(spec, [], [], specs=[], share=self.share_of(spec))
         self._append(group, column)
         group.tail = column
         return column

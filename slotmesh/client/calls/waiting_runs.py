@@ -15,6 +15,7 @@ from itertools import compress, groupby
 from operator import itemgetter, methodcaller
 from typing import Any
 
+from slotmesh.client.calls.buffer import BufferShare
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.queues import CallQueue
@@ -29,7 +30,7 @@ _is_done = methodcaller("done")
 class WaitingRun:
     """Neighbours in a queue that share their spec, or a column. Empty once all have left."""
 
-    __slots__ = ("_at", "followers", "gather", "made_at", "offset", "payloads", "sinks", "spec", "specs")
+    __slots__ = ("_at", "followers", "gather", "made_at", "offset", "payloads", "share", "sinks", "spec", "specs")
 
     def __init__(
         self,
@@ -39,8 +40,12 @@ class WaitingRun:
         gather: Gather | None = None,
         offset: int = 0,
         specs: list[CallSpec] | None = None,
+        *,
+        share: BufferShare,
     ) -> None:
         self.spec = spec
+        self.share = share
+        """In which its calls are counted. They were when they came here, and are not once they leave."""
         self.payloads = payloads
         self.sinks = sinks
         """One for each payload; empty where `gather` takes all outcomes."""
@@ -66,16 +71,22 @@ class WaitingRun:
 
     def sizes(self, count: int) -> list[int]:
         """Payload bytes of the next calls, at most `count` of them, without cancelled ones."""
+        self.drop_cancelled(count)
+        return list(map(len, self.payloads[self._at : self._at + count]))
+
+    def drop_cancelled(self, count: int) -> None:
+        """Drops the cancelled calls, if one of the next `count` is."""
         if self.gather is not None:
-            if self.gather.done():
-                self._at = len(self.payloads)
+            if self.gather.done() and self:
+                self.share.give(len(self), sum(map(len, self.payloads[self._at :])))
+                self.payloads, self._at = [], 0
         elif any(map(_is_done, self.sinks[self._at : self._at + count])):
             self._drop_done()
-        return list(map(len, self.payloads[self._at : self._at + count]))
 
     def split(self, count: int, nbytes: int) -> SentPart:
         """Takes so many calls, of so many payload bytes, off the front."""
         start, stop = self._at, self._at + count
+        self.share.give(count, nbytes)
         payloads, sinks, specs = self.payloads, self.sinks, self.specs
         if stop == len(payloads):
             self.payloads, self.sinks, self._at = [], [], 0
@@ -116,13 +127,14 @@ class WaitingRun:
         ]
         if not any(out):
             return [self], []
+        self.share.give(sum(out), sum(map(len, compress(payloads, out))))
         if gather is not None:
             stretches = [
                 (is_taken, [at for at, _ in each]) for is_taken, each in groupby(enumerate(out), itemgetter(1))
             ]
             slices = [(is_taken, places[0], places[-1] + 1) for is_taken, places in stretches]
             stay = [
-                WaitingRun(self.spec, payloads[start:stop], [], gather, offset + start)
+                WaitingRun(self.spec, payloads[start:stop], [], gather, offset + start, share=self.share)
                 for is_taken, start, stop in slices
                 if not is_taken
             ]
@@ -148,6 +160,7 @@ class WaitingRun:
 
     def _drop_done(self) -> None:
         wanted = [not sink.done() for sink in self.sinks[self._at :]]
+        before = sum(map(len, self.payloads[self._at :]))
         if self.specs is not None:
             for spec, is_wanted in zip(self.specs[self._at :], wanted, strict=True):
                 if not is_wanted:
@@ -156,6 +169,7 @@ class WaitingRun:
         self.payloads[:] = compress(self.payloads[self._at :], wanted)
         self.sinks[:] = compress(self.sinks[self._at :], wanted)
         self._at = 0
+        self.share.give(wanted.count(False), before - sum(map(len, self.payloads)))
 
 
 WaitingRunQueue = CallQueue[WaitingRun]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
+from slotmesh.client.calls.buffer import BufferShare, BufferShares, ClientBuffer
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import LaneStop, StopGenerations
+from slotmesh.client.calls.map_payloads import Piece, first_pieces
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, refuse
 from slotmesh.client.calls.payload_limits import too_large
@@ -23,6 +26,7 @@ from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.stream.connection import Connection
+from slotmesh.client.stream.map_feeds import MapFeeds
 from slotmesh.client.stream.routers import Routers
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import Dialer
@@ -58,11 +62,21 @@ class CallStream:
         connect_timeout_s: float,
         *,
         names_executors: bool = False,
+        buffer: ClientBuffer | None = None,
     ) -> None:
-        """`names_executors`: routers say which backend has executed each call, for who wants `EXECUTED_PAYLOADS`."""
+        """`names_executors`: routers say which backend has executed each call, for who wants `EXECUTED_PAYLOADS`.
+
+        `buffer`: how many calls may wait here; None: any number.
+        """
         self.endpoint = endpoint
         self._routers = routers
-        self._outbox = CallOutbox()
+        shares = BufferShares(buffer)
+        self._outbox = CallOutbox(shares)
+        self._counts_here = not shares.buffer.has_threads
+        """Calls are counted up without a lock."""
+        self._has_looked = False
+        """For cancelled calls, in this turn of the event loop."""
+        self._feeds = MapFeeds(endpoint, self._add_map, CLOSED)
         self._connection = Connection(
             endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
         )
@@ -90,46 +104,88 @@ class CallStream:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: CallSpec, payload: bytes, sink: CallSink | None = None) -> asyncio.Future[Any]:
+    def submit(
+        self, spec: CallSpec, payload: bytes, sink: CallSink | None = None, *, has_place: bool = False
+    ) -> asyncio.Future[Any]:
         """Makes a call. It leaves with its neighbours, as soon as the stream can take a frame.
 
-        `sink`: takes the outcome in place of the future, and is returned.
+        `sink`: takes the outcome in place of the future, and is returned. `has_place`: it is counted in its share.
         """
         future: asyncio.Future[Any] = self._loop.create_future() if sink is None else cast("Any", sink)
-        if len(payload) > self._connection.max_payload_bytes:
-            fail(SentPart(spec, [b""], 0, [future]), 0, 1, too_large(len(payload), self._connection.max_payload_bytes))
-            return future
-        run = spec.queue.tail
+        size, run = len(payload), spec.queue.tail
+        if size > self._connection.max_payload_bytes:
+            failure = too_large(size, self._connection.max_payload_bytes)
+            return self._refuse(spec, future, failure, place=size if has_place else None)
         if run is None or run.spec is not spec:
             if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
-                fail(SentPart(spec, [b""], 0, [future]), 0, 1, stop.refusal())
-                return future
+                return self._refuse(spec, future, stop.refusal(), place=size if has_place else None)
+            if not has_place:
+                self._check_open()
+                if not self._take_place(spec, size):
+                    return self._refuse_full(spec, future)
+            elif self._closing:
+                self.share_of(spec).give(1, size)
             run = self._open_run(spec)
+        elif has_place:
+            pass
+        elif self._counts_here:
+            share = run.share
+            share.calls += 1
+            share.nbytes += size
+            is_beyond = share.calls > share.granted_calls or share.nbytes > share.granted_bytes
+            if is_beyond and not share.admit(1, size) and not self._take_place(spec, size):
+                return self._refuse_full(spec, future)
+        elif not self._take_place(spec, size):
+            return self._refuse_full(spec, future)
         run.payloads.append(payload)
         run.sinks.append(future)
         return future
 
-    def submit_map(self, spec: CallSpec, payloads: list[bytes], *, keeps_failures: bool) -> asyncio.Future[list[Any]]:
-        """Makes a call for each payload, all with one future."""
+    async def send(self, spec: CallSpec, payload: bytes) -> asyncio.Future[Any]:
+        """Makes a call once there is room for it."""
+        share = self.share_of(spec)
+        while spec.ordering_key and (feed := self._feeds.of(spec.queue)) is not None:
+            await asyncio.wait((feed,))
+        size = len(payload)
+        if size <= self._connection.max_payload_bytes and not self._take_place(spec, size):
+            await share.room(size)
+        elif size > self._connection.max_payload_bytes:
+            return self.submit(spec, payload)
+        return self.submit(spec, payload, has_place=True)
+
+    def submit_map(self, spec: CallSpec, pieces: Iterator[Piece], *, keeps_failures: bool) -> asyncio.Future[list[Any]]:
+        """Makes a call for each payload, all with one future. Those for which there is no room are made later."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
+        share = self.share_of(spec)
+        payloads, nbytes, has_room = first_pieces(pieces, share)
+        self._check_open()
         if not payloads:
             future.set_result([])
-            return future
-        gather = Gather(len(payloads), future, keeps_failures=keeps_failures)
-        self._check_open()
-        if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
-            fail(SentPart(spec, payloads, 0, [], gather), 0, len(payloads), stop.refusal())
-            return future
-        if max(map(len, payloads)) <= self._connection.max_payload_bytes:
-            self._outbox.add_map(spec, payloads, gather, 0)
+        elif has_room and not (spec.ordering_key and self._feeds.of(spec.queue)) and share.take(len(payloads), nbytes):
+            self._add_map(spec, payloads, Gather(len(payloads), future, keeps_failures=keeps_failures), 0)
         else:
-            self._add_map_without_oversize(spec, payloads, gather)
-        self._wake()
+            gather = Gather(0, future, keeps_failures=keeps_failures, is_open=True)
+            self._feeds.start(spec, share, payloads, pieces, gather)
         return future
+
+    def submit_part(self, spec: CallSpec, payloads: list[bytes], gather: Gather) -> None:
+        """Makes calls of a map that have their places. Its gather is open."""
+        if not self._closing:
+            self._add_map(spec, payloads, gather, gather.extend(len(payloads)))
+            return
+        self.share_of(spec).give(len(payloads), sum(map(len, payloads)))
+        self._check_open()
+
+    def share_of(self, spec: CallSpec) -> BufferShare:
+        """In which calls of this spec are counted that wait here."""
+        return self._outbox.share_of(spec)
 
     async def aclose(self, grace_s: float) -> None:
         """Sends what waits, waits for what is unanswered, at most `grace_s` seconds; then fails the rest."""
         self._closing = True
+        until = self._loop.time() + grace_s
+        await self._feeds.end(grace_s)
+        grace_s = max(until - self._loop.time(), 0.0)
         if not self._tasks:
             return
         self._connection.finish()
@@ -178,21 +234,72 @@ class CallStream:
         if self._closing:
             raise RuntimeError(f"the mesh is closed: no more calls of {self.endpoint}")
 
-    def _add_map_without_oversize(self, spec: CallSpec, payloads: list[bytes], gather: Gather) -> None:
+    def _take_place(self, spec: CallSpec, size: int) -> bool:
+        """False also where the call would overtake a map of its lane."""
+        if spec.ordering_key and self._feeds.of(spec.queue):
+            return False
+        share = self.share_of(spec)
+        return share.take(1, size) or (self._drop_cancelled() and share.take(1, size))
+
+    def _drop_cancelled(self) -> bool:
+        """Looks for calls that were cancelled and take room, at most once in a turn of the event loop."""
+        if self._has_looked:
+            return False
+        self._has_looked = True
+        self._loop.call_soon(self._look_again)
+        self._outbox.drop_cancelled()
+        return True
+
+    def _look_again(self) -> None:
+        self._has_looked = False
+
+    def _refuse(
+        self, spec: CallSpec, future: asyncio.Future[Any], failure: Failure, *, place: int | None
+    ) -> asyncio.Future[Any]:
+        """`place`: bytes of the call, if it is counted in its share."""
+        if place is not None:
+            self.share_of(spec).give(1, place)
+        fail(SentPart(spec, [b""], 0, [future]), 0, 1, failure)
+        return future
+
+    def _refuse_full(self, spec: CallSpec, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Where many calls in a row are refused, asyncio reports one of them as never retrieved."""
+        share = self.share_of(spec)
+        fail(SentPart(spec, [b""], 0, [future]), 0, 1, share.full(), told=share.has_refused)
+        share.has_refused = True
+        return future
+
+    def _add_map(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
+        """Calls of a map that have their places in the share, the first one at `offset`."""
+        if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
+            fail(SentPart(spec, payloads, 0, [], gather, offset), 0, len(payloads), stop.refusal())
+            self.share_of(spec).give(len(payloads), sum(map(len, payloads)))
+            return
+        limit = self._connection.max_payload_bytes
+        if sum(map(len, payloads)) <= limit or max(map(len, payloads)) <= limit:
+            self._outbox.add_map(spec, payloads, gather, offset)
+        else:
+            self._add_map_without_oversize(spec, payloads, gather, offset)
+        self._wake()
+
+    def _add_map_without_oversize(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
         """Calls that are too large fail, those between them are made."""
-        start, limit = 0, self._connection.max_payload_bytes
+        start, limit, share = 0, self._connection.max_payload_bytes, self.share_of(spec)
         for index, payload in enumerate(payloads):
             if len(payload) > limit:
                 if start < index:
-                    self._outbox.add_map(spec, payloads[start:index], gather, start)
-                fail(SentPart(spec, [b""], 0, [], gather, index), 0, 1, too_large(len(payload), limit))
+                    self._outbox.add_map(spec, payloads[start:index], gather, offset + start)
+                share.give(1, len(payload))
+                fail(SentPart(spec, [b""], 0, [], gather, offset + index), 0, 1, too_large(len(payload), limit))
                 start = index + 1
                 if spec.queue.stop is not None and spec.stop_generation and start < len(payloads):
                     rest = payloads[start:]
-                    fail(SentPart(spec, rest, 0, [], gather, start), 0, len(rest), spec.queue.stop.refusal())
+                    share.give(len(rest), sum(map(len, rest)))
+                    stopped = SentPart(spec, rest, 0, [], gather, offset + start)
+                    fail(stopped, 0, len(rest), spec.queue.stop.refusal())
                     return
         if start < len(payloads):
-            self._outbox.add_map(spec, payloads[start:], gather, start)
+            self._outbox.add_map(spec, payloads[start:], gather, offset + start)
 
     # -- connection ------------------------------------------------------------------------------------------------
 

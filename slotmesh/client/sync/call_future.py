@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
-_CUT_OFF: Final = Failure(
+CUT_OFF: Final = Failure(
     reason=Reason.CANCELLED,
     message="the mesh was closed before the call was answered",
     executed=Executed.UNKNOWN,
@@ -153,7 +153,7 @@ class CallFuture(Future[ResultT]):
         self._inner = None
         if inner.cancelled():
             if not self.cancelled():
-                self.set_exception(to_exception(_CUT_OFF))
+                self.set_exception(to_exception(CUT_OFF))
         elif (error := inner.exception()) is not None:
             self.set_exception(error)
         else:

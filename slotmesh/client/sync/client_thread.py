@@ -96,8 +96,7 @@ class ClientThread:
         Raises:
             RuntimeError: the mesh is closed, or belongs to another process.
         """
-        if self._refusal is not None:
-            raise RuntimeError(self._refusal)
+        self.check_open()
         self._work.put(future, start, argument)
 
     def go_on(self, future: CallFuture[ResultT], function: Callable[[], Coroutine[Any, Any, ResultT]]) -> None:
@@ -146,6 +145,11 @@ class ClientThread:
     def is_current(self) -> bool:
         """Whether the caller is in this very thread."""
         return threading.get_ident() == self._ident
+
+    def check_open(self) -> None:
+        """Raises RuntimeError where no more work is taken."""
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
 
     def check_may_wait(self) -> None:
         """Raises RuntimeError where waiting for an outcome would never end."""

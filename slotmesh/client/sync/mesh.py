@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import Unpack
 
 from slotmesh.client.calls.argument_checks import check_text
-from slotmesh.client.mesh import Mesh, connect, grace_of
+from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
+from slotmesh.client.mesh import Mesh, buffer_of, connect_timeout_of, grace_of
 from slotmesh.client.slots.terms import AllArguments
+from slotmesh.client.stream.routers import parse_addresses
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
 from slotmesh.client.sync.slots import SyncReservationOfAll
-from slotmesh.client.tls import Tls
+from slotmesh.client.tls import Tls, dialer_of
 from slotmesh.security.token_source import Token
 
 
@@ -30,6 +32,8 @@ def connect_sync(
     token: Token | None = None,
     connect_timeout: float | timedelta = 10.0,
     close_grace: float | timedelta = 30.0,
+    max_buffered_calls: int = MAX_BUFFERED_CALLS,
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> SyncMesh:
     """A client of a mesh for programs without asyncio: its calls block, and any thread may make them.
 
@@ -42,13 +46,21 @@ def connect_sync(
             to be quick. Only with `tls`. Replicas, to which direct lanes connect, are not shown it.
         connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `with` waits for unanswered calls; seconds or a timedelta.
+        max_buffered_calls: how many calls may wait in this client to be sent; 65,536. One more waits for room in its
+            thread, or fails with CLIENT_BUFFER_FULL, executed no, where it is made by `method.future(…)` or `stream`.
+            One endpoint may have as many, or each tenant there; several that have many get equal parts, and all
+            together an eighth more.
+        max_buffered_bytes: the same for the bytes of their payloads; 256 MiB.
 
     Raises:
-        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive; or certificates cannot be
-            used, or the token can be none, or is given without `tls`.
+        ValueError: an address is not HOST:PORT, or there is none, or a time or a bound is not positive; or certificates
+            cannot be used, or the token can be none, or is given without `tls`.
     """
-    mesh = connect(addresses, tls=tls, token=token, connect_timeout=connect_timeout, close_grace=close_grace)
-    return SyncMesh(mesh, grace_of("close_grace", close_grace))
+    connect_timeout_s = connect_timeout_of(connect_timeout)
+    grace_s = grace_of("close_grace", close_grace)
+    buffer = buffer_of(max_buffered_calls, max_buffered_bytes, has_threads=True)
+    routers, dialer = parse_addresses(addresses), dialer_of(tls, token)
+    return SyncMesh(Mesh(routers, connect_timeout_s, grace_s, dialer=dialer, buffer=buffer), grace_s)
 
 
 class SyncMesh:

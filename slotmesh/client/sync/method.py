@@ -11,11 +11,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.method import InheritingMethod, Method
 from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync.places import wait_for_place
+from slotmesh.client.sync.thread_map import ThreadMap
 from slotmesh.client.sync.values import SyncValueStream
 
 if TYPE_CHECKING:
@@ -28,12 +32,13 @@ OtherT = TypeVar("OtherT")
 class SyncMethod(Generic[ResultT]):
     """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
 
-    __slots__ = ("_method", "_submit", "_thread")
+    __slots__ = ("_method", "_share", "_submit", "_thread")
 
     def __init__(self, thread: ClientThread, method: Method[ResultT]) -> None:
         self._thread = thread
         self._method = method
         self._submit = method.submit
+        self._share = method.share
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
         """Makes a call and waits for its result. Ctrl-C while it waits takes the call back.
@@ -45,13 +50,34 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        result: ResultT = self._thread.outcome(self._submit, self._method.encode(args, kwargs))
-        return result
+        payload = self._method.encode(args, kwargs)
+        self._thread.check_may_wait()
+        future: CallFuture[ResultT] = CallFuture(self._thread)
+        try:
+            self._make(future, payload, waits=True)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def send(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+        """Makes a call once the client has room for it, and does not wait for its result.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        payload = self._method.encode(args, kwargs)
+        self._thread.check_may_wait()
+        return self._make(CallFuture(self._thread), payload, waits=True)
 
     def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
         """Makes a call and does not wait. It leaves with its neighbours in one frame.
 
-        `cancel()` of the future takes the call back: what waits at the router never starts, what runs is told to stop.
+        Where as many calls wait in the client as `slotmesh.connect_sync` allows, it fails with CLIENT_BUFFER_FULL;
+        `send` waits for room. `cancel()` of the future takes the call back: what waits at the router never starts, what
+        runs is told to stop.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -59,9 +85,7 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: from the future: the call failed, and how.
         """
         payload = self._method.encode(args, kwargs)
-        future: CallFuture[ResultT] = CallFuture(self._thread)
-        self._thread.hand_over(future, self._submit, payload)
-        return future
+        return self._make(CallFuture(self._thread), payload, waits=False)
 
     def map(
         self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
@@ -72,6 +96,9 @@ class SyncMethod(Generic[ResultT]):
         before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
         list instead.
 
+        Where the client has no room for all calls, these are made as others leave, and items are read as calls are
+        made: errors of later items are raised after all calls that were made have ended.
+
         Raises:
             TypeError: the content type cannot carry an item. No call was made.
             ValueError: the iterables differ in length. No call was made.
@@ -79,8 +106,15 @@ class SyncMethod(Generic[ResultT]):
             SlotmeshError: a call failed.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
-        payloads = self._method.encode_each(columns)
-        results: list[ResultT] = self._thread.outcome(partial(self._begin_map, return_exceptions), payloads, timeout)
+        self._thread.check_may_wait()
+        until = inf if timeout is None else monotonic() + timeout
+        calls = ThreadMap(self._thread, self._method, keeps_failures=return_exceptions)
+        try:
+            calls.make(self._method.pieces(columns), until)
+            results: list[ResultT] = calls.future.result(None if timeout is None else max(until - monotonic(), 0.0))
+        except BaseException:
+            calls.future.cancel()
+            raise
         return results
 
     def unary(self, *args: Any, **kwargs: Any) -> ResultT:
@@ -140,8 +174,25 @@ class SyncMethod(Generic[ResultT]):
         with self._thread.lock:
             return sync_method_of(self._thread, self._method.returning(result_type))
 
-    def _begin_map(self, keeps_failures: bool, future: CallFuture[Any], payloads: list[bytes]) -> None:
-        future.follow(self._method.submit_map(payloads, keeps_failures=keeps_failures))
+    def _make(self, future: CallFuture[ResultT], payload: bytes, *, waits: bool) -> CallFuture[ResultT]:
+        """Hands the call over, once it has its place in the client, or fails it. `waits`: for the place.
+
+        It waits no longer than the call may take in all.
+        """
+        thread, share, size = self._thread, self._share, len(payload)
+        thread.check_open()
+        if not share.take(1, size):
+            timeout_s = self._method.timeout_s
+            until = inf if timeout_s is None else monotonic() + timeout_s
+            if not waits or not wait_for_place(share, size, until):
+                future.set_exception(self._method.refused(share.full()))
+                return future
+        try:
+            thread.hand_over(future, self._submit, payload)
+        except BaseException:
+            share.give(1, size)
+            raise
+        return future
 
     def __repr__(self) -> str:
         return repr(self._method)
@@ -157,6 +208,9 @@ class SyncInheritingMethod(SyncMethod[ResultT]):
 
     def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
         return self._in_call().future(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+        return self._in_call().send(*args, **kwargs)
 
     def map(
         self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None

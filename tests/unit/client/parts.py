@@ -44,6 +44,7 @@ def make_call(outbox: CallOutbox, spec: CallSpec, payload: bytes, sink: Any = No
     run = spec.queue.tail
     if run is None or run.spec is not spec:
         run = outbox.open_run(spec)
+    assert run.share.take(1, len(payload))
     sink = sink or Sink(payload)
     run.payloads.append(payload)
     run.sinks.append(sink)

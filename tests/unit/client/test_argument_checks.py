@@ -51,7 +51,7 @@ USES: dict[str, tuple[Use, str]] = {
     "ordered(…)": (lambda mesh, value: mesh.endpoint("e").ordered(value), "ordering_key"),
     "after_failure": (lambda mesh, value: mesh.endpoint("e").ordered("k", after_failure=value), "after_failure"),
     "method(…)": (lambda mesh, value: mesh.endpoint("e").method(value), "method"),
-    "map(…)": (lambda mesh, value: mesh.endpoint("e").m.encode_each((value,)), "map"),
+    "map(…)": (lambda mesh, value: list(mesh.endpoint("e").m.pieces((value,))), "map"),
     "reserve_all(…)": (lambda mesh, value: mesh.reserve_all(value), "endpoint"),
     "returning(…)": (lambda mesh, value: mesh.endpoint("e").m.returning(value), "e.m cannot return"),
 }

@@ -64,7 +64,9 @@ FACES: Final = [
     Faces(
         Method,
         SyncMethod,
-        inner=frozenset({"encode", "encode_each", "in_call", "renew", "submit", "submit_map"}),
+        inner=frozenset(
+            {"encode", "in_call", "pieces", "refused", "renew", "share", "submit", "submit_part", "timeout_s"}
+        ),
         added=frozenset({"future"}),
         waits=frozenset({"map"}),
         worded=frozenset({"__call__", "map", "stream", "unary"}),

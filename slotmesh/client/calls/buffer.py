@@ -1,0 +1,251 @@
+"""How many calls a client may have made that are not sent yet, and how many payload bytes: one bound, in shares.
+
+Purpose: calls that are made faster than the mesh takes them wait in the client. Past the bound a call is refused, or
+waits in its caller, so that a client cannot fill its process's memory.
+Invariants: all shares together hold at most the bound and an eighth more. A share may hold eight times what it leaves
+free: alone it has the whole bound, several that are full have equal parts, and there is always room for one more. A
+share that holds nothing may take one call of any size while anything is free. What a share was granted is a little
+ahead of what it holds, so that most calls need no decision. Those that wait for room get it in the order in which they
+came, each with its place already taken.
+Source: dynamic queue length thresholds (Choudhury and Hahne, 1998).
+Owner: the `Mesh`; a share belongs to an endpoint's outbox. On one event loop, or under `lock` if threads take places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from slotmesh.errors import Failure, Reason
+
+MAX_BUFFERED_CALLS: Final = 65_536
+MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
+"""What a client may hold by default."""
+SHARE: Final = 8
+"""A share may hold so many times what it leaves free."""
+_BLOCKS: Final = 64
+"""A share is granted a part of the bound ahead: one of so many."""
+_BOUNDLESS: Final = 1 << 62
+_MAX_KEPT: Final = 4_096
+"""Shares of an endpoint that are kept while they hold nothing."""
+
+Wake = Callable[[], bool]
+"""Tells a waiter that its place is taken; False if it does not wait any more."""
+
+
+class ClientBuffer:
+    """The bound of one client."""
+
+    def __init__(
+        self, max_calls: int = MAX_BUFFERED_CALLS, max_bytes: int = MAX_BUFFERED_BYTES, *, has_threads: bool = False
+    ) -> None:
+        """`has_threads`: places are taken in other threads than the loop's."""
+        self.max_calls = max_calls
+        self.max_bytes = max_bytes
+        self.has_threads = has_threads
+        self.lock: AbstractContextManager[object] = threading.Lock() if has_threads else nullcontext()
+        self.free_calls = max_calls + -(-max_calls // SHARE)
+        self.free_bytes = max_bytes + -(-max_bytes // SHARE)
+        self._block_calls = max(max_calls // _BLOCKS, 1)
+        self._block_bytes = max(max_bytes // _BLOCKS, 1)
+        self._crowded: dict[BufferShare, None] = {}
+        """Shares of which somebody waits for room, longest first."""
+
+    def open(self) -> None:
+        """There is no bound any more: the client is closed, and tells those that wait for room."""
+        with self.lock:
+            self.free_calls = self.free_bytes = _BOUNDLESS
+            self._let_in()
+
+    def widen(self, share: BufferShare) -> bool:
+        """Grants a share what it holds, and some more; False if it may not hold as much. Under the lock."""
+        need_calls = max(share.calls - share.granted_calls, 0)
+        need_bytes = max(share.nbytes - share.granted_bytes, 0)
+        if not need_calls and not need_bytes:
+            return True
+        left_calls, left_bytes = self.free_calls - need_calls, self.free_bytes - need_bytes
+        fits = share.calls <= SHARE * left_calls and share.nbytes <= SHARE * left_bytes
+        if not fits and (share.calls > 1 or self.free_calls <= 0 or self.free_bytes <= 0):
+            return False
+        if fits and not self._crowded:
+            if share.calls + self._block_calls <= SHARE * (left_calls - self._block_calls):
+                need_calls += self._block_calls
+            if share.nbytes + self._block_bytes <= SHARE * (left_bytes - self._block_bytes):
+                need_bytes += self._block_bytes
+        self._grant(share, need_calls, need_bytes)
+        return True
+
+    def shrink(self, share: BufferShare) -> None:
+        """Takes back what a share was granted and does not need. Then those that wait may go on. Under the lock."""
+        ahead_calls, ahead_bytes = 2 * self._block_calls, 2 * self._block_bytes
+        is_small = share.calls + ahead_calls <= SHARE * self.free_calls and (
+            share.nbytes + ahead_bytes <= SHARE * self.free_bytes
+        )
+        keeps = bool(share.calls) and is_small and not self._crowded
+        calls = share.granted_calls - share.calls - ahead_calls * keeps
+        nbytes = share.granted_bytes - share.nbytes - ahead_bytes * keeps
+        if calls > 0 or nbytes > 0:
+            self._grant(share, -max(calls, 0), -max(nbytes, 0))
+        if self._crowded:
+            self._let_in()
+
+    def wait(self, share: BufferShare, nbytes: int, wake: Wake) -> None:
+        """`wake` is called once a call of that many bytes has its place. Under the lock."""
+        share.waiters.append((nbytes, wake))
+        self._crowded[share] = None
+
+    def _let_in(self) -> None:
+        """Shares take turns, by a call each."""
+        shares = deque(self._crowded)
+        while shares:
+            share = shares.popleft()
+            nbytes, wake = share.waiters[0]
+            share.calls += 1
+            share.nbytes += nbytes
+            if not self.widen(share):
+                share.calls -= 1
+                share.nbytes -= nbytes
+                continue
+            share.waiters.popleft()
+            if not wake():
+                share.calls -= 1
+                share.nbytes -= nbytes
+                self._grant(share, share.calls - share.granted_calls, share.nbytes - share.granted_bytes)
+            if share.waiters:
+                shares.append(share)
+            else:
+                del self._crowded[share]
+
+    def _grant(self, share: BufferShare, calls: int, nbytes: int) -> None:
+        share.granted_calls += calls
+        share.granted_bytes += nbytes
+        self.free_calls -= calls
+        self.free_bytes -= nbytes
+
+
+class BufferShare:
+    """What one tenant of an endpoint holds of the buffer. May be counted up directly, if `admit` is asked then."""
+
+    __slots__ = (
+        "__weakref__",
+        "buffer",
+        "calls",
+        "granted_bytes",
+        "granted_calls",
+        "has_refused",
+        "nbytes",
+        "waiters",
+    )
+
+    def __init__(self, buffer: ClientBuffer) -> None:
+        self.buffer = buffer
+        self.calls = 0
+        """Calls that wait to be sent."""
+        self.nbytes = 0
+        """Bytes of their payloads."""
+        self.granted_calls = 0
+        self.granted_bytes = 0
+        """What it may hold without a decision."""
+        self.has_refused = False
+        """The call before was refused."""
+        self.waiters: deque[tuple[int, Wake]] = deque()
+        """Calls for which there is no room yet, by their bytes."""
+
+    def admit(self, calls: int, nbytes: int) -> bool:
+        """These calls were counted up: whether they may stay. If not they are counted down again. Under the lock."""
+        if self.waiters or not self.buffer.widen(self):
+            self.calls -= calls
+            self.nbytes -= nbytes
+            return False
+        self.has_refused = False
+        return True
+
+    def try_take(self, calls: int, nbytes: int) -> bool:
+        """Takes places, if there is room, and no call waits for it. Under the lock."""
+        self.calls += calls
+        self.nbytes += nbytes
+        return self.admit(calls, nbytes)
+
+    def take(self, calls: int, nbytes: int) -> bool:
+        """As `try_take`, which takes the lock."""
+        with self.buffer.lock:
+            self.calls += calls
+            self.nbytes += nbytes
+            is_granted = self.calls <= self.granted_calls and self.nbytes <= self.granted_bytes
+            return (is_granted and not self.waiters) or self.admit(calls, nbytes)
+
+    def put(self, calls: int, nbytes: int) -> None:
+        """Takes places, whether or not there is room: of calls that were sent, and come back."""
+        with self.buffer.lock:
+            self.calls += calls
+            self.nbytes += nbytes
+            self.buffer._grant(self, max(self.calls - self.granted_calls, 0), max(self.nbytes - self.granted_bytes, 0))
+
+    def give(self, calls: int, nbytes: int) -> None:
+        """Calls do not wait any more."""
+        with self.buffer.lock:
+            self.calls -= calls
+            self.nbytes -= nbytes
+            self.buffer.shrink(self)
+
+    def has_room(self, calls: int, nbytes: int) -> bool:
+        """Whether there seems to be room for these calls."""
+        if not self.take(calls, nbytes):
+            return False
+        self.give(calls, nbytes)
+        return True
+
+    async def room(self, nbytes: int) -> None:
+        """Waits for the place of a call of that many bytes, and takes it. On the loop of a client without threads."""
+        if self.take(1, nbytes):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> bool:
+            if waiter.done():
+                return False
+            waiter.set_result(None)
+            return True
+
+        self.buffer.wait(self, nbytes, wake)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.give(1, nbytes)
+            raise
+
+    def full(self) -> Failure:
+        """Why a call is refused."""
+        buffer = self.buffer
+        return Failure(
+            reason=Reason.CLIENT_BUFFER_FULL,
+            message=f"{self.calls} calls with {self.nbytes} bytes wait in this client to be sent to the endpoint; "
+            "await some of them, make calls by `await METHOD.send(…)`, which waits for room, or connect with more "
+            f"max_buffered_calls ({buffer.max_calls}) or max_buffered_bytes ({buffer.max_bytes})",
+        )
+
+
+class BufferShares:
+    """The shares of one endpoint, by tenant."""
+
+    def __init__(self, buffer: ClientBuffer | None = None) -> None:
+        """None: without a bound."""
+        self.buffer = buffer or ClientBuffer(_BOUNDLESS, _BOUNDLESS)
+        self._shares: dict[str, BufferShare] = {}
+
+    def of(self, tenant: str) -> BufferShare:
+        """That of the calls of a tenant; empty: of those without one."""
+        share = self._shares.get(tenant)
+        return share or self._shares.setdefault(tenant, self._new())
+
+    def _new(self) -> BufferShare:
+        if len(self._shares) >= _MAX_KEPT:
+            for tenant, share in list(self._shares.items()):
+                if not share.calls and not share.waiters:
+                    self._shares.pop(tenant, None)  # whoever has it still counts in it
+        return BufferShare(self.buffer)
