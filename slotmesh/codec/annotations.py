@@ -100,7 +100,7 @@ def _check(wanted: Any) -> None:
             seen.add(each)
         except TypeError:  # it has no hash: nothing that is a type
             continue
-        parts = _parts(each)
+        parts = parts_of(each)
         if parts is None:
             parts = _parts_of_leaf(each)
         ahead += parts
@@ -116,7 +116,7 @@ def way_out(error: TypeError) -> str:
 def _parts_of_leaf(wanted: Any) -> Sequence[Any]:
     """What a type that has no fields is made of. Raises TypeError where that is nothing."""
     kind = get_origin(wanted) or wanted
-    if not isinstance(kind, type) or not _is_custom(kind) or issubclass(kind, Message):
+    if not isinstance(kind, type) or not is_custom(kind) or issubclass(kind, Message):
         return ()
     if is_model(kind):
         codec_of(wanted)
@@ -141,7 +141,7 @@ def _parts_of_leaf(wanted: Any) -> Sequence[Any]:
     )
 
 
-def _is_custom(kind: type) -> bool:
+def is_custom(kind: type) -> bool:
     """Whether msgspec leaves the class to its hooks."""
     try:
         return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
@@ -149,7 +149,7 @@ def _is_custom(kind: type) -> bool:
         return False
 
 
-def _parts(wanted: Any) -> Sequence[Any] | None:
+def parts_of(wanted: Any) -> Sequence[Any] | None:
     """What an annotation consists of; None of one that msgspec or a hook takes as a whole."""
     origin = get_origin(wanted)
     if origin is Annotated:
@@ -243,7 +243,7 @@ def _below(wanted: Any) -> Iterator[Any]:
         except TypeError:
             continue
         yield each
-        ahead += _parts(each) or ()
+        ahead += parts_of(each) or ()
 
 
 def _bare(wanted: Any) -> Any:

@@ -80,6 +80,13 @@ def codec_of_value(value: Any) -> ModelCodec | None:
     return codec_of(kind) if is_model(kind) else None
 
 
+def check_is_written(kind: Any) -> None:
+    """Raises TypeError where models of the class can be read, and never written."""
+    codec = codec_of(kind)
+    if isinstance(codec, PydanticModels):
+        codec.check_masks()
+
+
 class ModelCodec:
     """Validates and dumps the models of one class."""
 
@@ -162,20 +169,21 @@ class PydanticModels(ModelCodec):
             raise
 
     def to_json(self, model: Any, fallback: Callable[[Any], Any]) -> Any:
-        self._check_masks()
+        self.check_masks()
         return msgspec.Raw(
             self._serializer.to_json(model, by_alias=True, round_trip=self._round_trip, fallback=fallback)
         )
 
     def to_msgpack(self, model: Any) -> Any:
-        self._check_masks()
+        self.check_masks()
         return self._serializer.to_python(model, mode="python", by_alias=True, round_trip=self._round_trip)
 
     def json_schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = _with_base64(self._json_schema(ref_template="#/$defs/{model}"))
         return schema
 
-    def _check_masks(self) -> None:
+    def check_masks(self) -> None:
+        """Raises TypeError where pydantic would write something else than the value."""
         if self._is_masked:
             raise TypeError(
                 f"{self._name} has a secret, which pydantic writes as asterisks: give the field a serializer "

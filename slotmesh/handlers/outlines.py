@@ -13,7 +13,9 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Iterator,
@@ -30,6 +32,7 @@ from slotmesh.wire.outlines import MethodOutline
 
 MAX_SCHEMA_CHARS: Final = 16 * 1024
 """Of one method."""
+_AWAITED: Final = (Awaitable, Coroutine)
 _YIELDING: Final = (AsyncIterator, AsyncIterable, AsyncGenerator, Iterator, Iterable, Generator)
 
 
@@ -42,7 +45,6 @@ def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> st
     """JSON text; empty where there is nothing to say, or too much."""
     try:
         signature = read_signature(function, batched=is_batch)
-        annotation = inspect.signature(function).return_annotation
     except (TypeError, ValueError):
         return ""
     definitions: dict[str, Any] = {}
@@ -53,13 +55,24 @@ def _schema(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> st
         "required": [it.name for it in named if it.required],
         "additionalProperties": signature.more_named is not None,
     }
-    result = _schema_of(_given(resolve_annotation(annotation, function), yields=yields, is_batch=is_batch), definitions)
+    result = _schema_of(result_type(function, yields=yields, is_batch=is_batch), definitions)
     text = json.dumps({"arguments": arguments, "result": result, "$defs": definitions}, separators=(",", ":"))
     return text if len(text) <= MAX_SCHEMA_CHARS else ""
 
 
+def result_type(function: Callable[..., Any], *, yields: bool, is_batch: bool) -> Any:
+    """The annotated type of one result, or one value; Any where it is not known."""
+    try:
+        annotation = inspect.signature(function).return_annotation
+    except (TypeError, ValueError):
+        return Any
+    return _given(resolve_annotation(annotation, function), yields=yields, is_batch=is_batch)
+
+
 def _given(wanted: Any, *, yields: bool, is_batch: bool) -> Any:
     """Of a return annotation: the type of one result, or one value."""
+    if get_origin(wanted) in _AWAITED and get_args(wanted):
+        wanted = get_args(wanted)[-1]
     for is_wrapped, kinds in ((yields, _YIELDING), (is_batch, (list, Sequence))):
         if is_wrapped:
             arguments = get_args(wanted)

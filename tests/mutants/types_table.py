@@ -160,5 +160,21 @@ _STANDARD: Final = (
         "tests/unit/codec/test_type_matrix.py",
     ),
 )
+_RESULTS: Final = (
+    mutant(
+        "a result that can never be sent is accepted at start",
+        CODEC,
+        "elif not (batched and issubclass(kind, BaseException)) and not _may_be_sent(kind):",
+        "elif False:",
+        "tests/unit/replica/test_result_types.py",
+    ),
+    mutant(
+        "an entry of a batch may not be an exception",
+        CODEC,
+        "batched and issubclass(kind, BaseException)",
+        "False",
+        "tests/unit/replica/test_result_types.py",
+    ),
+)
 
-TYPES: Final = (*_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)
+TYPES: Final = (*_RESULTS, *_NUMBERS, *_AWAITABLES, *_MODELS, *_STANDARD)

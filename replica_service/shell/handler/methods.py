@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
+from slotmesh.codec.result_types import check_result
 from slotmesh.codec.tensor_types import method_tensors
 from slotmesh.errors import Failure
 from slotmesh.handlers import (
@@ -22,6 +23,7 @@ from slotmesh.handlers import (
     whole_batches,
 )
 from slotmesh.handlers.kinds import layers, runnable
+from slotmesh.handlers.outlines import result_type
 from slotmesh.oip.signatures import MethodTensors
 from slotmesh.wire.outlines import MethodOutline
 
@@ -48,7 +50,7 @@ class HandlerMethod:
         """`name` is as calls give it: empty for `__call__`.
 
         Raises:
-            TypeError: an annotation that no payload can become.
+            TypeError: an annotation that no payload can become, or that no payload can carry as a result.
         """
         self.name = name
         self._annotated = function
@@ -58,6 +60,8 @@ class HandlerMethod:
         self.control = None if batch is None else _control_of(function, batch)
         """The settings of a batch method, as they are in force."""
         self._decoder = self._make_decoder(function, batch)
+        is_batch = batch is not None
+        check_result(result_type(function, yields=kind.yields, is_batch=is_batch), batched=is_batch)
         self._takes_bytes = _takes_bytes(self._decoder)
         self.columns = ColumnsDecoder(self._decoder, takes_bytes=self._takes_bytes)
         """What a batch method is given for many calls."""
