@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context, copy_context
 from sys import getrefcount
 from types import coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import getweakrefcount
 
 ResultT = TypeVar("ResultT")
@@ -64,11 +64,13 @@ def base_context() -> Context:
 class TaskMarks:
     """What the current task looks like before calls are executed in it."""
 
-    __slots__ = ("_seen", "_task")
+    __slots__ = ("_name", "_references", "_weak_references", "task")
 
     def __init__(self) -> None:
-        self._task: Any = asyncio.current_task()
-        self._seen = self._look()
+        self.task = cast("Any", asyncio.current_task())
+        self._name = self.task.get_name()
+        self._references = getrefcount(self.task)
+        self._weak_references = getweakrefcount(self.task)
 
     @property
     def are_left(self) -> bool:
@@ -76,9 +78,9 @@ class TaskMarks:
 
         Asked where no local variable has the task that had it when this was made.
         """
-        return self._look() != self._seen
-
-    def _look(self) -> tuple[int, int, str, int]:
-        """References, weak references, the name, and the number of callbacks."""
-        task = self._task
-        return getrefcount(task), getweakrefcount(task), task.get_name(), len(task._callbacks or ())
+        return (
+            getrefcount(self.task) != self._references
+            or getweakrefcount(self.task) != self._weak_references
+            or self.task.get_name() is not self._name
+            or bool(self.task._callbacks)
+        )

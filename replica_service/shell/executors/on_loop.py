@@ -39,7 +39,6 @@ from replica_service.shell.executors.runners import (
     Runners,
     as_coroutine,
     is_dropped,
-    this_task,
 )
 from replica_service.shell.executors.running_calls import RunningCalls
 from replica_service.shell.executors.streaks import is_followed
@@ -158,7 +157,7 @@ class AsyncExecutor:
             if now >= runners.until:
                 runners.queue.appendleft(work)
                 return
-            reached = await self._execute(work, lo, found, generation, runners.until)
+            reached = await self._execute(work, lo, found, generation, runners.until, marks.task)
             if generation != runners.generation:
                 sink.post(CallsEnded(run, 1, waited=True))  # `hand_over` has seen to the others
                 return
@@ -189,9 +188,9 @@ class AsyncExecutor:
                 sink.failed(run, index, found.hi - index, found.failure)
                 index = found.hi
             elif is_first and not stops:
-                index = await self._execute(turn, index, found, generation, until)
+                index = await self._execute(turn, index, found, generation, until, marks.task)
             else:
-                index += await self._execute_one(run, index, found)
+                index += await self._execute_one(run, index, found, marks.task)
             if marks.are_left and index < turn.stop:
                 turn.next = index
                 runners.start(self._go_on(turn, index))
@@ -205,7 +204,13 @@ class AsyncExecutor:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def _execute(
-        self, work: StartCalls | StartTurn, lo: int, claimed: StartNow, generation: int, until: float
+        self,
+        work: StartCalls | StartTurn,
+        lo: int,
+        claimed: StartNow,
+        generation: int,
+        until: float,
+        task: asyncio.Task[Any],
     ) -> int:
         """Executes calls from index `lo` on, in this very step of the loop, until one waits, raises or keeps its task.
 
@@ -217,7 +222,6 @@ class AsyncExecutor:
         runners.gathering, runners.gathered_lo, runners.gathered = work, lo, payloads
         failure: Failure | None = None
         late: bytes | None = None
-        task = this_task()
         site = running.sites[task] = TaskPlace(run, lo, payloads, self._now, task)
         leave = run.traced and entered(run)
         current_place.set(site)
@@ -265,6 +269,7 @@ class AsyncExecutor:
         payloads: Iterable[bytes] = marking(run, lo, hi, now) if asking.is_known else run.payloads[lo:hi]
         if isinstance(work, StartTurn):
             payloads = self._claimed(work, lo, payloads)
+        is_one = hi - lo == 1
         references, weak_references = getrefcount(task), getweakrefcount(task)
         for payload in payloads:
             if results and len(payload) > LARGE_BYTES and now() >= until:
@@ -287,13 +292,15 @@ class AsyncExecutor:
             append(result)
             if getrefcount(task) != references or getweakrefcount(task) != weak_references:
                 break
+            if is_one:
+                break
             limit = until
             yield NEXT
         return None
 
-    async def _execute_one(self, run: ReplicaRun, index: int, claimed: StartNow) -> int:
+    async def _execute_one(self, run: ReplicaRun, index: int, claimed: StartNow, task: asyncio.Task[Any]) -> int:
         """Executes one call; returns 0 where it was too late for it when its arguments were there."""
-        task, running = this_task(), self._running
+        running = self._running
         sites = running.sites
         site = sites[task] = TaskPlace(run, index, (), self._now, task)
         current_place.set(site)

@@ -144,7 +144,10 @@ class Runners:
 
     async def _run(self, generation: int) -> None:
         self._woken.is_at_work = True  # until `stepped`
-        await self._tracked(self._work_off(generation))
+        try:
+            await self._work_off(generation)
+        finally:
+            self._tasks.discard(asyncio.current_task())
 
     async def _tracked(self, work: Coroutine[Any, Any, None]) -> None:
         try:
