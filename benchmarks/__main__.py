@@ -17,6 +17,7 @@ from benchmarks import (
     applications,
     batching,
     core,
+    endpoints,
     executors,
     findings,
     flood,
@@ -64,6 +65,7 @@ TITLES: Final = {
     "executors": "cost of executing a call, by kind of method",
     "memory": "memory of queued calls",
     "tables": "routing tables of 10,000 replicas",
+    "endpoints": "10,000 endpoints in one apply",
     "metrics": "cost of metrics",
     "tracing": "cost of traces",
     "sessions": "cost of sessions",
@@ -79,7 +81,20 @@ TITLES: Final = {
 }
 USUAL: Final = (
     *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
-    *("core", "executors", "memory", "tables", "metrics", "tracing", "sessions", "security", "large", "http", "oip"),
+    *(
+        "core",
+        "executors",
+        "memory",
+        "tables",
+        "endpoints",
+        "metrics",
+        "tracing",
+        "sessions",
+        "security",
+        "large",
+        "http",
+        "oip",
+    ),
 )
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
@@ -189,6 +204,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "vectorised": lambda: _vectorised(rounds=3 if quick else 10),
         "slow-calls": lambda: slow_calls.measure(rounds=2 if quick else 5),
         "memory": memory.measure,
+        "endpoints": endpoints.measure,
         "tables": lambda: tables.measure(rounds=3 if quick else 7),
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "tracing": lambda: tracing_cost.measure(processes=1 if quick else 2, rounds=20 if quick else 50),

@@ -50,6 +50,9 @@ class EndpointOutcome:
 
     ownership: PartitionOwnership | None = None
     """None: as it is."""
+    without_handover: PartitionOwnership | None = None
+    """The same without hand-overs that begin now: for where too many are under way. None: as it is."""
+    begins_handover: bool = False
     balancing: bool = False
     """Whether partitions leave for better shares."""
     retry_after_s: float | None = None
@@ -139,13 +142,18 @@ class EndpointOutcomes:
         rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
         if rest_s > 0.0:
             return EndpointOutcome(
-                drained if drained is not current else None, retry_after_s=sooner(wait_s or None, rest_s)
+                drained if drained is not current else None,
+                without_handover=assigned if assigned is not current else None,
+                begins_handover=drained is not assigned,
+                retry_after_s=sooner(wait_s or None, rest_s),
             )
         balanced = hand_over(
             drained, candidates, is_draining=observed.is_draining, balance=True, stays=observed.awaits_fence_of
         )
         return EndpointOutcome(
             balanced if balanced is not current else None,
+            without_handover=assigned if assigned is not current else None,
+            begins_handover=balanced is not assigned,
             balancing=balanced is not drained,
             retry_after_s=wait_s or None,
         )

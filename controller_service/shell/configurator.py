@@ -29,6 +29,7 @@ from controller_service.core.planning import (
     users_of,
     with_code,
 )
+from controller_service.shell.configuration_bounds import ConfigurationBounds
 from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
@@ -80,6 +81,7 @@ class Configurator:
         self._store = store
         self._state = state
         self._launches = launches
+        self._bounds = ConfigurationBounds()
 
     async def apply_mesh(
         self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
@@ -215,7 +217,9 @@ class Configurator:
             desired = self._store.read()
             if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
                 raise to_exception(revision_conflict(expected, desired.configured_at))
-            plan = await asyncio.to_thread(make_plan, desired) if is_large else make_plan(desired)
+            plan = await asyncio.to_thread(self._bounded, make_plan, desired) if is_large else make_plan(desired)
+            if not is_large:
+                self._bounds.require_kept(desired, plan.change)
             if is_large and _decides_alike(desired, self._store.read()):
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
             if plan.changes_nothing or terms.dry_run:
@@ -230,6 +234,12 @@ class Configurator:
         raise to_exception(
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
         )
+
+    def _bounded(self, make_plan: Callable[[Desired], Plan], desired: Desired) -> Plan:
+        """In a thread: the plan, if the configuration that it leads to can be delivered. Raises InvalidSpec."""
+        plan = make_plan(desired)
+        ConfigurationBounds().require_kept(desired, plan.change)
+        return plan
 
     def _signed(self, plan: Plan, terms: ChangeTerms) -> ChangeSet:
         """The change, with who asked for it and when."""

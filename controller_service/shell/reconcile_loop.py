@@ -31,7 +31,12 @@ from controller_service.core.reconcile import (
     StartReplicas,
     reconcile_backend,
 )
-from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S, EndpointOutcome, EndpointOutcomes
+from controller_service.core.reconcile_endpoints import (
+    BALANCE_EVERY_S,
+    BROUGHT_WITHIN_S,
+    EndpointOutcome,
+    EndpointOutcomes,
+)
 from controller_service.core.roster_listing import RosterListing
 from controller_service.core.route_builder import RouteBuilder
 from controller_service.core.routing import AnnouncedTable, Routes
@@ -51,6 +56,9 @@ REST_SHARE: Final = 4.0
 """Rest after each pass, as a multiple of the event loop's time that it has used."""
 MOST_REST_S: Final = 0.2
 """The longest rest: what has happened to a replica meanwhile waits for no longer."""
+MAX_HANDOVERS: Final = 256
+"""Endpoints whose partitions leave live owners at a time; others begin when these have ended. Each is thousands of
+partitions that are told one by one."""
 PLANNED_WITHIN_S: Final = 0.1
 """The event loop's time in which a pass plans endpoints; those that are left have their turn in the next pass."""
 FIRST_RETRY_S: Final = 0.1
@@ -233,12 +241,19 @@ class ReconcileLoop:
         )
         outcomes: dict[str, EndpointOutcome] = {}
         until_s = slices.used_s + PLANNED_WITHIN_S
+        handing_over = sum(bool(it.leaving) for it in desired.ownership.values())
         for at, name in enumerate(names):
-            if slices.used_s >= until_s:
+            if at and slices.used_s >= until_s:
                 self._left = dict.fromkeys(names[at:])
                 self._queue.add(Key(Concern.TABLE))
                 break
-            outcomes[name] = planned.of(desired.endpoints[name])
+            outcome = planned.of(desired.endpoints[name])
+            if outcome.begins_handover and not ((owned := desired.ownership.get(name)) and owned.leaving):
+                if handing_over >= MAX_HANDOVERS:
+                    outcome = EndpointOutcome(outcome.without_handover, retry_after_s=BALANCE_EVERY_S)
+                else:
+                    handing_over += 1
+            outcomes[name] = outcome
             if slices.are_used:
                 await slices.rest()
         return outcomes

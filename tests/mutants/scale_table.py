@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 CONTROLLER: Final = "controller_service"
+ROUTER: Final = "router_service"
 
 _REPORTS: Final = (
     mutant(
@@ -32,4 +33,66 @@ _REPORTS: Final = (
     ),
 )
 
-SCALE: Final = (*_REPORTS,)
+_BOUNDS: Final = (
+    mutant(
+        "a backend is accepted whose configuration fits no frame",
+        CONTROLLER,
+        "if isinstance(resource, Backend) and size > max(MAX_BACKEND_BYTES, before):",
+        "if False:",
+        "tests/contract/test_configuration_bounds.py",
+    ),
+    mutant(
+        "a configuration is accepted that fits no list of it",
+        CONTROLLER,
+        "if total > max(MAX_CONFIGURATION_BYTES, self._total):",
+        "if False:",
+        "tests/contract/test_configuration_bounds.py",
+    ),
+    mutant(
+        "a pass plans all endpoints, however long that takes",
+        CONTROLLER,
+        "if at and slices.used_s >= until_s:",
+        "if False:",
+        "tests/unit/controller/test_reconcile_budget.py",
+    ),
+    mutant(
+        "hand-overs of all endpoints begin together",
+        CONTROLLER,
+        "if handing_over >= MAX_HANDOVERS:",
+        "if False:",
+        "tests/unit/controller/test_reconcile_budget.py",
+    ),
+    mutant(
+        "equal owners of partitions are kept for each endpoint",
+        CONTROLLER,
+        "return self._known.setdefault(content, ownership)",
+        "return ownership",
+        "tests/unit/controller/test_reconcile_budget.py",
+    ),
+)
+
+_TABLES: Final = (
+    mutant(
+        "the first part of a table is in force before the others",
+        ROUTER,
+        "if part.is_last:\n                    self._parts = None\n                    self._take(table.finish())",
+        "self._take(table.finish())",
+        "tests/contract/test_table_parts.py",
+    ),
+    mutant(
+        "a part that has no first one is taken",
+        ROUTER,
+        "self._brought, self._is_whole_due, self._parts = None, False, None",
+        "self._brought, self._is_whole_due = None, False",
+        "tests/contract/test_table_parts.py",
+    ),
+    mutant(
+        "shared owners of partitions are those of the next assignment",
+        ROUTER,
+        "assignments[wire.assignment - 1] if wire.assignment",
+        "assignments[wire.assignment % len(assignments)] if wire.assignment",
+        "tests/properties/test_table_deltas.py",
+    ),
+)
+
+SCALE: Final = (*_REPORTS, *_BOUNDS, *_TABLES)

@@ -107,6 +107,12 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
         for frames in self._attached:
             frames.put_nowait(membership_service_pb2.AttachRouterResponse(delta=wire))
 
+    def push_parts(self, *parts: membership_service_pb2.TablePart) -> None:
+        """The routers that are attached get these parts next."""
+        for frames in self._attached:
+            for part in parts:
+                frames.put_nowait(membership_service_pb2.AttachRouterResponse(table_part=part))
+
     def forget(self) -> None:
         """The streams of all routers end, and those that attach again get nothing before the next push."""
         self._newest = None

@@ -201,6 +201,8 @@ class FakeRouter(_Member):
         """Sent where `known_features` names them. They do not change `table`."""
         self.brings: pb.RoutingTable | None = None
         """The table in force that it tells of when it attaches."""
+        self.brings_parts: list[pb.TablePart] = []
+        """The same, in parts before its hello."""
         self.incarnation = secrets.token_hex(16)
         """Of its process; empty: of an older version."""
         self.terms: set[int] = set()
@@ -240,6 +242,16 @@ class FakeRouter(_Member):
 
     def _open(self) -> Any:
         return self.stub.AttachRouter()
+
+    async def attach(self) -> None:
+        """Opens the stream, sends the parts of its table, and says hello."""
+        self.is_ended, self.ended = False, None
+        self._call = self._open()
+        self._write = writer_of(self._call)
+        for part in self.brings_parts:
+            await self._write(pb.AttachRouterRequest(table_part=part))
+        await self._write(self._hello())
+        self._reading = asyncio.create_task(self._read())
 
     def _hello(self) -> pb.AttachRouterRequest:
         return pb.AttachRouterRequest(
