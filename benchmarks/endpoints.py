@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -40,7 +40,7 @@ class Silence:
     async def watch(self) -> None:
         """Until cancelled."""
         async with open_channel(self.address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             while True:
                 asked = time.monotonic()
                 try:

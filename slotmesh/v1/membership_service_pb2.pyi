@@ -623,7 +623,7 @@ class RouterHello(_message.Message):
     def known_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Optional behaviours that the router knows, by name; unknown names are ignored. `table_deltas`: it takes
         RoutingTableDelta. Others get whole tables only. `table_parts`: it takes TablePart. Others get a table, or a delta, in
-        one frame; where that would be larger than a frame may be, the stream ends with RESOURCE_EXHAUSTED.
+        one frame; where that would be larger than a frame may be, the stream ends with INVALID_ARGUMENT.
         """
 
     def __init__(

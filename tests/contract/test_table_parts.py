@@ -146,6 +146,7 @@ async def test_a_table_is_brought_in_parts_before_the_hello() -> None:
             assert [(it.generation, it.revision) for it in announced.covers] == [("2" * 32, 5)]
             store = mesh.controller.store
             owned = await wait_until(lambda: store.read().ownership.get("e"), what="the owners that were brought")
+            assert owned is not None
             assert owned.owners == (Incarnation("a", "1" * 32),)
             assert set(owned.epochs) == {9}
 

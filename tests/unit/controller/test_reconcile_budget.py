@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -26,6 +27,10 @@ def endpoints(count: int) -> ChangeSet:
 
 def owned(world: World) -> int:
     return len(world.store.read().ownership)
+
+
+def is_owned(world: World, name: str) -> bool:
+    return name in world.store.read().ownership
 
 
 async def test_a_missing_replica_is_started_before_all_endpoints_of_a_large_change_are_planned(
@@ -56,7 +61,7 @@ async def test_endpoints_that_do_not_differ_share_their_owners() -> None:
             name = f"one-{number}"
             one = ChangeSet(put_endpoints=(Endpoint(name=name, traffic=TrafficPolicy(weights={"v1": 1.0})),))
             await world.store.commit(one, expected_revision=world.store.read().revision)
-            await wait_until(lambda name=name: name in world.store.read().ownership, what=f"owners of {name}")
+            await wait_until(partial(is_owned, world, name), what=f"owners of {name}")
         assert len({id(it) for it in world.store.read().ownership.values()}) == 1
 
 
