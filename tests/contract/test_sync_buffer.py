@@ -52,7 +52,7 @@ async def test_a_future_of_a_thread_past_the_bound_fails(router: FakeRouter, blo
     endpoint = sync_endpoint(blocking)
     futures = await filled(endpoint, router)
     failed = [endpoint.echo.future(b"x") for _ in range(3)]
-    assert [type(future.exception(0)) for future in failed] == [slotmesh.ClientBufferFull] * 3
+    assert [type(future.exception(WITHIN_S)) for future in failed] == [slotmesh.ClientBufferFull] * 3
     with pytest.raises(slotmesh.ClientBufferFull):
         await asyncio.to_thread(next, endpoint.echo.stream(b"x"))
     router.release()
@@ -87,6 +87,20 @@ async def test_a_thread_waits_for_room(router: FakeRouter, blocking: slotmesh.Sy
     assert await working == (items[:10] if way == "call" else items)
     assert [await asyncio.wrap_future(each) for each in held] == [b"x"] * len(held)
     await wait_until(lambda: not share.calls, what="nothing is counted that does not wait")
+
+
+async def test_a_lane_of_a_thread_stops_behind_a_call_for_which_there_is_no_room(
+    router: FakeRouter, blocking: slotmesh.SyncMesh
+) -> None:
+    endpoint = sync_endpoint(blocking)
+    futures = await filled(endpoint, router)
+    lane = endpoint.ordered("key", after_failure="stop")
+    refused = lane.echo.future(b"first")
+    assert isinstance(refused.exception(WITHIN_S), slotmesh.ClientBufferFull)
+    router.release()
+    assert [await asyncio.wrap_future(each) for each in futures] == [b"x"] * len(futures)
+    with pytest.raises(slotmesh.PredecessorFailed):
+        await asyncio.to_thread(lane.echo, b"second")
 
 
 async def test_a_thread_waits_no_longer_than_its_call_may_take(router: FakeRouter, blocking: slotmesh.SyncMesh) -> None:

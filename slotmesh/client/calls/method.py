@@ -27,7 +27,7 @@ from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.client.values.call_values import CallValues
 from slotmesh.client.values.value_stream import RpcValues, StreamedValues, ValueStream
 from slotmesh.codec import DecodeError, EncodeError
-from slotmesh.errors import Executed, Failure, SlotmeshError
+from slotmesh.errors import Executed
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
@@ -227,9 +227,9 @@ class Method(Generic[ResultT]):
         """What a call may take in all, seconds; None: it has no limit of its own."""
         return self._spec.options.timeout_s
 
-    def refused(self, failure: Failure) -> SlotmeshError:
-        """The error of a call that was not made."""
-        return to_exception(failure, endpoint=self._spec.endpoint, method=self._spec.method)
+    def refuse(self, sink: CallSink, _payload: bytes) -> None:
+        """Fails a call for which the client has no room. Of a lane that stops, those behind it fail, too."""
+        self._stream.refuse_full(self._spec, sink)
 
     def renew(self) -> None:
         """The lane's next generation begins."""

@@ -122,7 +122,7 @@ class CallStream:
             if not has_place:
                 self._check_open()
                 if not self._take_place(spec, size):
-                    return self._refuse_full(spec, future)
+                    return self.refuse_full(spec, future)
             elif self._closing:
                 self.share_of(spec).give(1, size)
             run = self._open_run(spec)
@@ -134,9 +134,9 @@ class CallStream:
             share.nbytes += size
             is_beyond = share.calls > share.granted_calls or share.nbytes > share.granted_bytes
             if is_beyond and not share.admit(1, size) and not self._take_place(spec, size):
-                return self._refuse_full(spec, future)
+                return self.refuse_full(spec, future)
         elif not self._take_place(spec, size):
-            return self._refuse_full(spec, future)
+            return self.refuse_full(spec, future)
         run.payloads.append(payload)
         run.sinks.append(future)
         return future
@@ -262,12 +262,12 @@ class CallStream:
         fail(SentPart(spec, [b""], 0, [future]), 0, 1, failure)
         return future
 
-    def _refuse_full(self, spec: CallSpec, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
-        """Where many calls in a row are refused, asyncio reports one of them as never retrieved."""
+    def refuse_full(self, spec: CallSpec, future: Any) -> asyncio.Future[Any]:
+        """Fails a call for which there is no room. Of many in a row asyncio reports one as never retrieved."""
         share = self.share_of(spec)
         fail(SentPart(spec, [b""], 0, [future]), 0, 1, share.full(), told=share.has_refused)
         share.has_refused = True
-        return future
+        return cast("asyncio.Future[Any]", future)
 
     def _add_map(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
         """Calls of a map that have their places in the share, the first one at `offset`."""

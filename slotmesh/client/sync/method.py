@@ -185,7 +185,7 @@ class SyncMethod(Generic[ResultT]):
             timeout_s = self._method.timeout_s
             until = inf if timeout_s is None else monotonic() + timeout_s
             if not waits or not wait_for_place(share, size, until):
-                future.set_exception(self._method.refused(share.full()))
+                thread.hand_over(future, self._method.refuse, payload)
                 return future
         try:
             thread.hand_over(future, self._submit, payload)

@@ -65,7 +65,7 @@ FACES: Final = [
         Method,
         SyncMethod,
         inner=frozenset(
-            {"encode", "in_call", "pieces", "refused", "renew", "share", "submit", "submit_part", "timeout_s"}
+            {"encode", "in_call", "pieces", "refuse", "renew", "share", "submit", "submit_part", "timeout_s"}
         ),
         added=frozenset({"future"}),
         waits=frozenset({"map"}),
