@@ -14,7 +14,7 @@ _TURNS: Final = (
     mutant(
         "tenants of a client wait in one line",
         ROUTER,
-        "if self._is_of_tenants or (run.tenant is share.tenant and not isinstance(queue, FairQueue)):",
+        "if self._is_of_tenants or (run.tenant is share.tenant and type(queue) is SloQueue):",
         "if True:",
         "tests/unit/router/test_tenants.py",
     ),
@@ -63,8 +63,8 @@ _TURNS: Final = (
     mutant(
         "a tenant's turn at the client never ends",
         CLIENT,
-        "self._lines.append(line)\n        else:",
-        "self._lines.appendleft(line)\n        else:",
+        "self.lines.append(line)\n        else:",
+        "self.lines.appendleft(line)\n        else:",
         "tests/unit/client/test_outbox.py",
     ),
     mutant(

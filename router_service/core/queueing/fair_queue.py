@@ -114,7 +114,11 @@ class FairQueue:
 
     def append(self, run: RouterRun) -> None:
         """Queues the newest run of its flow."""
-        self._queue_of(self._share(run), run).append(run)
+        share = self._share(run)
+        queue = share.queue
+        if type(queue) is not SloQueue or run.tenant is not share.tenant:
+            queue = self._queue_of(share, run)
+        queue.append(run)
 
     def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others of their flows."""
@@ -202,7 +206,7 @@ class FairQueue:
     def _queue_of(self, share: _Share, run: RouterRun) -> SloQueue | FairQueue:
         """Where the run waits in the flow's part: by tenants as soon as there are two."""
         queue = share.queue
-        if self._is_of_tenants or (run.tenant is share.tenant and not isinstance(queue, FairQueue)):
+        if self._is_of_tenants or (run.tenant is share.tenant and type(queue) is SloQueue):
             return queue
         if queue.head() is None:
             queue = share.queue = SloQueue()

@@ -139,13 +139,15 @@ class CallOutbox:
         parts: list[SentPart] = []
         rota, room, options_room = self.rota, MAX_FRAME_BYTES, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
-        while rota and calls > 0 and options_room > 0:
-            queue = rota.first
+        lines = rota.lines
+        while lines and calls > 0 and options_room > 0:
+            queues = lines[0].queues
+            queue = queues[0]
             run = queue.runs[0]
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
-            sizes = run.sizes(min(calls, TURN_CALLS) if rota.has_others else calls)
+            sizes = run.sizes(min(calls, TURN_CALLS) if len(lines) > 1 or len(queues) > 1 else calls)
             if shares is not None and not shares.trim(run.spec.tenant, sizes):
                 rota.pass_over_tenant()
                 continue

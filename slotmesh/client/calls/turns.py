@@ -75,37 +75,41 @@ class _Line:
 class QueueTurns:
     """Queues with calls that wait. True while there is one."""
 
-    __slots__ = ("_by_tenant", "_lines", "_passed", "_passed_lines", "has_tenants")
+    __slots__ = ("_by_tenant", "_passed", "_passed_lines", "_plain", "has_tenants", "lines")
 
     def __init__(self) -> None:
-        self._lines: deque[_Line] = deque()
-        """None is empty."""
+        self.lines: deque[_Line] = deque()
+        """To be read: the queues of each tenant, whose turn it is first. None is empty."""
         self._by_tenant: dict[str, _Line] = {}
+        self._plain = _Line("")
+        """Kept while it is empty, as it is the only one in most clients."""
         self._passed: list[Queue] = []
         self._passed_lines: list[_Line] = []
         self.has_tenants = False
         """Whether any call ever named a tenant."""
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self.lines)
 
     def __iter__(self) -> Iterator[Queue]:
-        return (queue for line in self._lines for queue in line.queues)
+        return (queue for line in self.lines for queue in line.queues)
 
     @property
     def first(self) -> Queue:
         """The one whose turn it is. Only while there is one."""
-        return self._lines[0].queues[0]
-
-    @property
-    def has_others(self) -> bool:
-        """Whether others than the first wait for their turn."""
-        return len(self._lines) > 1 or len(self._lines[0].queues) > 1
+        return self.lines[0].queues[0]
 
     def append(self, queue: Queue) -> None:
         """The queue, which has calls, waits for its turn."""
-        line = self._by_tenant.get(queue.runs[0].spec.tenant) or self._add_line(queue)
-        line.queues.append(queue)
+        tenant = queue.runs[0].spec.tenant
+        if tenant in self._by_tenant:
+            self._by_tenant[tenant].queues.append(queue)
+        elif tenant:
+            self._add_line(queue).queues.append(queue)
+        else:
+            self._by_tenant[""] = line = self._plain
+            line.queues.append(queue)
+            self.lines.append(line)
 
     def extend(self, queues: Iterable[Queue]) -> None:
         """As `append`, for several."""
@@ -114,40 +118,40 @@ class QueueTurns:
 
     def pop(self) -> None:
         """The first queue has had its turn, and with it its tenant."""
-        line = self._lines.popleft()
+        line = self.lines.popleft()
         line.queues.popleft()
         if line.queues:
-            self._lines.append(line)
+            self.lines.append(line)
         else:
             del self._by_tenant[line.tenant]
 
     def remove(self, queue: Queue) -> bool:
         """The queue has no more calls. Returns whether it was here."""
-        for line in self._lines:
+        for line in self.lines:
             if queue in line.queues:
                 line.queues.remove(queue)
                 if not line.queues:
-                    self._lines.remove(line)
+                    self.lines.remove(line)
                     del self._by_tenant[line.tenant]
                 return True
         return False
 
     def pass_over(self) -> None:
         """The first queue has no turn in this frame."""
-        line = self._lines[0]
+        line = self.lines[0]
         self._passed.append(line.queues.popleft())
         if not line.queues:
-            self._lines.popleft()
+            self.lines.popleft()
             del self._by_tenant[line.tenant]
 
     def pass_over_tenant(self) -> None:
         """Nor has any queue of the first tenant."""
-        self._passed_lines.append(self._lines.popleft())
+        self._passed_lines.append(self.lines.popleft())
 
     def end_frame(self) -> None:
         """What was passed over is where it was."""
         if self._passed_lines:
-            self._lines.extendleft(reversed(self._passed_lines))
+            self.lines.extendleft(reversed(self._passed_lines))
             self._passed_lines.clear()
         while self._passed:
             queue = self._passed.pop()
@@ -157,10 +161,10 @@ class QueueTurns:
     def _add_line(self, queue: Queue, *, first: bool = False) -> _Line:
         """A line for the tenant of this queue."""
         tenant = queue.runs[0].spec.tenant
-        line = self._by_tenant[tenant] = _Line(tenant)
+        line = self._by_tenant[tenant] = _Line(tenant) if tenant else self._plain
         if first:
-            self._lines.appendleft(line)
+            self.lines.appendleft(line)
         else:
-            self._lines.append(line)
+            self.lines.append(line)
         self.has_tenants = self.has_tenants or bool(tenant)
         return line

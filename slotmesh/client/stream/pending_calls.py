@@ -58,7 +58,10 @@ class PendingCalls:
         part.sent_at = now
         part.roster = roster
         self._sent.number(part)
-        self._count(part, part.count, part.nbytes)
+        self.calls += part.count
+        self.nbytes += part.nbytes
+        if part.spec.tenant:
+            self._count_tenant(part.spec.tenant, part.count, part.nbytes)
 
     def by_tenant(self) -> dict[str, TenantWindow]:
         """What each tenant has unanswered. Calls without a tenant are those of one more."""
@@ -216,19 +219,25 @@ class PendingCalls:
         """So many calls and bytes of the part are unanswered now; negative: no longer."""
         self.calls += calls
         self.nbytes += nbytes
-        if tenant := part.spec.tenant:
-            held = self._by_tenant.get(tenant)
-            if held is None:
-                held = self._by_tenant[tenant] = [0, 0]
-            held[0] += calls
-            held[1] += nbytes
-            if not held[0]:
-                del self._by_tenant[tenant]
+        if part.spec.tenant:
+            self._count_tenant(part.spec.tenant, calls, nbytes)
+
+    def _count_tenant(self, tenant: str, calls: int, nbytes: int) -> None:
+        held = self._by_tenant.get(tenant)
+        if held is None:
+            held = self._by_tenant[tenant] = [0, 0]
+        held[0] += calls
+        held[1] += nbytes
+        if not held[0]:
+            del self._by_tenant[tenant]
 
     def _mark(self, part: SentPart, at: int, count: int) -> None:
         part.left -= count
         if not part.left:
-            self._count(part, -count, -part.nbytes)
+            self.calls -= count
+            self.nbytes -= part.nbytes
+            if part.spec.tenant:
+                self._count_tenant(part.spec.tenant, -count, -part.nbytes)
             part.nbytes = 0
             self._sent.drop(part)
             return

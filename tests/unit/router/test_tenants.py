@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Caller, Window
-from router_service.core.queueing.fair_queue import FEW_CALLS, TURN_CALLS
+from router_service.core.queueing.fair_queue import FEW_CALLS, TURN_CALLS, FairQueue
+from router_service.core.runs import RouterRun
+from router_service.core.tenants.account import TenantAccount, TenantFigures
 from router_service.core.tenants.book import TenantSettings
+from tests.unit.router.parts import run
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import caller
 
@@ -108,6 +111,21 @@ def test_calls_that_come_back_keep_their_place_in_their_tenant() -> None:
     assert world.reasons([*range(1, 21), *range(B, B + 20)]) == {OK}
 
 
+def test_calls_of_several_tenants_that_come_back_together_wait_by_tenant() -> None:
+    queue, web = FairQueue(), caller()
+    a, b = run(1, count=500, by=web), run(2, count=FEW_CALLS + 1, first=1_001, by=web)
+    a.tenant, b.tenant = (TenantAccount("e", "", name, TenantFigures()) for name in "ab")
+    queue.put_back(a, b)
+    served: list[RouterRun] = []
+    while (head := queue.head()) is not None and len(served) < 2:
+        count = queue.turn(head)
+        assert count <= TURN_CALLS
+        head.cursor += count
+        queue.served(count)
+        served.append(head)
+    assert served == [a, b]
+
+
 def test_cancelled_calls_leave_no_trace_of_their_tenant() -> None:
     world = full()
     world.submit(range(1, 101), tenant="a")
@@ -128,6 +146,9 @@ def test_a_tenant_that_fills_the_queue_leaves_room_for_others() -> None:
     order_of(world)
     assert world.reasons(range(B, B + 100)) == {OK}
     assert world.reasons(range(334, 5_001)) == {"QUEUE_FULL"}
+    world.submit(range(B * 30, B * 30 + 4), by=caller())
+    world.submit(range(10_001, 15_001), tenant="a")
+    assert world.queued == {"v1": 333}, "what has left takes no room"
 
 
 def test_a_tenant_on_many_streams_leaves_room_for_others_on_each() -> None:
