@@ -11,12 +11,14 @@ import pytest_asyncio
 
 from router_service.app import serve
 from router_service.config import RouterSettings
+from router_service.core.tenants.book import MAX_NAMED
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.controller import fake_controller, table
 from tests.support.fakes.replica import FakeReplica, echo, fake_replica, hold
+from tests.support.metrics import scraped
 from tests.support.router_bench import RouterBench, calls, outcomes, router_bench, taken
 from tests.support.wait import wait_until
 
@@ -112,3 +114,19 @@ async def test_what_no_tenant_is_called_is_refused_with_the_name_of_the_field(me
     assert failed[1].reason == "BAD_REQUEST"
     assert failed[1].message.startswith("options.tenant: ")
     assert failed[1].metadata["field"] == "options.tenant"
+
+
+async def test_a_scrape_names_the_busiest_tenants_and_adds_up_all_others() -> None:
+    async with router_bench(metrics_port=0) as bench:
+        (hello,) = bench.controller.hellos
+        web = await bench.open()
+        for number in range(60):
+            await web.write(calls(100 * number + 1, *[b"x"] * (number + 1), tenant=f"t{number}"))
+        await outcomes(web, 60 * 61 // 2)
+        said = await scraped(hello.metrics_address)
+        names = [f"t{number}" for number in range(60)]
+        named = {name: said.total("slotmesh_router_tenant_calls_total", endpoint="echo", tenant=name) for name in names}
+        other = said.total("slotmesh_router_tenant_calls_total", endpoint="echo", tenant="other")
+        assert sum(named.values()) + other == 60 * 61 // 2, "each call is counted once"
+        assert sum(value > 0 for value in named.values()) <= MAX_NAMED
+        assert said.total("slotmesh_router_tenant_unanswered") == 0

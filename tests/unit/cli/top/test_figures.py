@@ -10,6 +10,8 @@ import pytest
 from slotmesh.cli.top.document import document_of
 from slotmesh.cli.top.rates import CallQuantiles, rate, shown_time
 from slotmesh.cli.top.samples import EndedTotals
+from slotmesh.cli.top.screen import screen_of
+from slotmesh.cli.top.state import TopState, TopView
 from slotmesh.histogram import CALL_TIMES, quantile_bound
 from tests.unit.cli.top.samples import mesh, replica, router
 
@@ -109,3 +111,25 @@ def test_quantiles_are_upper_bounds(counts: list[int], share: float, expected: f
 )
 def test_times_as_people_read_them(time_s: float | None, text: str) -> None:
     assert shown_time(time_s) == text
+
+
+def test_tenants_of_all_routers_that_report_are_summed_the_busiest_first() -> None:
+    routers = [router("a", (300, 10), (100, 0)), router("b", (50, 0), (30, 0)), router("silent", (1, 0), None, age=9)]
+    for each, calls in zip(routers, (10.0, 5.0, 99.0), strict=True):
+        load = each.router.endpoint_loads[0]
+        load.tenants.add(tenant="acme", calls_per_s=calls, unanswered=3, refused_per_s=1.0)
+    routers[1].router.endpoint_loads[0].tenants.add(tenant="", calls_per_s=20.0, unanswered=1)
+    figures = mesh(routers)
+    assert [(it.name, it.calls_per_s, it.unanswered, it.refused_per_s) for it in figures.tenants] == [
+        ("digits/other", 20.0, 1, 0.0),
+        ("digits/acme", 15.0, 6, 2.0),
+    ]
+    assert document_of("c", figures)["tenants"][1] == {
+        "endpoint": "digits",
+        "tenant": "acme",
+        "calls_per_s": 15.0,
+        "refused_per_s": 2.0,
+        "unanswered": 6,
+    }
+    screen = screen_of(TopState(view=TopView.TENANTS), figures, height=5, where="here")
+    assert [row[0].text for row in screen.rows] == ["digits/acme", "digits/other"], "by name, unless told otherwise"
