@@ -23,7 +23,7 @@ _TURNS: Final = (
         ROUTER,
         "by_tenant.setdefault((self._share(run), run.tenant), []).append(run)",
         "by_tenant.setdefault((self._share(run), None), []).append(run)",
-        "tests/properties/test_router_fair_queue.py",
+        "tests/unit/router/test_tenants.py tests/properties/test_router_fair_queue.py",
     ),
     mutant(
         "turns within a client never end",
@@ -70,8 +70,8 @@ _TURNS: Final = (
     mutant(
         "answered calls stay in their tenant's share of the window",
         CLIENT,
-        "            held[0] += calls\n",
-        "            held[0] += max(calls, 0)\n",
+        "        held[0] += calls\n",
+        "        held[0] += max(calls, 0)\n",
         "tests/unit/client/test_outbox.py tests/properties/test_client_outbox.py",
     ),
 )

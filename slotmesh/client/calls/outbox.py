@@ -137,12 +137,10 @@ class CallOutbox:
         `shares`: what each tenant may add; None: all. Options of all batches have as many bytes as payloads may have.
         """
         parts: list[SentPart] = []
-        rota, room, options_room = self.rota, MAX_FRAME_BYTES, MAX_FRAME_BYTES
+        rota, lines, room, options_room = self.rota, self.rota.lines, MAX_FRAME_BYTES, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
-        lines = rota.lines
         while lines and calls > 0 and options_room > 0:
-            queues = lines[0].queues
-            queue = queues[0]
+            queue = (queues := lines[0].queues)[0]
             run = queue.runs[0]
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
