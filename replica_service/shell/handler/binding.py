@@ -9,6 +9,9 @@ from replica_service.shell.handler.own_rpcs import RpcMethod
 from replica_service.shell.handler.own_services import found_rpcs
 from slotmesh.handlers import CALL, HandlerDescription
 from slotmesh.handlers.outlines import outline_of
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
 
 
 def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
@@ -16,6 +19,9 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
 
     A method that implements an rpc of the user's own proto is found by the name of the rpc, too, as
     `package.Service/Method`; where it can be called as that alone, by no other.
+
+    A method whose types no payload can carry is an error. It is left out, with a warning, if a base class of another
+    package has defined it: the user does not choose the methods of a library's class.
 
     Raises:
         TypeError: an annotation that no payload can become, or a method that cannot be called as its rpc is; the
@@ -33,7 +39,10 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
                 name, function, yields=described.kind.yields, is_batch=described.batch is not None
             )
         except TypeError as error:
-            if name not in implementing:
+            if _is_of_a_library(handler, name):
+                methods.pop(called, None)
+                _log.warning("method of a base class is not served", method=name, reason=str(error))
+            elif name not in implementing:
                 hidden = "" if name == CALL else f"; if no client is to call it, name it _{name}"
                 raise TypeError(f"{description.name}.{name}: {error}{hidden}") from error
     for rpc in rpcs:
@@ -43,3 +52,13 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
             if rpc.is_whole:  # else it may have the name of an rpc by chance
                 raise TypeError(f"{description.name}.{rpc.method}: {error}") from error
     return methods
+
+
+def _is_of_a_library(handler: Any, name: str) -> bool:
+    """Whether the handler inherits the method from a class of another top-level package than its own."""
+    defining = next((each for each in type(handler).__mro__ if name in vars(each)), type(handler))
+    return _package(defining) != _package(type(handler))
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]

@@ -116,3 +116,21 @@ def test_entries_of_a_batch_may_be_exceptions() -> None:
     bound(list[float | Exception], is_batch=True)
     bound(AsyncIterator[list[int | Exception]], is_batch=True, yields=True)
     bound(Iterator[int])
+
+
+def test_a_method_of_a_librarys_base_class_that_cannot_be_served_is_left_out() -> None:
+    class Module:
+        def to(self, device: Vague) -> Vague:
+            return device
+
+        def depth(self) -> int:
+            return 1
+
+    class Handler(Module):
+        async def add(self, it: int) -> int:
+            return it + 1
+
+    with pytest.raises(TypeError, match=r"Handler\.to: "):
+        bind_methods(Handler(), describe(Handler))
+    Module.__module__ = "library.modules"
+    assert set(bind_methods(Handler(), describe(Handler))) == {"add", "depth"}
