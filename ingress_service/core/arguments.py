@@ -66,7 +66,9 @@ def payload_of(
     try:
         decode = msgspec.json.decode if forms.call == JSON else msgspec.msgpack.decode
         given = decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if not isinstance(error, msgspec.ValidationError):
+            raise refusal(400, f"the body is no {forms.call}: {error}") from None
         raise refusal(400, "beside parameters of path or query the body must be an object of named arguments") from None
     if both := sorted(given.keys() & named.keys()):
         raise refusal(400, f"{both[0][:80]}: is given by the body, and by path or query")
@@ -84,7 +86,9 @@ def _recoded(forms: Forms, body: bytes) -> bytes:
     _check(forms.arguments, body, f"it becomes {forms.call}: send it as that, or accept {forms.arguments}")
     try:
         return _encoded(forms.call, _DECODERS[forms.arguments](body))
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise refusal(400, f"the body is no {forms.arguments}: {error}") from None
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
         text = f"the body is no {forms.arguments}, or has what {forms.call} cannot carry"
         raise refusal(400, text) from None
 

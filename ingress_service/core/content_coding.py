@@ -38,7 +38,8 @@ class Coding(Enum):
         return self.value[1]
 
 
-_OF_NAME: Final = {each.header: each for each in Coding}
+_OF_NAME: Final = {**{each.header: each for each in Coding}, b"x-gzip": Coding.GZIP}
+_NAMES: Final = ", ".join(each.header.decode() for each in Coding)
 
 
 def coding_of_request(header: bytes) -> Coding | None:
@@ -47,7 +48,7 @@ def coding_of_request(header: bytes) -> Coding | None:
     if not name or name == b"identity":
         return None
     if (found := _OF_NAME.get(name)) is None:
-        raise refusal(415, "Content-Encoding must be one of gzip, deflate")
+        raise refusal(415, f"Content-Encoding must be one of {_NAMES}", accept_encoding=_NAMES)
     return found
 
 

@@ -1,7 +1,8 @@
 """Which pages of other origins may call, and what browsers are told. Pure.
 
-Invariants: a page of another origin calls only where the settings name it, whether its browser asks first or not; a
-request without Origin comes from no page.
+Invariants: a page of another origin calls only if the settings name it, whether its browser asks first or not, and
+whether it sends an Origin or not: an image or a link of another site has none, and Sec-Fetch-Site. A request without
+both comes from no page of a current browser.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from ingress_service.core.requests import RequestHeaders
 from slotmesh.spec.routes import HTTP_METHODS
 
+OTHER_PAGE: Final = "pages of other origins may not call, nor make browsers call (--cors-origins)"
 HeaderLines = list[tuple[bytes, bytes]]
 _EXPOSED: Final = b"retry-after, allow, inference-header-content-length, x-request-id"
 _MAX_AGE: Final = b"600"
+_OWN_SITES: Final = frozenset({b"same-origin", b"none"})
+"""Values of Sec-Fetch-Site: a page of the same origin, and the user (an address that was typed, a bookmark)."""
 
 
 class Cors:
@@ -24,12 +29,18 @@ class Cors:
         self._origins = frozenset(it.encode().lower() for it in origins)
         self._all = b"*" in self._origins
 
-    def may_call(self, origin: bytes, host: bytes) -> bool:
-        """Whether a page of this origin may; `host` is what its request is for."""
-        if not origin or self._all or origin.lower() in self._origins:
+    def may_call(self, headers: RequestHeaders, *, runs_nothing: bool = False) -> bool:
+        """Whether the page that sends this may. `runs_nothing`: links of other sites may lead there.
+
+        Browsers let no page set Sec-Fetch-Site, and know the origin of the page behind a proxy that changes Host.
+        """
+        origin, site = headers.origin.lower(), headers.fetch_site.lower()
+        if not (origin or site) or self._all or (origin and origin in self._origins) or site in _OWN_SITES:
             return True
+        if site:
+            return runs_nothing and headers.fetch_mode.lower() == b"navigate"
         _, _, authority = origin.partition(b"://")
-        return bool(host) and authority.lower() == host.lower()
+        return bool(headers.host) and authority == headers.host.lower()
 
     def lines(self, origin: bytes) -> HeaderLines:
         """Headers of an answer."""

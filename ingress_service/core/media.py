@@ -23,6 +23,7 @@ _ALIASES: Final = {
     b"application/octet-stream": OCTETS,
 }
 _MOST_RANGES: Final = 32
+_CHARSETS: Final = frozenset({b"utf-8", b"utf8", b"us-ascii"})
 
 
 class Framing(Enum):
@@ -58,9 +59,19 @@ def forms_of(content_type: bytes, accept: bytes) -> Forms:
     if name is None:
         came = content_type[:80].decode("ascii", "replace")
         raise refusal(415, f"Content-Type is {came}, and must be one of {JSON} (curl --json), {MSGPACK}, {OCTETS}")
+    if name == JSON and b";" in content_type:
+        _check_charset(content_type)
     if not accept or accept == b"*/*":
         return _PLAIN[name]
     return _negotiated(name, accept)
+
+
+def _check_charset(content_type: bytes) -> None:
+    """JSON is UTF-8 (RFC 8259). Raises RequestRefusal for any other charset that is named."""
+    for each in content_type.lower().split(b";")[1:]:
+        name, _, value = each.partition(b"=")
+        if name.strip() == b"charset" and value.strip().strip(b'"') not in _CHARSETS:
+            raise refusal(415, f"the charset of {JSON} must be utf-8")
 
 
 def _negotiated(name: str, accept: bytes) -> Forms:

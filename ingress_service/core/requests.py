@@ -18,6 +18,9 @@ _PLAIN = {
     b"origin": "origin",
     b"host": "host",
     b"content-length": "content_length",
+    b"content-encoding": "content_encoding",
+    b"sec-fetch-site": "fetch_site",
+    b"sec-fetch-mode": "fetch_mode",
     b"access-control-request-method": "asks_method",
     b"access-control-request-headers": "asks_headers",
     b"traceparent": "traceparent",
@@ -26,8 +29,6 @@ _PLAIN = {
     b"forwarded": "forwarded",
     HEADER: "x_request_id",
 }
-_LISTS = frozenset({b"accept", b"tracestate", b"x-forwarded-for", b"forwarded"})
-"""Of these all lines count."""
 
 
 class RequestHeaders:
@@ -38,8 +39,11 @@ class RequestHeaders:
         "asks_headers",
         "asks_method",
         "authorization",
+        "content_encoding",
         "content_length",
         "content_type",
+        "fetch_mode",
+        "fetch_site",
         "forwarded",
         "host",
         "origin",
@@ -51,17 +55,17 @@ class RequestHeaders:
     )
 
     def __init__(self, lines: Iterable[tuple[bytes, bytes]]) -> None:
-        """Names are in lower case."""
+        """Names are in lower case. Lines of one name are one list, so that one that can be no list is refused."""
         self.content_type = self.accept = self.authorization = self.origin = self.host = b""
         self.content_length = self.asks_method = self.asks_headers = self.traceparent = self.tracestate = b""
+        self.content_encoding = self.fetch_site = self.fetch_mode = b""
         self.x_forwarded_for = self.forwarded = self.x_request_id = b""
         self.terms: list[tuple[bytes, bytes]] = []
         """What is said of the call."""
         for name, value in lines:
             if (attribute := _PLAIN.get(name)) is not None:
                 before = getattr(self, attribute)
-                # Of a list header that is repeated all count; of others the first one.
-                setattr(self, attribute, b"%b, %b" % (before, value) if before and name in _LISTS else before or value)
+                setattr(self, attribute, b"%b, %b" % (before, value) if before else value)
             elif name.startswith(PREFIX):
                 self.terms.append((name, value))
             elif name == b"idempotency-key":

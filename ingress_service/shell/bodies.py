@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ingress_service.core.content_coding import Coding, Inflater
+from ingress_service.core.content_coding import Coding, Inflater, coding_of_request
 from ingress_service.core.problems import refusal
 from ingress_service.core.request_bound import BUSY_RETRY_S, Requester
 from ingress_service.core.requests import RequestHeaders
@@ -38,7 +38,8 @@ class HeldBody:
         self.who = who
 
     async def read(self, receive: Receive, headers: RequestHeaders) -> bytes:
-        """The whole body. Raises RequestRefusal, ClientLeft."""
+        """The whole body, without its Content-Encoding. Raises RequestRefusal, ClientLeft."""
+        coding = coding_of_request(headers.content_encoding) if headers.content_encoding else None
         if headers.body_bytes > self._bodies.most_of_one:
             raise self._too_large()
         parts: list[bytes] = []
@@ -50,9 +51,10 @@ class HeldBody:
                 self._take(len(part), self._size)
                 parts.append(part)
             if not event["more_body"]:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                return await self._inflated(body, coding) if coding is not None else body
 
-    async def inflated(self, body: bytes, coding: Coding) -> bytes:
+    async def _inflated(self, body: bytes, coding: Coding) -> bytes:
         """What a body has that was compressed; held in place of it. Raises RequestRefusal."""
         inflater, parts, size = Inflater(coding, body), [], 0
         while not inflater.is_done:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ingress_service.core.arguments import payload_of, read_query
-from ingress_service.core.cors import Cors
+from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.inference_paths import InferencePath, inference_path, is_below
 from ingress_service.core.media import Forms, Framing, forms_of
 from ingress_service.core.problems import INTERNAL, Problem, RequestRefusal, problem_of, refusal
@@ -150,8 +150,8 @@ class HttpFront:
                 await self._find(found, visitor)
             allowed = ", ".join(allowed_methods(found))
             raise refusal(405, f"this path has the methods {allowed}", Allow=allowed)
-        if headers.origin and not self._cors.may_call(headers.origin, headers.host):
-            raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
+        if not self._cors.may_call(headers):
+            raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
         async with self._mesh.caller_of(visitor) as caller:
             with self._bodies.of(visitor.who) as held:
                 if isinstance(found, InferencePath):

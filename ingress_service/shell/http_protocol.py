@@ -60,7 +60,7 @@ class HttpProtocol(ServedConnection):
     def feed(self, data: bytes) -> None:
         self._run(self._machine.receive(data, self.loop.time()))
         request = self._machine.current
-        if request is not None and len(request.body) > UNTAKEN_BYTES:
+        if request is not None and request.body_bytes > UNTAKEN_BYTES:
             self.pause(PauseReason.UNTAKEN)
 
     def client_left(self) -> None:

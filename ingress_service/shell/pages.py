@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as PageRoute
 
-from ingress_service.core.cors import Cors
+from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
@@ -121,8 +121,8 @@ class IngressPages:
     async def _caller(self, request: Request) -> AsyncIterator[HttpCaller]:
         """Who asks. Raises RequestRefusal, SlotmeshError."""
         headers = RequestHeaders(request.scope["headers"])
-        if not self._cors.may_call(headers.origin, headers.host):
-            raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
+        if not self._cors.may_call(headers, runs_nothing=True):
+            raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
         with self._mesh.visit(request.scope, headers) as visitor:
             async with self._mesh.caller_of(visitor) as caller:
                 yield caller

@@ -41,6 +41,7 @@ class RequestExchange:
         "_done",
         "_event",
         "_has_begun",
+        "_has_continued",
         "_has_left",
         "_is_chunked",
         "_is_last",
@@ -71,6 +72,8 @@ class RequestExchange:
         self._is_over = False
         """All of it was."""
         self._has_left = False
+        self._has_continued = False
+        """The client was asked for its body."""
         self._is_taken = False
         """The application has all of the body."""
         self._is_last = False
@@ -101,17 +104,20 @@ class RequestExchange:
     async def receive(self) -> dict[str, Any]:
         """The next part of the body; `http.disconnect` after it, once the exchange is over."""
         request = self._request
-        if request.head.expects_continue and not (request.is_whole or request.body or self._has_begun):
-            request.head.expects_continue = False
+        if request.head.expects_continue and not (
+            self._has_continued or request.is_whole or request.body_bytes or self._has_begun
+        ):
+            self._has_continued = True
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not (self._has_left or self._is_over) and (self._is_taken or not (request.is_whole or request.body)):
+        while not (self._has_left or self._is_over) and (
+            self._is_taken or not (request.is_whole or request.body_bytes)
+        ):
             self._event = self._event or asyncio.Event()
             await self._event.wait()
             self._event.clear()
         if self._has_left or self._is_over:
             return {"type": "http.disconnect"}
-        body = bytes(request.body)
-        request.body.clear()
+        body = request.take_body()
         self._is_taken = request.is_whole
         self._connection.resume(PauseReason.UNTAKEN)
         return {"type": "http.request", "body": body, "more_body": not self._is_taken}

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ingress_service.core.arguments import payload_of, read_query
-from ingress_service.core.cors import Cors
+from ingress_service.core.cors import OTHER_PAGE, Cors
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.media import JSON, MSGPACK, Forms, Framing
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
@@ -76,8 +76,8 @@ class Sockets:
         try:
             if not isinstance(found, Matched):
                 raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
-            if not self._cors.may_call(headers.origin, headers.host):
-                raise refusal(403, "pages of this origin may not call (--cors-origins)", Reason.PERMISSION_DENIED)
+            if not self._cors.may_call(headers):
+                raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
             query, said = read_query(scope["query_string"])
             terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
             with self.mesh.visit(scope, headers) as visitor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -46,15 +46,13 @@ def structured_decoder(signature: Signature, content_type: str) -> DecodeArgumen
     """
     positional = _positional_decoder(signature, content_type)
     named = named_decoder(signature, content_type)
-    if content_type == JSON:
-        return _guarded(positional, named, signature, _first_of_json, frozenset(b"["), frozenset(b"{"), _as_it_was)
-    return _guarded(positional, named, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again)
+    return _guarded(positional, named, signature, _FORM_OF_JSON if content_type == JSON else _FORM_OF_MSGPACK)
 
 
 def by_name_decoder(signature: Signature, decode: DecodeArguments) -> DecodeArguments:
     """A decoder of msgpack that takes a map, for `decode`, and no array."""
     positional = refuse(f"tensors are given by name: the top level must be a map; it takes {signature.text}")
-    return _guarded(positional, decode, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again)
+    return _guarded(positional, decode, signature, _FORM_OF_MSGPACK)
 
 
 def row_decoder(signature: Signature, content_type: str) -> Callable[[bytes], tuple[Any, ...]] | None:
@@ -77,15 +75,21 @@ def refuse(message: str) -> DecodeArguments:
     return refuse
 
 
-def _guarded(
-    positional: DecodeArguments,
-    named: DecodeArguments,
-    signature: Signature,
-    first_of: Callable[[bytes], int],
-    array: frozenset[int],
-    map_: frozenset[int],
-    again: Callable[[DecodeArguments, bytes], Arguments],
-) -> DecodeArguments:
+class _Form(NamedTuple):
+    """JSON or msgpack."""
+
+    name: str
+    first_of: Callable[[bytes], int]
+    array: frozenset[int]
+    map_: frozenset[int]
+    """First bytes of an array, and of a map."""
+    again: Callable[[DecodeArguments, bytes], Arguments]
+    parse: Callable[..., Any]
+
+
+def _guarded(positional: DecodeArguments, named: DecodeArguments, signature: Signature, form: _Form) -> DecodeArguments:
+    first_of, array, map_, again = form.first_of, form.array, form.map_, form.again
+
     def decode(payload: bytes) -> Arguments:
         try:
             first = first_of(payload)
@@ -97,14 +101,16 @@ def _guarded(
             decode_given, root = named, ""
         else:
             top_level = "the top level must be an array of positional arguments or a map of named ones"
-            raise DecodeError(f"{top_level}; it takes {signature.text}")
+            raise DecodeError(f"{_problem_of(form, payload) or top_level}; it takes {signature.text}")
         try:
             try:
                 return decode_given(payload)
             except _UNDECODABLE:
                 return again(decode_given, payload)
         except _UNDECODABLE as error:
-            message = where(text_of(error), root)
+            # What is malformed is so as a whole; what is of another type is so somewhere in it.
+            mistyped = isinstance(error, msgspec.ValidationError)
+            message = ("" if mistyped else _problem_of(form, payload)) or where(text_of(error), root)
             forget_call(error)
         except DecodeError:
             raise
@@ -127,6 +133,23 @@ def _first_of_msgpack(payload: bytes) -> int:
 def _first_of_json(payload: bytes) -> int:
     first = payload[0]
     return first if first > 0x20 else payload.lstrip()[0]
+
+
+def _problem_of(form: _Form, payload: bytes) -> str:
+    """Why the bytes are no value of the form at all; empty if they are one."""
+    try:
+        form.parse(payload, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = text_of(error)
+        is_cut = "truncated" in text
+        return f"{form.name} is malformed: it ends at byte {len(payload)}, before it is complete" if is_cut else text
+    return ""
+
+
+_FORM_OF_JSON: Final = _Form("JSON", _first_of_json, frozenset(b"["), frozenset(b"{"), _as_it_was, msgspec.json.decode)
+_FORM_OF_MSGPACK: Final = _Form(
+    "MessagePack", _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again, msgspec.msgpack.decode
+)
 
 
 # -- by position --------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ MAX_INPUT_S: Final = 2.0
 """Of processor time for one input: more is a finding."""
 MAX_GROWTH_MIB: Final = 1024
 """Of the process, from its first input on."""
-_PRODUCT: Final = ["slotmesh", "router_service", "replica_service", "controller_service"]
+_PRODUCT: Final = ["slotmesh", "router_service", "replica_service", "controller_service", "ingress_service"]
 
 
 class Hunt:

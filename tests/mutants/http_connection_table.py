@@ -109,4 +109,49 @@ _TURNS: Final = (
     ),
 )
 
-HTTP_CONNECTION: Final = (*_GRAMMAR, *_TURNS)
+_REQUESTS: Final = (
+    mutant(
+        "images of other sites run handlers",
+        "ingress_service/core",
+        'return runs_nothing and headers.fetch_mode.lower() == b"navigate"',
+        "return True",
+        "tests/contract/ingress/test_cross_site.py",
+    ),
+    mutant(
+        "a page behind a proxy is one of another site",
+        "ingress_service/core",
+        "or site in _OWN_SITES",
+        "or False",
+        "tests/contract/ingress/test_cross_site.py",
+    ),
+    mutant(
+        "compressed bodies are passed on as they came",
+        SHELL,
+        "return await self._inflated(body, coding) if coding is not None else body",
+        "return body",
+        "tests/contract/ingress/test_forms.py",
+    ),
+    mutant(
+        "the first of two lines of a header counts",
+        "ingress_service/core",
+        'b"%b, %b" % (before, value) if before else value)',
+        "before or value)",
+        "tests/contract/ingress/test_forms.py",
+    ),
+    mutant(
+        "JSON of any charset is read",
+        "ingress_service/core",
+        """and value.strip().strip(b'"') not in _CHARSETS""",
+        "and False",
+        "tests/contract/ingress/test_forms.py",
+    ),
+    mutant(
+        "what is no JSON is called a wrong top level",
+        "slotmesh/codec",
+        "_problem_of(form, payload) or top_level",
+        "top_level",
+        "tests/unit/codec/test_arguments.py",
+    ),
+)
+
+HTTP_CONNECTION: Final = (*_GRAMMAR, *_TURNS, *_REQUESTS)

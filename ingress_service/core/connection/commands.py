@@ -11,19 +11,31 @@ from ingress_service.core.problems import Problem
 class QueuedRequest:
     """A request of a connection: it waits for its turn, or is being answered."""
 
-    __slots__ = ("ahead_bytes", "body", "head", "is_whole")
+    __slots__ = ("_parts", "ahead_bytes", "body_bytes", "head", "is_whole")
 
-    def __init__(self, head: RequestHead) -> None:
+    def __init__(self, head: RequestHead, body: bytes = b"") -> None:
+        """`body`: all of it, or nothing yet."""
         self.head = head
-        self.body = bytearray()
+        self._parts = [body] if body else []
+        self.body_bytes = len(body)
         """What was read and not taken yet."""
-        self.is_whole = not head.has_body
+        self.is_whole = self.body_bytes == head.body_bytes and not head.is_chunked
         """All of the body was read."""
         self.ahead_bytes = 0
         """What it takes of the room for what is sent ahead of answers."""
 
+    def add(self, part: bytes) -> None:
+        """More of the body has arrived."""
+        self._parts.append(part)
+        self.body_bytes += len(part)
 
-@dataclass(frozen=True, slots=True)
+    def take_body(self) -> bytes:
+        """What there is of it."""
+        parts, self._parts, self.body_bytes = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@dataclass(slots=True)
 class StartRequest:
     """Give it to the application."""
 

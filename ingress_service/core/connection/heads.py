@@ -8,11 +8,14 @@ space before a colon, Content-Length that is repeated or stands beside Transfer-
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from ingress_service.core.counters import ConnectionCut
 
 HeaderList = list[tuple[bytes, bytes]]
+_KNOWN_BYTES: Final = 1024
+"""Heads up to this size are remembered, a few hundred of them."""
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _LINE: Final = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])" % _TOKEN)
@@ -35,7 +38,7 @@ class MalformedRequest(Exception):
 
 
 class RequestHead:
-    """Of one request."""
+    """Of one request. It is shared by requests with the same head, and never changed."""
 
     __slots__ = (
         "body_bytes",
@@ -103,6 +106,16 @@ def parse_head(raw: bytes) -> RequestHead:
     _check_host(hosts, authority, version)
     _read_framing(head, framing)
     return head
+
+
+@lru_cache(maxsize=256)
+def _parsed(raw: bytes) -> RequestHead:
+    return parse_head(raw)
+
+
+def known_head(raw: bytes) -> RequestHead:
+    """As `parse_head`; small ones are remembered, as most clients send the same head with each request."""
+    return _parsed(raw) if len(raw) <= _KNOWN_BYTES else parse_head(raw)
 
 
 def _problem_of(block: bytes) -> str:

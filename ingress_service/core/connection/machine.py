@@ -28,6 +28,7 @@ from ingress_service.core.connection.commands import (
 )
 from ingress_service.core.connection.heads import MalformedRequest, RequestHead
 from ingress_service.core.connection.limits import ConnectionLimits
+from ingress_service.core.connection.refusals import bad_request, too_many_connections, too_much_ahead, too_slow
 from ingress_service.core.connection.request_reader import HttpReader, RequestEnd
 from ingress_service.core.connection.states import (
     ANSWER_STEPS,
@@ -39,7 +40,6 @@ from ingress_service.core.connection.states import (
 )
 from ingress_service.core.counters import ConnectionCut, Counters
 from ingress_service.core.problems import Problem
-from slotmesh.errors import Reason
 
 LINGER_S: Final = 2.0
 """How long a client that still sends may read its last answer."""
@@ -81,6 +81,9 @@ class ConnectionMachine:
 
     def receive(self, data: bytes, now: float) -> list[Command]:
         """Bytes have arrived."""
+        is_idle = self.read_state is ReadState.IDLE and self.answer_state is AnswerState.IDLE
+        if is_idle and (found := self._reader.take_whole(data)) is not None:
+            return self._start_whole(*found)
         commands: list[Command] = []
         if self.read_state is ReadState.SOCKET:
             self._hold(data, now, commands)
@@ -91,8 +94,7 @@ class ConnectionMachine:
             try:
                 self._read_all(now, commands)
             except MalformedRequest as error:
-                problem = Problem(status=error.status, reason=Reason.BAD_REQUEST.value, detail=error.detail)
-                self._refuse(error.cut, problem, now, commands)
+                self._refuse(error.cut, bad_request(error.detail, error.status), now, commands)
         return commands
 
     def end_of_input(self) -> list[Command]:
@@ -117,9 +119,7 @@ class ConnectionMachine:
         self._counters.cuts[ConnectionCut.CONNECTIONS] += 1
         self._read(ReadEvent.REFUSED)
         self._answer(AnswerEvent.CLOSED)
-        text = "too many connections (--max-connections)"
-        problem = Problem(status=503, reason=Reason.QUOTA_EXCEEDED.value, detail=text, retry_delay_s=1.0)
-        return [AnswerProblem(problem), CloseConnection()]
+        return [AnswerProblem(too_many_connections()), CloseConnection()]
 
     def overdue(self, now: float) -> list[Command]:
         """Looks whether the client has kept its times."""
@@ -133,9 +133,7 @@ class ConnectionMachine:
         elif self._awaits is None:
             self._end(now, commands)
         else:
-            what = "headers" if self._awaits is ConnectionCut.HEADER_TIME else "body"
-            text = f"the {what} did not arrive in time"
-            self._refuse(self._awaits, Problem(status=408, reason=Reason.BAD_REQUEST.value, detail=text), now, commands)
+            self._refuse(self._awaits, too_slow(self._awaits), now, commands)
         return commands
 
     def stop(self, now: float) -> list[Command]:
@@ -181,6 +179,14 @@ class ConnectionMachine:
         self.current = None
         return [CloseConnection()]
 
+    def _start_whole(self, head: RequestHead, body: bytes) -> list[Command]:
+        """The steps of first byte, head, end and start, in one: most requests are a packet."""
+        self._due = inf
+        self.read_state = ReadState.IDLE if head.keeps_alive else ReadState.DEAF
+        self._answer(AnswerEvent.STARTED)
+        request = self.current = QueuedRequest(head, body)
+        return [StartRequest(request)]
+
     # -- what is read ------------------------------------------------------------------------------------------------
 
     def _read_all(self, now: float, commands: list[Command]) -> None:
@@ -223,7 +229,7 @@ class ConnectionMachine:
     def _read_body(self, part: bytes, now: float, commands: list[Command]) -> None:
         if (request := self._arriving) is None:
             return
-        request.body += part
+        request.add(part)
         if request is self.current:
             commands.append(WakeRequest(request))
         else:
@@ -256,11 +262,7 @@ class ConnectionMachine:
             self._refuse_ahead(now, commands)
 
     def _refuse_ahead(self, now: float, commands: list[Command]) -> None:
-        most, nbytes = self._limits.ahead_requests, self._limits.ahead_bytes
-        flags = "--max-pipelined-requests, --max-ahead-size"
-        text = f"more than {most} requests, or {nbytes:,} bytes, were sent ahead of their answers ({flags})"
-        problem = Problem(status=400, reason=Reason.BAD_REQUEST.value, detail=text)
-        self._refuse(ConnectionCut.AHEAD, problem, now, commands)
+        self._refuse(ConnectionCut.AHEAD, too_much_ahead(self._limits), now, commands)
 
     def _refuse(self, why: ConnectionCut, problem: Problem, now: float, commands: list[Command]) -> None:
         """Nothing more is understood. The error is the answer to the request that it is in, when that has its turn."""

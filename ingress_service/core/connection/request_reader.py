@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import Final
 
-from ingress_service.core.connection.heads import MalformedRequest, RequestHead, parse_head
+from ingress_service.core.connection.heads import MalformedRequest, RequestHead, known_head
 from ingress_service.core.counters import ConnectionCut
 
 _END: Final = b"\r\n\r\n"
@@ -68,6 +68,22 @@ class HttpReader:
             self._bytes, self._at = self._bytes[self._at :], 0
         self._bytes = self._bytes + data if self._bytes else data
 
+    def take_whole(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """Head and body of the one request that `data` is, as most are; None: it is something else, and has to be fed.
+
+        Only between two requests.
+        """
+        end = data.find(_END)
+        if not 0 <= end <= self._max_header_bytes:
+            return None
+        try:
+            head = known_head(data[: end + 2])
+        except MalformedRequest:
+            return None
+        if head.is_chunked or head.is_handshake or len(data) != end + 4 + head.body_bytes:
+            return None
+        return head, data[end + 4 :]
+
     def take_rest(self) -> bytes:
         """The bytes that were not read: they are not HTTP."""
         rest, self._bytes, self._at = self._bytes[self._at :], b"", 0
@@ -100,7 +116,7 @@ class HttpReader:
             raise MalformedRequest("request line and headers are too large", 431, ConnectionCut.HEADERS)
         if end < 0:
             return None
-        head = self._head = parse_head(data[at : end + 2])
+        head = self._head = known_head(data[at : end + 2])
         self._at = self._seen = end + 4
         self._left = head.body_bytes
         self._part = _Part.SIZE

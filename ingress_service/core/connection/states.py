@@ -11,7 +11,13 @@ from enum import Enum
 from typing import Any, Final
 
 
-class ReadState(Enum):
+class _Named(Enum):
+    """Hashed by identity, as each request takes a few steps."""
+
+    __hash__ = object.__hash__
+
+
+class ReadState(_Named):
     """Of the bytes that arrive."""
 
     IDLE = "Idle"
@@ -28,7 +34,7 @@ class ReadState(Enum):
     """The client has closed the connection, or its side of it."""
 
 
-class ReadEvent(Enum):
+class ReadEvent(_Named):
     """What happens to the bytes that arrive."""
 
     BYTES = "first byte"
@@ -41,7 +47,7 @@ class ReadEvent(Enum):
     ENDED = "client left"
 
 
-class AnswerState(Enum):
+class AnswerState(_Named):
     """Of the answers."""
 
     IDLE = "Waiting"
@@ -58,7 +64,7 @@ class AnswerState(Enum):
     """Nothing is written any more."""
 
 
-class AnswerEvent(Enum):
+class AnswerEvent(_Named):
     """What happens to the answers."""
 
     STARTED = "next request"

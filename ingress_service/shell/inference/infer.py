@@ -66,8 +66,6 @@ class Inferences:
         said = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN
         body = await held.read(receive, headers)
-        if said.coding is not None:
-            body = await held.inflated(body, said.coding)
         outcome = await self._outcome(path, caller, held.who, said, terms, body, answer.trace)
         if isinstance(outcome, Failure):
             raise to_exception(outcome, endpoint=path.model)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
-from tests.fuzz.targets import credentials, documents, frames, own_protos, payloads, rpcs, texts
+from tests.fuzz.targets import credentials, documents, frames, http_connections, own_protos, payloads, rpcs, texts
 
 Run: TypeAlias = Callable[[bytes], object]
 Target: TypeAlias = Callable[[], AbstractContextManager[Run]]
@@ -20,6 +20,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     **texts.TARGETS,
     **documents.TARGETS,
     **credentials.TARGETS,
+    **http_connections.TARGETS,
     **own_protos.TARGETS,
     **rpcs.TARGETS,
 }

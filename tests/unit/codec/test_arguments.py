@@ -159,6 +159,24 @@ def test_malformed_json_is_bad_arguments(payload: bytes) -> None:
     assert refused("one", JSON, payload)
 
 
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"nonsense", "JSON is malformed: invalid character (byte 1)"),
+        (b"{nonsense", "JSON is malformed: expected '\"' (byte 1)"),
+        (b"\xef\xbb\xbf[1]", "JSON is malformed: invalid character (byte 0)"),
+        (b"[1,", "JSON is malformed: it ends at byte 3, before it is complete"),
+        (b'{"x": 1', "JSON is malformed: it ends at byte 7, before it is complete"),
+        (b'"text', "JSON is malformed: it ends at byte 5, before it is complete"),
+        (b"[1] x", "JSON is malformed: trailing characters"),
+        (b"5 5", "JSON is malformed: trailing characters"),
+        (b"[01]", "JSON is malformed: invalid number"),
+    ],
+)
+def test_what_is_no_json_is_called_so_and_where(payload: bytes, message: str) -> None:
+    assert refused("one", JSON, payload).startswith(message)
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x91", b"\x91\x01\x02", b"\x81\xa1x", b"\xc1"])
 def test_malformed_msgpack_is_bad_arguments(payload: bytes) -> None:
     assert refused("one", MSGPACK, payload)

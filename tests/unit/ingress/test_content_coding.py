@@ -137,11 +137,10 @@ def test_what_the_request_is() -> None:
 def test_headers_of_an_inference() -> None:
     lines = [
         (b"inference-header-content-length", b"007"),
-        (b"content-encoding", b"gzip"),
         (b"accept-encoding", b"br"),
         (b"accept-encoding", b"deflate"),
     ]
-    assert inference_headers(lines) == InferenceHeaders(7, Coding.GZIP, Coding.DEFLATE)
+    assert inference_headers(lines) == InferenceHeaders(7, Coding.DEFLATE)
     assert inference_headers([]) == InferenceHeaders()
     for value in (b"", b"-1", b"+1", b"1e3", b"1_0", "\u0661".encode(), b"1" * 13):
         with pytest.raises(RequestRefusal, match="must be a number of bytes"):

@@ -1,0 +1,126 @@
+"""What a body is: its Content-Encoding, charset and form, and what is said where it is none of these."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from slotmesh.spec.routes import Route
+from tests.contract.ingress.handlers import Kinds
+from tests.support.http_client import http_connection
+from tests.support.ingresses import ServedMesh, served_mesh
+
+MOST = 100_000
+ROUTES = (Route(path="/sum/{a}", endpoint="kinds", method="add", methods=("POST",)),)
+OCTETS = "application/octet-stream"
+JSON = "application/json"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[ServedMesh]:
+    async with served_mesh({"kinds": Kinds}, *ROUTES, max_body_size=MOST) as mesh:
+        yield mesh
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "GZIP", "deflate", "identity", ""])
+@pytest.mark.parametrize(
+    ("path", "kind", "body", "result"),
+    [
+        ("/kinds/echo", OCTETS, b"bytes", b"bytes"),
+        ("/kinds/slow_add", JSON, b"[1]", b"2"),
+        ("/sum/3", JSON, b'{"b": 4}', b"7"),
+    ],
+)
+async def test_a_compressed_body_is_what_it_was(
+    served: ServedMesh, coding: str, path: str, kind: str, body: bytes, result: bytes
+) -> None:
+    sent = {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding.lower().removeprefix("x-"), bytes)(body)
+    headers = {"content-type": kind, **({"content-encoding": coding} if coding else {})}
+    answer = await served.ask("POST", path, sent, headers)
+    assert (answer.status, answer.body) == (200, result)
+    assert served.ingress.bodies.held == 0
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "gzip, identity", "nonsense"])
+async def test_another_coding_is_refused_and_the_known_ones_are_named(served: ServedMesh, coding: str) -> None:
+    answer = await served.ask("POST", "/kinds/echo", b"x", {"content-type": OCTETS, "content-encoding": coding})
+    assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip, deflate")
+    assert answer.json["executed"] == "no"
+
+
+@pytest.mark.parametrize("broken", ["cut", "longer", "none"])
+async def test_a_body_that_is_not_what_its_coding_says_is_refused(served: ServedMesh, broken: str) -> None:
+    packed = gzip.compress(b"bytes")
+    body = {"cut": packed[:-3], "longer": packed + b"x", "none": b"bytes"}[broken]
+    answer = await served.ask("POST", "/kinds/echo", body, {"content-type": OCTETS, "content-encoding": "gzip"})
+    assert (answer.status, answer.json["executed"]) == (400, "no")
+    assert "gzip" in answer.json["detail"]
+    assert served.ingress.bodies.held == 0
+
+
+async def test_what_a_small_body_becomes_is_bounded(served: ServedMesh) -> None:
+    bomb = gzip.compress(bytes(100 * MOST))
+    assert len(bomb) < MOST
+    answer = await served.ask("POST", "/kinds/echo", bomb, {"content-type": OCTETS, "content-encoding": "gzip"})
+    assert (answer.status, answer.json["reason"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert served.ingress.bodies.held == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (JSON, 200),
+        (f"{JSON}; charset=utf-8", 200),
+        (f'{JSON};Charset="UTF-8"', 200),
+        (f"{JSON}; profile=x", 200),
+        (f"{JSON}; charset=utf-16", 415),
+        (f"{JSON}; charset=latin-1", 415),
+        ("text/plain", 415),
+    ],
+)
+async def test_json_is_utf_8(served: ServedMesh, kind: str, status: int) -> None:
+    assert (await served.ask("POST", "/kinds/slow_add", b"[1]", {"content-type": kind})).status == status
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("content-type: application/json\r\ncontent-type: application/octet-stream", 415),
+        ("content-type: application/json\r\nauthorization: Bearer a\r\nauthorization: Bearer b", 200),
+        ("content-type: application/json\r\norigin: http://test\r\norigin: https://evil.example", 403),
+        ("content-type: application/octet-stream\r\ncontent-encoding: gzip\r\ncontent-encoding: gzip", 415),
+    ],
+    ids=["types", "tokens that mean nothing here", "origins", "codings"],
+)
+async def test_headers_that_are_repeated_do_not_mean_the_first(served: ServedMesh, lines: str, status: int) -> None:
+    async with http_connection(served.address) as connection:
+        head = f"POST /kinds/slow_add HTTP/1.1\r\nhost: test\r\ncontent-length: 3\r\n{lines}\r\n\r\n"
+        await connection.send(head.encode() + b"[1]")
+        assert (await connection.answer()).status == status
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "detail"),
+    [
+        ("/kinds/slow_add", b"nonsense", {}, "JSON is malformed: invalid character (byte 1)"),
+        ("/kinds/slow_add", b"[1,", {}, "JSON is malformed: it ends at byte 3"),
+        ("/kinds/slow_add", b"5", {}, "the top level must be an array"),
+        ("/sum/3", b"{nonsense", {}, "JSON is malformed: object keys must be strings (byte 1)"),
+        ("/sum/3", b"[4]", {}, "the body must be an object"),
+        ("/kinds/slow_add", b"[1", {"accept": "application/msgpack"}, "truncated"),
+    ],
+)
+async def test_what_is_no_json_is_called_so_and_where(
+    served: ServedMesh, path: str, body: bytes, headers: dict[str, str], detail: str
+) -> None:
+    answer = await served.ask("POST", path, body, {"content-type": JSON, **headers})
+    assert (answer.status, answer.json["executed"]) == (400, "no")
+    assert detail in json.loads(answer.body)["detail"]
