@@ -117,24 +117,10 @@ CLIENT: Final = (
         _BUFFER,
     ),
     mutant(
-        "a map that was cancelled is read on",
-        "slotmesh/client",
-        "gather.future.add_done_callback(lambda _: task.cancel())",
-        "pass",
-        _BUFFER,
-    ),
-    mutant(
         "leaving a client fails what a long map has not made yet",
         "slotmesh/client",
         "await self._feeds.end(grace_s)",
         "await self._feeds.end(0)",
-        _BUFFER,
-    ),
-    mutant(
-        "threads that wait for room are not woken when the client is closed",
-        "slotmesh/client",
-        "self._buffer.open()",
-        "pass",
         _BUFFER,
     ),
 )
