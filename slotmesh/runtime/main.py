@@ -20,6 +20,7 @@ from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.runtime.tasks import TaskFailed
 from slotmesh.runtime.unwinding import run_unwound
 from slotmesh.telemetry.log import get_logger, setup_logging
+from slotmesh.telemetry.textless import without_text
 
 _log = get_logger(__name__)
 
@@ -52,7 +53,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             log_loop_errors(runner.get_loop())
-            return run_unwound(runner, main()) or 0
+            return run_unwound(runner, main(), _went_on) or 0
     except KeyboardInterrupt:
         return 130
     except SettingsError as error:
@@ -63,9 +64,16 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
         return error.exit_code
     except TaskFailed:
         return 1  # its supervisor logged it
-    except Exception:  # noqa: BLE001 - the outermost frame: logged, and told by the exit status
+    except SystemExit:
+        raise
+    except BaseException:  # noqa: BLE001 - the outermost frame: logged, and told by the exit status
         _log.exception("failed")
         return 1
+
+
+def _went_on(error: BaseException) -> None:
+    """A task that foreign code has started, or a callback, would have ended the event loop."""
+    _log.error("a task tried to end the process, which goes on", exc_info=without_text(error))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

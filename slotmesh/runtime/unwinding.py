@@ -1,38 +1,54 @@
-"""An event loop whose program unwinds first when something ends the loop.
+"""An event loop that foreign code does not end.
 
-SystemExit out of a task or a callback, a handler's own for example, stops a loop where it stands; `asyncio.Runner` then
-cancels all of its tasks at once, those of grpc's servers too. What such a server has asked for, the next call, is
-written by grpc into memory that was its task's: a crash, now or later. A server that was stopped has asked for nothing.
+SystemExit or KeyboardInterrupt out of a task or a callback stops a loop where it stands: `asyncio.gather(quits())` in a
+handler is enough. The task in which it was raised has it as its outcome, and so has the call that awaits that; but
+`asyncio.Runner` then cancels all tasks of the loop, those of grpc's servers too. What such a server has asked for, the
+next call, is written by grpc into memory that was its task's: a crash, now or later. A server that was stopped has
+asked for nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
 
 
-def run_unwound(runner: asyncio.Runner, main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """As `runner.run(main)`; where SystemExit ends the loop, `main` is cancelled and awaited before it is raised.
+def run_unwound(
+    runner: asyncio.Runner,
+    main: Coroutine[Any, Any, ResultT],
+    goes_on: Callable[[BaseException], object] | None = None,
+) -> ResultT:
+    """As `runner.run(main)`, but that SystemExit out of anything but `main` does not end the loop where it stands.
 
-    What `main` opened is closed by then, in its order, while all other tasks still run.
+    `goes_on` is called with it, and the loop goes on, with all its tasks. Without that, `main` is cancelled and awaited
+    before it is raised: what `main` opened is closed by then, in its order, while all other tasks still run.
     """
-    tasks: list[asyncio.Task[Any] | None] = []
+    tasks: list[asyncio.Task[ResultT]] = []
 
     async def run() -> ResultT:
-        tasks.append(asyncio.current_task())
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        if task is not None:
+            tasks.append(task)
         return await main
 
-    try:
-        return runner.run(run())
-    except SystemExit:
-        for task in tasks:
-            if task is not None and not task.done():
-                task.cancel()
-                runner.run(_ended(task))
-        raise
+    work: Coroutine[Any, Any, Any] = run()
+    while True:
+        try:
+            result = runner.run(work)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if not tasks or tasks[0].done():
+                raise
+            if goes_on is None:
+                tasks[0].cancel()
+                runner.run(_ended(tasks[0]))
+                raise
+            goes_on(error)
+            work = _ended(tasks[0])
+        else:
+            return tasks[0].result() if tasks else result
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

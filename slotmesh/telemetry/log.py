@@ -70,7 +70,7 @@ def setup_logging(
         ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
+        _GuardedFormatter(
             foreign_pre_chain=[
                 _from_record,
                 add_fields,
@@ -89,6 +89,19 @@ def setup_logging(
     root.setLevel(log_level.upper())
     logging.getLogger(AUDIT_LOGGER).setLevel(min(root.level, logging.INFO))
     logging.captureWarnings(True)
+
+
+class _GuardedFormatter(structlog.stdlib.ProcessorFormatter):
+    """An exception whose class raises as its traceback is written is left out of its line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        try:
+            return super().format(record)
+        except BaseException:
+            if not record.exc_info:
+                raise
+            record.exc_info = record.exc_text = None
+            return f"{super().format(record)} (its exception cannot be shown)"
 
 
 def _to_record(_logger: WrappedLogger, _method: str, event: EventDict) -> ProcessorReturnValue:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller_service.shell.autoscaler import Autoscaler
+from controller_service.shell.mesh_state import Concern, Key
 from controller_service.shell.process_watch import ProcessWatch
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_logs.log_book import LogBook
@@ -21,7 +22,7 @@ from tests.support.wait import wait_until
 
 MESH = """
 backends:
-  v1: {handler: "app:Digits", autoscale: {min: 1, max: 2}}
+  v1: {handler: "app:Digits"%s}
 endpoints:
   digits: {traffic: {v1: 1.0}}
 """
@@ -63,7 +64,8 @@ async def test_a_task_that_ends_is_started_again_and_what_it_was_about_is_done(
     async with running_controller(launches=True) as mesh, FakeRouter(mesh.channel, "r") as router:
         monkeypatch.setattr(owner, function, ending_once(getattr(owner, function), error, times))
         with caplog.at_level(logging.ERROR):
-            await mesh.apply(MESH)
+            # Where the loop itself ends, nothing else looks at the same backend again.
+            await mesh.apply(MESH % ("" if owner is ReconcileLoop else ", autoscale: {min: 1, max: 2}"))
             await router.wait_for(lambda table: len(table.endpoints) == 1, "the endpoint")
             assert mesh.launcher is not None
             await wait_until(lambda: mesh.launcher and mesh.launcher.started, what="a replica is launched")
@@ -71,3 +73,22 @@ async def test_a_task_that_ends_is_started_again_and_what_it_was_about_is_done(
     restarted = [each.getMessage() for each in caplog.records if "ended before its time" in each.getMessage()]
     assert len(restarted) == 1
     assert f"task={task}" in restarted[0]
+
+
+@pytest.mark.asyncio
+async def test_a_pass_that_ends_leaves_its_keys_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[set[Key]] = []
+    run_pass = ReconcileLoop._pass
+
+    async def end_the_first_with_a_backend(self: ReconcileLoop, keys: list[Key], *rest: Any) -> None:
+        if passes or any(key.concern is Concern.BACKEND for key in keys):
+            passes.append({*keys})
+        if len(passes) == 1:
+            raise asyncio.CancelledError
+        await run_pass(self, keys, *rest)
+
+    async with running_controller(launches=True) as mesh, FakeRouter(mesh.channel, "r"):
+        monkeypatch.setattr(ReconcileLoop, "_pass", end_the_first_with_a_backend)
+        await mesh.apply(MESH % "")
+        await wait_until(lambda: len(passes) > 1, what="the next pass")
+    assert passes[1] >= passes[0]

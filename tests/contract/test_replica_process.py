@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 APP = """
 import asyncio
+import sys
 import slotmesh
 
 print("importing")
@@ -41,6 +42,14 @@ class Model:
 
     async def wait(self, payload: bytes) -> bytes:
         await asyncio.sleep(3600)
+        return payload
+
+    async def quit_in_a_task(self, payload: bytes) -> bytes:
+        async def quit_later() -> None:
+            await asyncio.sleep(0)
+            sys.exit(7)
+
+        await asyncio.gather(quit_later(), asyncio.sleep(0))
         return payload
 
     @slotmesh.batch(max_batch_size=2)
@@ -176,7 +185,9 @@ async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> N
         "result": {"type": "integer"},
         "$defs": {},
     }
-    assert schemas == {"echo": echo, "wait": echo, "lengths": lengths}, "of a call, also where it is in a batch"
+    assert schemas == {"echo": echo, "wait": echo, "quit_in_a_task": echo, "lengths": lengths}, (
+        "of a call, also where it is in a batch"
+    )
     assert document == {
         "handler": "users_model:Model",
         "name": "Model",
@@ -188,6 +199,7 @@ async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> N
         "methods": {
             "echo": {"kind": "async"},
             "wait": {"kind": "async"},
+            "quit_in_a_task": {"kind": "async"},
             "lengths": {
                 "kind": "batch",
                 "batch": {
@@ -293,25 +305,46 @@ async def test_no_call_keeps_it_after_the_grace_and_those_that_are_lost_make_it_
         ),
         open_channel(address) as channel,
     ):
-        stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
-        call: Any = stub.Execute()
-        await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1")))
-        with pytest.raises(Exception, match="this is replica r-1, incarnation ") as refused:
-            await call.read()
-        incarnation = str(refused.value).partition("incarnation ")[2][:32]
-        call = stub.Execute()
-        await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1", incarnation=incarnation)))
-        runs = [
-            replica_service_pb2.RunBatch(
-                first_run_id=run_id, payloads=[b"x"], endpoint="e", options=call_pb2.CallOptions(method=method)
-            )
-            for run_id, method in ((1, method), (2, "echo"))
-        ]
-        await call.write(Request(runs=replica_service_pb2.RunFrame(batches=runs)))
+        call = await executing(channel, method, "echo")
         assert (await call.read()).HasField("capacity")
         assert (await call.read()).HasField("results")
         if method != "wait":
             await wait_until((here / "begun").exists, what="the call runs")
         process.terminate()
         assert await ended(process) == status
+        call.cancel()
+
+
+async def executing(channel: Any, *methods: str) -> Any:
+    """A stream to the replica `r-1`, with a call of each of these methods."""
+    stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
+    call: Any = stub.Execute()
+    await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1")))
+    with pytest.raises(Exception, match="this is replica r-1, incarnation ") as refused:
+        await call.read()
+    incarnation = str(refused.value).partition("incarnation ")[2][:32]
+    call = stub.Execute()
+    await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1", incarnation=incarnation)))
+    frame = replica_service_pb2.RunFrame()
+    for run_id, method in enumerate(methods, 1):
+        options = call_pb2.CallOptions(method=method)
+        frame.batches.add(first_run_id=run_id, payloads=[b"x"], endpoint="e", options=options)
+    await call.write(Request(runs=frame))
+    return call
+
+
+async def test_a_task_of_a_call_that_would_end_the_process_ends_its_call(here: Path) -> None:
+    """`asyncio.gather` makes tasks, and a task that calls `sys.exit` stops its event loop: the process goes on."""
+    async with serving(here, "--replica-id=r-1") as (process, address), open_channel(address) as channel:
+        call = await executing(channel, "quit_in_a_task", "echo", "quit_in_a_task")
+        results, failed = set[int](), dict[int, Any]()
+        async with asyncio.timeout(20):
+            while len(results) + len(failed) < 3:
+                frame = (await call.read()).results
+                results |= {call_id for batch in frame.batches for call_id in batch.call_ids}
+                failed |= {call_id: errors.failure for errors in frame.errors for call_id in errors.call_ids}
+        assert results == {2}
+        assert {(it.message, it.executed) for it in failed.values()} == {("SystemExit: 7", call_pb2.EXECUTED_YES)}
+        process.terminate()
+        assert await ended(process) == 0
         call.cancel()

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
+from tests.mutants.guards_table import GUARDS
 from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
@@ -590,4 +591,5 @@ MUTANTS: Final = (
     *SCALE,
     *CLIENT,
     *HTTP,
+    *GUARDS,
 )

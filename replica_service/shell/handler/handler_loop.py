@@ -3,9 +3,10 @@
 Purpose: whatever is `async` of a handler runs on one loop, so that objects that are bound to a loop (sessions of HTTP
 clients, locks, connections) work in all of it: its methods, and what the replica calls of itself, with
 `await handler_loop.run(handler.check_health)`; with a loop of its own also its constructor.
-Invariants: users' code that is called here ends neither loop, whatever it raises. A task that it has left behind may,
-as ever in asyncio, by SystemExit or KeyboardInterrupt: that ends the process where the loop is the service's, while one
-of the handler's own goes on. That one is closed once, and its thread does not keep the process.
+Invariants: users' code that is called here ends neither loop, whatever it raises; nor does a task that it has started,
+which asyncio would let end its loop by SystemExit or KeyboardInterrupt: a loop of the handler's own goes on, and the
+service's does by `slotmesh.runtime.unwinding`. A loop of the handler's own is closed once, and its thread does not keep
+the process.
 Owner: the replica, on the service's loop.
 """
 

@@ -11,6 +11,7 @@ import pytest
 import slotmesh
 from slotmesh.handlers import batch, whole_batches
 from slotmesh.testing import batch_contexts, call_context, make_context
+from tests.support.foreign_code import KINDS, raised_by
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -183,3 +184,29 @@ async def test_clients_and_the_handler_itself_may_call_it() -> None:
         assert await together(*(model(number) for number in (1, 2, 3))) == [2, 4, 6]
         assert await model.double.map([1, 2]) == [2, 4]
         assert model.instance.batches[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("returns_it", [False, True])
+async def test_whatever_a_batch_raises_is_an_error_of_its_items(kind: str, returns_it: bool) -> None:
+    """It ends neither the loop, nor a batch of another method, and no item waits for ever."""
+
+    class Fails:
+        @batch(max_batch_size=3, batch_wait_timeout_s=0.0)
+        async def act(self, numbers: list[int]) -> list[Any]:
+            if returns_it:
+                return [raised_by(kind) if number == 1 else number for number in numbers]
+            KINDS[kind]()
+            return numbers
+
+    model, fails = Model(), Fails()
+    async with asyncio.timeout(5):
+        *outcomes, other = await together(
+            *(fails.act(number) for number in range(3)), model.double(4), keeps_failures=True
+        )
+    assert other == 8
+    failed = outcomes[1:2] if returns_it else outcomes
+    assert [each for each in outcomes if each not in failed] == ([0, 2] if returns_it else [])
+    for error in failed:
+        assert isinstance(error, Exception)
+        assert kind in f"{type(error).__name__}: {error.__cause__!r}" or kind == "Unreadable"

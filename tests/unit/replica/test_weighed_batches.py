@@ -10,6 +10,7 @@ import pytest
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
+from tests.support.foreign_code import KINDS
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
 
@@ -32,6 +33,8 @@ def tokens(item: bytes) -> float:
             raise ValueError("no good")
         case b"exit":
             raise SystemExit(1)
+        case _ if item.decode() in KINDS:
+            return KINDS[item.decode()]()
         case b"text":
             return "many"  # type: ignore[return-value]
         case b"less":
@@ -152,6 +155,7 @@ async def test_a_call_that_is_too_heavy_fails_alone_with_both_numbers(handler: t
     [
         (b"raise", "batch_size_fn raised ValueError: no good"),
         (b"exit", "batch_size_fn raised SystemExit: 1"),
+        *((kind.encode(), f"batch_size_fn raised {kind}: ") for kind in KINDS),
         (b"text", "batch_size_fn must return a number that is finite and not negative, got 'many'"),
         (b"less", "finite and not negative, got -1"),
         (b"nan", "finite and not negative, got nan"),

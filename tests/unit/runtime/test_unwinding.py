@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from slotmesh.runtime.unwinding import run_unwound
+from tests.support.foreign_code import KINDS
 
 
 def test_it_returns_and_raises_as_the_program_does() -> None:
@@ -52,3 +55,33 @@ def test_the_program_unwinds_before_other_tasks_are_cancelled(by: str) -> None:
     with pytest.raises(SystemExit, match="5"), asyncio.Runner() as runner:
         run_unwound(runner, program())
     assert events == ["closed", "the server's task was cancelled"]
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt"])
+def test_the_loop_goes_on_with_all_its_tasks_when_one_would_end_it(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], kind: str
+) -> None:
+    told: list[BaseException] = []
+
+    async def quits() -> None:
+        await asyncio.sleep(0)
+        KINDS[kind]()
+
+    async def program() -> int:
+        loop = asyncio.get_running_loop()
+        neighbours = [loop.create_task(asyncio.sleep(0.001, number)) for number in range(3)]
+        outcomes = await asyncio.gather(quits(), quits(), return_exceptions=True)
+        assert [type(each).__name__ for each in outcomes] == [kind, kind]
+        loop.call_soon(KINDS[kind])
+        return sum(await asyncio.gather(*neighbours))
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert run_unwound(runner, program(), told.append) == 3
+    assert {type(each).__name__ for each in told} == {kind}
+
+
+@pytest.mark.parametrize("goes_on", [None, [].append])
+def test_the_program_itself_may_end_the_process(goes_on: Callable[[BaseException], object] | None) -> None:
+    with pytest.raises(SystemExit, match="5"), asyncio.Runner() as runner:
+        run_unwound(runner, _exit(), goes_on)

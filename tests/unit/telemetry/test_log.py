@@ -198,3 +198,21 @@ def test_without_set_up_a_record_is_one_line(text: str, caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         get_logger("slotmesh.test").info("call failed", endpoint=text)
     assert [record.getMessage() for record in caplog.records] == [f"call failed endpoint={text!r}"]
+
+
+class Unwritable(Exception):
+    """Raises as its traceback is written."""
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise SystemExit
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_an_exception_that_cannot_be_written_leaves_its_line(stderr: Callable[[], str], log_format: str) -> None:
+    setup_logging(log_format, "info")
+    get_logger("slotmesh.test").error("it failed", method="m", exc_info=Unwritable())
+    get_logger("slotmesh.test").info("next")
+    text = stderr()
+    assert "it failed" in text
+    assert "next" in text
