@@ -12,12 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 from secrets import token_bytes
 from typing import Any, Final
 from urllib.parse import unquote
 
-from websockets.exceptions import InvalidState
+from websockets.exceptions import InvalidHeader, InvalidState
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -76,16 +77,16 @@ class SocketProtocol(ServedConnection):
         target = head.path + (b"?" + head.query if head.query else b"")
         lines = b"".join(b"%b: %b\r\n" % line for line in head.headers)
         self._conn.receive_data(b"GET %b HTTP/1.1\r\n%b\r\n" % (target, lines))
+        scope = self._scope(head)
         request = next(iter(self._conn.events_received()), None)
         if not isinstance(request, Request):
-            self._refuse(_refused(400, "this is not a WebSocket handshake"))
-            return
-        self._response = self._conn.accept(request)
-        if self._response.status_code != 101:
-            self._refuse(_refused(self._response.status_code, str(self._conn.handshake_exc)))
-            return
+            scope["refused"] = _refused(400, "this is not a WebSocket handshake")
+        else:
+            self._response = self._conn.accept(request)
+            if self._response.status_code != 101:
+                scope["refused"] = _malformed(self._response.status_code, self._conn.handshake_exc)
         self._messages.append({"type": "websocket.connect"})
-        self._task = self.begin_task(self._serve(self._scope(head)))
+        self._task = self.begin_task(self._serve(scope))
         if rest:
             self.data_received(rest)
 
@@ -282,6 +283,14 @@ class SocketProtocol(ServedConnection):
 
 def _refused(status: int, detail: str) -> Problem:
     return Problem(status=status, reason=Reason.BAD_REQUEST.value, detail=detail)
+
+
+def _malformed(status: int, error: Exception | None) -> Problem:
+    """Why a handshake is none. Where its version is the reason, the answer names the one that there is (RFC 6455)."""
+    problem = _refused(status, str(error))
+    if isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version":
+        return replace(problem, headers={error.name: "13"})
+    return problem
 
 
 def _size(message: dict[str, Any]) -> int:

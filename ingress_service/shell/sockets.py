@@ -74,6 +74,8 @@ class Sockets:
         await receive()  # websocket.connect
         found = self.mesh.table.match(scope["raw_path"], "GET", is_any_method=True)
         try:
+            if (problem := scope.get("refused")) is not None:
+                raise RequestRefusal(problem)
             if not isinstance(found, Matched):
                 raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
             if not self._cors.may_call(headers):

@@ -15,6 +15,7 @@ from tests.support.ingresses import ServedMesh, served_mesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ID = "x-request-id"
+_KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -112,3 +113,23 @@ async def test_metrics_are_on_the_port_of_http(served: ServedMesh) -> None:
     fancy = await served.ask("GET", "/-/metrics", b"", {"accept": "application/openmetrics-text"})
     assert fancy.body.endswith(b"# EOF\n")
     assert (await served.ask("GET", "/-/metrics", b"", {"origin": "https://b.example"})).status == 403
+
+
+@pytest.mark.parametrize(
+    ("lines", "version"),
+    [
+        ({"sec-websocket-version": "12", "sec-websocket-key": _KEY}, "13"),
+        ({"sec-websocket-key": _KEY}, "13"),
+        ({"sec-websocket-version": "13"}, None),
+        ({"sec-websocket-version": "13", "sec-websocket-key": "short"}, None),
+    ],
+    ids=["another version", "no version", "no key", "no such key"],
+)
+async def test_a_malformed_handshake_has_the_id_and_says_which_version_there_is(
+    served: ServedMesh, lines: dict[str, str], version: str | None
+) -> None:
+    headers = {"connection": "Upgrade", "upgrade": "websocket", **lines, ID: "order-10"}
+    answer = await served.ask("GET", "/kinds/add", b"", headers)
+    assert (answer.status, answer.headers[ID], answer.json["request_id"]) == (400, "order-10", "order-10")
+    assert answer.headers.get("sec-websocket-version") == version
+    assert answer.json["log_ref"]
