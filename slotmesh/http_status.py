@@ -62,6 +62,7 @@ _TITLES: Final[Mapping[int, str]] = MappingProxyType(
         501: "Not Implemented",
         503: "Service Unavailable",
         504: "Gateway Timeout",
+        505: "HTTP Version Not Supported",
     }
 )
 

@@ -84,10 +84,10 @@ def _negotiated(name: str, accept: bytes) -> Forms:
             return _PLAIN[name]
         if (other := _ALIASES.get(media)) is not None and OCTETS not in {name, other}:
             return Forms(name, other, Framing.WHOLE)
-    others = (
-        "" if name == OCTETS else f", {JSON}, {MSGPACK}; values one by one as text/event-stream, application/x-ndjson"
+    forms = (
+        name if name == OCTETS else f"{JSON}, {MSGPACK}; values one by one as text/event-stream, application/x-ndjson"
     )
-    raise refusal(406, f"Accept names nothing that this request can be answered in: {name}{others}")
+    raise refusal(406, f"Accept names nothing that this request can be answered in, which is {forms}")
 
 
 def _by_preference(accept: bytes) -> list[bytes]:

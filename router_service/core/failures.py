@@ -20,6 +20,8 @@ UNREACHABLE_DELAY_S = 1.0
 """By when a link may be up again."""
 UNAVAILABLE_DELAY_S = 1.0
 """By when replicas may be on their way where none was."""
+_MOST_LISTED = 8
+"""Names that a message lists."""
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="the caller took the call back before it was sent")
 CANCELLED_AT_REPLICA = Failure(
@@ -142,9 +144,16 @@ def misanswered(replica: SliceHolder) -> Failure:
     )
 
 
+def listed(names: Iterable[str]) -> str:
+    """The first names in the order of the alphabet, and how many more there are."""
+    ordered = sorted(names)
+    more = len(ordered) - _MOST_LISTED
+    return (", ".join(ordered[:_MOST_LISTED]) or "none yet") + (f" and {more:,} more" if more > 0 else "")
+
+
 def no_endpoint(name: str, known: Iterable[str], shown: frozenset[str] | None = None) -> Failure:
     """The table does not name the endpoint. `shown`: those of which the caller may hear; None: all."""
-    there_is = ", ".join(sorted(each for each in known if shown is None or each in shown)[:8]) or "none yet"
+    there_is = listed(each for each in known if shown is None or each in shown)
     return Failure(
         reason=Reason.ENDPOINT_NOT_FOUND,
         message=f"no endpoint is named {show(name)!r}; there is: {there_is}",

@@ -180,8 +180,8 @@ def _bytes_decoder(signature: Signature) -> DecodeArguments:
         if array.names_no_dtype:
             return refuse(f"args[0]: {OCTET_STREAM} gives bytes, which could be of several dtypes; send {MSGPACK}")
         return _elements_decoder(array)
-    accepted = set(getattr(parameter.wanted, "__args__", ())) | {parameter.wanted}
-    if not accepted & {Any, object, *_BYTES_TYPES}:
+    accepted = (parameter.wanted, *getattr(parameter.wanted, "__args__", ()))  # no set: not all of it has a hash
+    if not any(each in (Any, object, *_BYTES_TYPES) for each in accepted):
         wanted = getattr(parameter.wanted, "__qualname__", None) or str(parameter.wanted)
         return refuse(f"args[0]: expected {wanted}, got bytes; {OCTET_STREAM} gives bytes, send {MSGPACK}")
     convert = parameter.wanted

@@ -71,7 +71,7 @@ def _is_complex(kind: type) -> bool:
 def _has_encoding(kind: Any) -> bool:
     if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False) or not is_custom(kind):
         return True
-    known = issubclass(kind, _ENCODED) or made_of(kind) is not None or kind.__module__.startswith("pydantic")
+    known = issubclass(kind, _ENCODED) or made_of(kind) is not None or str(kind.__module__).startswith("pydantic")
     return known or hasattr(kind, "tolist") or hasattr(kind, "model_dump")
 
 

@@ -12,7 +12,7 @@ import collections.abc
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Iterable, Iterator
 from enum import StrEnum
-from functools import partial, partialmethod, wraps
+from functools import partial, partialmethod, singledispatchmethod, wraps
 from typing import Any, Final, get_origin
 
 from slotmesh.codec.signature import resolve_annotation
@@ -79,8 +79,10 @@ def layers(function: Any) -> Iterator[Any]:
 
 def is_method(found: Any) -> bool:
     """Whether an attribute of a class is a method: a function, decorated or not, and no object that can be called."""
-    if inspect.isroutine(found) or isinstance(found, partialmethod):
+    if isinstance(found, partialmethod | singledispatchmethod):
         return True
+    if inspect.isroutine(found):
+        return callable(found)  # what is not, as a `cached_property`, is a value that the replica must not compute
     return (
         not inspect.isclass(found) and callable(found) and hasattr(found, "__wrapped__") and hasattr(found, "__get__")
     )

@@ -242,6 +242,11 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
             return Mistake(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
         case "value_error":
             return Mistake(where, str(detail["ctx"]["error"]))
+        case "model_type" | "dict_type":
+            return Mistake(where, f"must be a map, is {_kind(detail['input'])}")
+        case "string_type" if detail["loc"][-1] == "[key]":
+            key = show(str(detail["input"]))
+            return Mistake(where.removesuffix(f".{key}"), f"{key} is {_kind(detail['input'])}, not a name: quote it")
         case "literal_error":
             return Mistake(where, f"must be {detail['ctx']['expected']}")
         case _:

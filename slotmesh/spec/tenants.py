@@ -80,7 +80,8 @@ def limit_problems(limits: TenantLimits) -> Iterator[tuple[str, str]]:
         yield f".{OVERRIDES}", f"at most {MAX_OVERRIDES} tenants, got {len(limits.overrides)}"
         return
     for name, limit in limits.overrides.items():
-        if (problem := tenant_problem(name) or (None if name else "a tenant has a name")) is not None:
+        problem = tenant_problem(name) if name else "the name of a tenant must not be empty"
+        if problem is not None:
             yield f".{OVERRIDES}", problem
             continue
         yield from _problems(f".{OVERRIDES}.{name}", limit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from router_service.core.failures import UNAVAILABLE_DELAY_S
+from router_service.core.failures import UNAVAILABLE_DELAY_S, listed
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
@@ -36,10 +36,9 @@ def named_mistake(
 
 def no_version(endpoint: str, backend: str, known: Iterable[str]) -> Failure:
     """The endpoint's policy does not name the backend that the call names."""
-    there_is = ", ".join(sorted(known)[:8]) or "none yet"
     return Failure(
         reason=Reason.BACKEND_NOT_FOUND,
-        message=f"no backend of {endpoint} is named {backend!r}; there is: {there_is}",
+        message=f"no backend of {endpoint} is named {backend!r}; there is: {listed(known)}",
         metadata={"endpoint": endpoint, "backend": backend},
     )
 

@@ -20,7 +20,7 @@ from router_service.core.runs import RouterRun
 from router_service.core.tenants.account import Refused, TenantAccount, TenantFigures
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.rules import show
-from slotmesh.spec.tenants import NO_LIMITS, TenantLimits
+from slotmesh.spec.tenants import NO_LIMITS, OVERRIDES, TenantLimits
 
 MAX_TENANTS: Final = 10_000
 MAX_NAMED: Final = 20
@@ -91,14 +91,15 @@ class TenantBook:
             return calls, None  # it fails for that; names that callers invent take no account
         account = self.account_of(run, now)
         admitted, refused = calls, None
-        if limits is not None and limits is not NO_LIMITS:
+        limits = NO_LIMITS if limits is None else limits
+        if limits is not NO_LIMITS:
             admitted, refused = account.admit(calls, limits.limit_of(account.name), now)
         self._count(run, account, now)
         if refused is None:
             return calls, None
         account.figures.refused += calls - admitted
         account.refused.add(calls - admitted, now)
-        return admitted, tenant_limit(account, refused)
+        return admitted, tenant_limit(account, refused, limits)
 
     def count(self, run: RouterRun, now: float) -> None:
         """The calls of the run, which came now, are those of its tenant, whatever limits it has."""
@@ -195,15 +196,16 @@ class TenantBook:
         return self.others.setdefault(endpoint, TenantFigures())
 
 
-def tenant_limit(account: TenantAccount, refused: Refused) -> Failure:
+def tenant_limit(account: TenantAccount, refused: Refused, limits: TenantLimits) -> Failure:
     """The failure of calls that a limit of their tenant does not admit."""
     whose = f"tenant {show(account.name)!r}" if account.name else "tenants for which this router has no account left"
+    override = f"{OVERRIDES}.{show(account.name)}." if account.name in limits.overrides else ""
     unit = "calls a second" if refused.limit == "max_calls_per_s" else "calls in flight"
     return Failure(
         reason=Reason.TENANT_LIMIT,
         message=(
             f"{whose} may have {refused.most:,} {unit} at endpoint {account.endpoint} of each router "
-            f"(tenants.{refused.limit}): try again after the retry delay, or have the limit raised"
+            f"(tenants.{override}{refused.limit}): try again after the retry delay, or have the limit raised"
         ),
         retry_delay_s=refused.retry_delay_s,
         metadata={"endpoint": account.endpoint, "limit": refused.limit, "tenant": account.name},

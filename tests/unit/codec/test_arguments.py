@@ -251,6 +251,15 @@ def test_an_annotation_that_nothing_can_become_is_found_when_the_handler_is_read
         ArgumentsDecoder.for_handler(function)
 
 
+@pytest.mark.parametrize("wanted", [[int], {"a": int}])
+def test_what_has_no_hash_is_an_annotation_that_nothing_can_become(wanted: Any) -> None:
+    def function(x: Any) -> None: ...
+
+    function.__annotations__["x"] = wanted
+    with pytest.raises(TypeError, match="the annotation of x"):
+        ArgumentsDecoder.for_handler(function)
+
+
 def test_a_class_of_their_own_is_refused_by_its_name() -> None:
     def function(x: Vague) -> None: ...
 

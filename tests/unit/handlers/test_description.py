@@ -33,6 +33,10 @@ class Mixed(Base):
     def a_property(self) -> int:
         raise AssertionError("a description reads no property")
 
+    @functools.cached_property
+    def a_cached_property(self) -> int:
+        raise AssertionError("a description reads no cached property")
+
     @staticmethod
     async def a_static() -> None: ...
 

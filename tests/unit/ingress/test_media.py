@@ -48,6 +48,13 @@ def test_what_cannot_be_had_is_refused(content_type: bytes, accept: bytes, statu
     assert refused.value.problem.status == status
 
 
+def test_each_form_that_there_is_is_named_once() -> None:
+    with pytest.raises(RequestRefusal) as refused:
+        forms_of(b"application/json", b"image/png")
+    for form in (JSON, MSGPACK, "text/event-stream", "application/x-ndjson"):
+        assert refused.value.problem.detail.count(form) == 1
+
+
 @pytest.mark.parametrize(
     ("query", "schemas", "payload"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from router_service.core.failures import listed
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
 
@@ -33,6 +34,12 @@ def test_a_backend_that_the_policy_does_not_name() -> None:
     failure = world.failures[1]
     assert (failure.reason, failure.executed) == (Reason.BACKEND_NOT_FOUND, Executed.NO)
     assert failure.message == "no backend of e is named 'b'; there is: a"
+
+
+def test_names_that_there_are_are_listed_up_to_eight() -> None:
+    assert (listed([]), listed("ba")) == ("none yet", "a, b")
+    assert listed("hgfedcba") == "a, b, c, d, e, f, g, h"
+    assert listed(f"e{number:04}" for number in range(2000)).endswith(", e0007 and 1,992 more")
 
 
 def test_sequences_name_a_backend_only_where_there_is_no_other() -> None:

@@ -91,6 +91,8 @@ def test_overrides_replace_the_limits_of_their_tenant() -> None:
     assert len(refusals(world, range(1, 101))) == 50
     assert not refusals(world, range(201, 301))
     assert refusals(world, [402]) == [402]
+    assert "(tenants.overrides.big.max_in_flight)" in world.failures[100].message, "the setting that has refused it"
+    assert "(tenants.max_in_flight)" in world.failures[402].message
 
 
 def test_keyed_calls_are_limited_and_go_on_in_order() -> None:

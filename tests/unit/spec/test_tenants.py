@@ -71,7 +71,12 @@ def test_the_store_refuses_what_is_no_limit(stored: Any) -> None:
         ({"rate": 5}, "endpoints.e.tenants.rate", "no such setting"),
         ({"overrides": {"a": {"max_in_flight": -1}}}, "endpoints.e.tenants.overrides.a.max_in_flight", "must be 1"),
         ({"overrides": {"a": {"rate": 1}}}, "endpoints.e.tenants.overrides.a.rate", "no such setting"),
-        ({"overrides": {"": {}}}, "endpoints.e.tenants.overrides", "a tenant has a name"),
+        ({"overrides": {"a": 5}}, "endpoints.e.tenants.overrides.a", "must be a map, is the number 5"),
+        ({"overrides": {"a": None}}, "endpoints.e.tenants.overrides.a", "must be a map, is empty"),
+        ({"overrides": []}, "endpoints.e.tenants.overrides", "must be a map, is a list"),
+        ({"overrides": {7: {}}}, "endpoints.e.tenants.overrides", "7 is the number 7, not a name: quote it"),
+        ([], "endpoints.e.tenants", "must be a map, is a list"),
+        ({"overrides": {"": {}}}, "endpoints.e.tenants.overrides", "the name of a tenant must not be empty"),
         ({"overrides": {"x" * 257: {}}}, "endpoints.e.tenants.overrides", "at most 256 bytes"),
         ({"overrides": {"a\tb": {}}}, "endpoints.e.tenants.overrides", "printable"),
         (
