@@ -129,9 +129,8 @@ class RequestExchange:
             return False
         head = self._head(status, lines)
         connection.transport.write(head + body if self._request.head.method != "HEAD" else head)
-        self._has_begun = self._is_over = True
-        self.wake()
-        self._done(self._machine.answer_whole(connection.loop.time(), is_last=self._is_last))
+        self._has_begun = True
+        self._end(self._machine.answer_whole(connection.loop.time(), is_last=self._is_last))
         return True
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -173,9 +172,14 @@ class RequestExchange:
         if body:
             self._connection.transport.write(body)
         if is_last:
-            self._is_over = True
-            self.wake()
-            self._done(self._machine.end_answer(self._connection.loop.time()))
+            self._end(self._machine.end_answer(self._connection.loop.time()))
+
+    def _end(self, commands: list[Command]) -> None:
+        """All of the answer is written."""
+        self._is_over = True
+        self.wake()
+        self._connection.resume(PauseReason.UNTAKEN)  # of a body that the application has left unread
+        self._done(commands)
 
     def _head(self, status: int, lines: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Status line and headers. Decides whether the answer is the last one."""

@@ -2,7 +2,8 @@
 
 Purpose: whoever makes tokens up takes no place of those whose tokens are good: neither a connection, nor a body.
 Invariants: one question for all requests that show the same token; a bounded number of questions at a time, the others
-wait in line; of the line no address has more than its share. A token is good if a router has answered its holder
+wait in line; of the line no address has more than its share. A question ends when no request waits for it any more, as
+those are counted that wait. A token is good if a router has answered its holder
 anything but UNAUTHENTICATED; where no router answers, nothing is known of it.
 Owner: the app.
 """
@@ -44,7 +45,8 @@ class TokenTrials:
         self._patience_s = patience_s
         self._line: FairBound[str] = FairBound.within(MAX_IN_LINE, FLOOR)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._asked: dict[str, asyncio.Task[None]] = {}
+        self._asked: dict[str, _Question] = {}
+        """By token."""
 
     async def ask(self, token: str, address: str) -> None:
         """Returns where a router has taken the token. Raises RequestRefusal, or SlotmeshError where none answers."""
@@ -56,26 +58,26 @@ class TokenTrials:
             text = "too many tokens that are new here are being looked at"
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
         self._line.take(address, 1)
+        question = self._asked.get(token)
+        if question is None:
+            question = self._asked[token] = _Question(asyncio.create_task(self._learn(authorization), name="try-token"))
+        question.waiting += 1
         try:
-            if (asked := self._asked.get(token)) is None:
-                asked = self._asked[token] = asyncio.create_task(self._learn(authorization), name="try-token")
-                asked.add_done_callback(lambda _: self._over(token))
-            await asyncio.wait([asked])
+            await asyncio.wait([question.task])
         finally:
             self._line.give(address, 1)
-        asked.result()
+            question.waiting -= 1
+            if not question.waiting and self._asked.get(token) is question:
+                del self._asked[token]
+                question.task.cancel()
+        question.task.result()
 
     async def aclose(self) -> None:
         """Asks no more."""
-        tasks = [*self._asked.values()]
+        tasks = [each.task for each in self._asked.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _over(self, token: str) -> None:
-        asked = self._asked.pop(token)
-        if not asked.cancelled():
-            asked.exception()  # whoever has asked may have left
 
     async def _learn(self, authorization: str) -> None:
         loop = asyncio.get_running_loop()
@@ -101,3 +103,12 @@ class TokenTrials:
             return await stub.DescribeEndpoints(_QUESTION, timeout=ASK_S, metadata=(("authorization", authorization),))
 
         await ask_routers(self._own, describe)
+
+
+class _Question:
+    """About one token."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.waiting = 0
+        """Requests that wait for the answer."""

@@ -217,6 +217,25 @@ async def test_calls_of_a_lane_do_not_overtake_its_map(mesh: slotmesh.Mesh, rout
     assert [payload for batch in router.batches for payload in batch.payloads] == [*items, b"second", b"behind"]
 
 
+@pytest.mark.parametrize("before", [1, 12, 30])
+async def test_calls_of_a_lane_do_not_join_those_before_its_map(
+    mesh: slotmesh.Mesh, router: FakeRouter, before: int
+) -> None:
+    """The lane has calls that wait, and room for more, but not for the map."""
+    lane = endpoint_of(mesh).ordered("key")
+    futures = [lane.echo(b"0") for _ in range(before)]
+    mapped = lane.echo.map([b"1"] * (4 * BOUND))
+    behind: list[Any] = [lane.echo(b"2"), asyncio.create_task(lane.echo.send(b"2"))]
+    await asyncio.sleep(0)
+    behind.append(lane.echo(b"2"))
+    router.release()
+    await results_of(futures)
+    assert len(await mapped) == 4 * BOUND
+    await results_of(behind)
+    sent = [payload for batch in router.batches for payload in batch.payloads]
+    assert sent == sorted(sent)
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_an_item_that_cannot_be_carried_fails_a_long_map_after_its_calls(
     mesh: slotmesh.Mesh, router: FakeRouter, keeps: bool

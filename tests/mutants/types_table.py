@@ -59,8 +59,8 @@ _AWAITABLES: Final = (
     mutant(
         "a coroutine that a `def` returns without a reply is never run",
         "replica_service/shell",
-        "(type(outcome) is not bytes or run.options.no_reply) and isawaitable(value)",
-        "type(outcome) is not bytes and isawaitable(value)",
+        "if not run.options.no_reply or not isawaitable(value):",
+        'if not isawaitable(value) or payload == b"":',
         "tests/unit/replica/test_awaitables.py",
     ),
     mutant(

@@ -126,6 +126,8 @@ class CallStream:
             elif self._closing:
                 self.share_of(spec).give(1, size)
             run = self._open_run(spec)
+            if has_place and self._feeds.of(spec.queue):
+                spec.queue.tail = None  # the next call comes behind the map
         elif has_place:
             pass
         elif self._counts_here:
@@ -165,6 +167,7 @@ class CallStream:
             self._add_map(spec, payloads, Gather(len(payloads), future, keeps_failures=keeps_failures), 0)
         else:
             gather = Gather(0, future, keeps_failures=keeps_failures, is_open=True)
+            spec.queue.tail = None  # or later calls of the lane would join those before the map
             self._feeds.start(spec, share, payloads, pieces, gather)
         return future
 

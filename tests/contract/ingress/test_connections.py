@@ -72,6 +72,23 @@ async def test_an_upgrade_that_there_is_not_is_ignored(
     assert kinds.calls == 1
 
 
+@pytest.mark.parametrize("size", [70_000, 120_000, 250_000])
+@pytest.mark.parametrize("parts", [1, 2], ids=["in one packet", "the body in its own"])
+async def test_a_body_that_nobody_reads_stops_no_request_behind_it(
+    served: ServedMesh, kinds: Kinds, size: int, parts: int
+) -> None:
+    """A refusal may be written before its body is read: the connection is closed then, or goes on."""
+    data = request_bytes("POST", "/no/such/path/at/all", b"x" * size)
+    async with http_connection(served.address) as connection:
+        for part in [data] if parts == 1 else [data[:-size], data[-size:]]:
+            await connection.send(part)
+        answer = await connection.answer()
+        assert answer.status == 404
+        if "connection" not in answer.headers:
+            await connection.send(ADD)
+            assert (await connection.answer()).json == 2
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 async def test_curl_that_asks_for_http2(served: ServedMesh, kinds: Kinds) -> None:
     curl = ("curl", "-sS", "--http2", "--max-time", "20", f"http://{served.address}/kinds/add", "--json", "[41]")
