@@ -32,7 +32,7 @@ _RANKED: Final = 2_000
 RANK_EVERY_S: Final = 1.0
 """How often the tenants that metrics name are chosen anew, at most."""
 LEAST_RATE: Final = 0.01
-"""Calls a second below which a tenant without calls under way is not shown."""
+"""Calls a second below which a tenant without calls under way is not shown. Fewer refused ones are none."""
 
 AccountKey = tuple[str, str, str]
 """Endpoint, caller and tenant."""
@@ -148,7 +148,7 @@ class TenantBook:
     def loads(self, most: int, now: float) -> list[TenantLoad]:
         """The busiest tenants that have called lately, or have calls without an outcome."""
         return [
-            TenantLoad(each.endpoint, each.name, rate, each.refused.rate(now), each.unanswered)
+            TenantLoad(each.endpoint, each.name, rate, _shown(each.refused.rate(now)), each.unanswered)
             for each in self.busiest(most, now)
             if (rate := each.recent.rate(now)) >= LEAST_RATE or each.unanswered
         ]
@@ -194,6 +194,11 @@ class TenantBook:
 
     def _others_of(self, endpoint: str) -> TenantFigures:
         return self.others.setdefault(endpoint, TenantFigures())
+
+
+def _shown(rate: float) -> float:
+    """A rate decays without end: at some time it is over."""
+    return rate if rate >= LEAST_RATE else 0.0
 
 
 def tenant_limit(account: TenantAccount, refused: Refused, limits: TenantLimits) -> Failure:

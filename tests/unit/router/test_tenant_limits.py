@@ -148,3 +148,11 @@ def test_an_account_that_owes_time_is_not_forgotten() -> None:
             each.complete("a") if each.at_replica("a") else None
         each.submit([B], tenant="a")
         assert refusals(each, [B]), "a tenant does not get a new bucket because others call"
+
+
+def test_refusals_of_long_ago_are_none_a_second_while_the_tenant_has_calls() -> None:
+    world = limited(max_in_flight=1)
+    world.submit([1, 2, 3], tenant="a")
+    (soon,) = world.scheduler.tenants.loads(9, 1.0)
+    (late,) = world.scheduler.tenants.loads(9, 600.0)
+    assert (soon.refused_per_s > 0, late.refused_per_s, late.unanswered) == (True, 0.0, 1)
