@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ingress_service.config import IngressSettings, origins_of
+from ingress_service.config import IngressSettings, names_of, origins_of
 from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.cors import Cors
@@ -24,6 +24,7 @@ from ingress_service.shell.callers import HttpCallers
 from ingress_service.shell.described import Descriptions
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.front import HttpFront
+from ingress_service.shell.http_facts import HttpFacts
 from ingress_service.shell.http_server import IngressServer
 from ingress_service.shell.inference.front import InferenceFront
 from ingress_service.shell.mesh_view import MeshView
@@ -112,16 +113,18 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         follow(())
         inference = InferenceFront(mesh, why_not_ready)
         records = RequestRecords(counters, failures, RequestSpans(traces.tracing))
+        facts = HttpFacts(names_of(settings.handler_headers))
         metrics = _metrics(settings, tls)
         front = HttpFront(
             mesh,
             records,
             bodies,
             cors,
+            facts,
             pages=IngressPages(
                 mesh, cors, failures, why_not_ready, watch, Scrapes(metrics.page, is_open=tls is None)
             ).app(),
-            sockets=Sockets(mesh, cors, records, bodies),
+            sockets=Sockets(mesh, cors, records, bodies, facts),
             inference=inference,
         )
         server = _server(settings, front, counters, peers)

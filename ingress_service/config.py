@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -70,6 +71,12 @@ class IngressSettings(ServiceSettings, TlsSettings):
         ForwardedHeader.X_FORWARDED_FOR,
         description="The header that these proxies set, x-forwarded-for or forwarded; the other one is not read.",
     )
+    handler_headers: str = Field(
+        "accept,accept-language,content-type,origin,referer,user-agent",
+        max_length=8_192,
+        description="Names of request headers that handlers get (slotmesh.context().http.headers), with commas between "
+        "them; never authorization, nor what is of the connection.",
+    )
     header_timeout: Duration = Field(
         timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time a request has for its headers."
     )
@@ -116,6 +123,16 @@ class IngressSettings(ServiceSettings, TlsSettings):
             raise ValueError(f"{error}: write addresses or networks, as 10.0.0.0/8, with commas between them") from None
         return text
 
+    @field_validator("handler_headers")
+    @classmethod
+    def _are_headers(cls, text: str) -> str:
+        for name in names_of(text):
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a header's name")
+            if name in _NOT_HANDED:
+                raise ValueError(f"{name} is not for handlers: leave it out")
+        return text
+
     @model_validator(mode="after")
     def _shows_a_certificate(self) -> Self:
         if (self.https_cert is None) is not (self.https_key is None):
@@ -127,6 +144,15 @@ class IngressSettings(ServiceSettings, TlsSettings):
                 f"and --https-key, or allow it with --insecure (SLOTMESH_INSECURE=true). For the mesh itself {SET_UP}"
             )
         return self
+
+
+_HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_HANDED: Final = frozenset({"authorization", "proxy-authorization", "connection", "transfer-encoding", "upgrade"})
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """What `handler_headers` names."""
+    return tuple(dict.fromkeys(it.strip().lower() for it in text.split(",") if it.strip()))
 
 
 def origins_of(text: str) -> tuple[str, ...]:

@@ -76,7 +76,8 @@ class RouterSettings(TokenPortSettings):
     call_metadata: str = Field(
         "",
         description="Names of gRPC metadata of unary rpcs that handlers get as metadata of the call, with commas "
-        "between them; traceparent and tracestate become the call's trace context. None of it unless it is named.",
+        "between them; traceparent and tracestate become the call's trace context. None of it unless it is named, but "
+        "for x-request-id.",
     )
 
     tap_payloads: bool = Field(

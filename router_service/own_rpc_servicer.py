@@ -177,10 +177,11 @@ class OwnRpcServicer:
         if isinstance(chosen, Failure):
             return chosen
         endpoint, rpc = chosen
-        stated, trace = said.options, None
-        if self._handed:
-            stated = stated or call_pb2.CallOptions()
-            trace = self._handed.take_of(metadata, stated)
+        stated = said.options
+        handed = call_pb2.CallOptions() if stated is None else stated
+        trace = self._handed.take_of(metadata, handed)
+        if handed.metadata:
+            stated = handed
         options = own_rpc_options(path, rpc, stated)
         if isinstance(options, Failure):
             return options

@@ -102,12 +102,14 @@ if TYPE_CHECKING:
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.aborting import abort
     from slotmesh.handlers.context import CallContext, context, contexts
+    from slotmesh.handlers.http_context import HttpContext
     from slotmesh.handlers.own_mesh import mesh, mesh_sync
     from slotmesh.handlers.rpc_context import RpcContext
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
     "CallContext": "slotmesh.handlers.context",
+    "HttpContext": "slotmesh.handlers.http_context",
     "RpcContext": "slotmesh.handlers.rpc_context",
     "DirectLanes": "slotmesh.client",
     "DirectMethod": "slotmesh.client",
@@ -173,6 +175,7 @@ __all__ = [
     "EndpointNotFound",
     "Executed",
     "HandlerError",
+    "HttpContext",
     "InternalError",
     "InvalidArgument",
     "Lane",

@@ -8,9 +8,11 @@ from typing import Any
 from ingress_service.core.counters import NO_ROUTE
 from ingress_service.core.problems import Problem
 from ingress_service.core.request_ids import HEADER
+from ingress_service.core.response_heads import PLAIN, ResponseHead
 from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.request_spans import RequestTrace
 from slotmesh.oip.json_answers import JSON_TYPE
+from slotmesh.wire.http_heads import BODILESS
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
@@ -23,6 +25,7 @@ class RequestAnswer:
         "_failures",
         "_respond",
         "_send",
+        "facts",
         "failure",
         "has_left",
         "is_inference",
@@ -51,12 +54,14 @@ class RequestAnswer:
         """None where the request has none."""
         self.failure: Problem | None = None
         """How the request has failed, whether that was answered or not."""
+        self.facts = b""
+        """What the handler is told of the request."""
         self.has_left = False
         """The client did not wait for the end of the answer."""
 
     async def whole(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:
         self.status = status
-        if status != 204:
+        if status not in BODILESS:
             lines.append((b"content-length", b"%d" % len(body)))
         lines.append((HEADER, self.request_id.encode()))
         if self.lines:
@@ -85,11 +90,12 @@ class RequestAnswer:
         else:
             await self.whole(problem.status, problem.header_lines(), problem.body())
 
-    async def begin(self, content_type: bytes) -> None:
-        self.status = 200
+    async def begin(self, content_type: bytes, head: ResponseHead = PLAIN) -> None:
+        """`head`: what the handler has set."""
+        self.status = head.status
         lines = [(b"content-type", content_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-        lines.append((HEADER, self.request_id.encode()))
-        await self._send({"type": "http.response.start", "status": 200, "headers": lines + self.lines})
+        lines += [*head.beside_framing(), (HEADER, self.request_id.encode())]
+        await self._send({"type": "http.response.start", "status": self.status, "headers": lines + self.lines})
 
     async def part(self, body: bytes, *, is_last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})

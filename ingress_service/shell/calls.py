@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from ingress_service.core.problems import refusal
 from ingress_service.core.terms import PLAIN, RequestTerms
 from ingress_service.shell.callers import OpenedStream
+from ingress_service.shell.http_facts import MARK
 from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
@@ -83,6 +84,7 @@ def _options(form: str, terms: RequestTerms, *, is_traced: bool) -> ViewOptions:
             idempotent=terms.idempotent,
             metadata=dict(terms.metadata),
             traced=is_traced,
+            http=MARK if is_traced else b"",
         )
     except (ValueError, TypeError) as error:
         raise refusal(400, str(error).partition(": ")[2] or str(error)) from None

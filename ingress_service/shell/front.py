@@ -25,10 +25,11 @@ from ingress_service.shell.answers import RequestAnswer, Send
 from ingress_service.shell.bodies import ClientLeft, HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_call, make_streaming_call
+from ingress_service.shell.http_facts import HttpFacts, head_of
 from ingress_service.shell.inference.front import PROBES, InferenceFront
 from ingress_service.shell.mesh_view import MeshView, Visitor
 from ingress_service.shell.request_records import RequestRecords, request_id_of
-from ingress_service.shell.request_spans import FoundPath
+from ingress_service.shell.request_spans import FoundPath, carried
 from ingress_service.shell.value_answers import CutShort, send_values
 from slotmesh.errors import Executed, Reason, SlotmeshError
 from slotmesh.http_status import CLIENT_CLOSED
@@ -58,6 +59,7 @@ class HttpFront:
         records: RequestRecords,
         bodies: HeldBodies,
         cors: Cors,
+        facts: HttpFacts,
         *,
         pages: App,
         sockets: App,
@@ -68,6 +70,7 @@ class HttpFront:
         self._counters = records.counters
         self._bodies = bodies
         self._cors = cors
+        self._facts = facts
         self._failures = records.failures
         self._spans = records.spans
         self._pages = pages
@@ -152,6 +155,9 @@ class HttpFront:
             raise refusal(405, f"this path has the methods {allowed}", Allow=allowed)
         if not self._cors.may_call(headers):
             raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
+        answer.facts = self._facts.of(
+            scope, answer.request_id, visitor.address, can_respond=not isinstance(found, InferencePath)
+        )
         async with self._mesh.caller_of(visitor) as caller:
             with self._bodies.of(visitor.who) as held:
                 if isinstance(found, InferencePath):
@@ -212,8 +218,7 @@ class HttpFront:
         if query or found.arguments:
             schemas = await self._mesh.schemas_of(caller, found)
         payload = payload_of(forms, body, found.arguments, query, schemas)
-        if answer.trace is not None:
-            payload = answer.trace.carried_by(payload)
+        payload = carried(answer.trace, payload, answer.facts)
         await self._called(found, caller, held.who, forms, terms, payload, answer)
 
     async def _called(
@@ -229,7 +234,9 @@ class HttpFront:
         with self._mesh.calling(caller, found.endpoint, who, len(payload), terms.ordering_key) as calls:
             if forms.framing is Framing.WHOLE:
                 result = await make_call(calls, found.method, forms.call, terms, payload)
-                await answer.whole(200, [(b"content-type", forms.call.encode())], result)
+                result, head = head_of(result)
+                lines = head.with_lines([(b"content-type", forms.call.encode())])
+                await answer.whole(head.status, lines, result if head.has_body else b"")
             else:
                 values = make_streaming_call(calls, found.method, forms.call, terms, payload)
                 await send_values(values, forms.framing, answer, self._counters)

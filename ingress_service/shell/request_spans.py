@@ -54,11 +54,9 @@ class RequestTrace:
         """For the log; empty where no span is kept."""
         return "" if self._span is None else self.context.traceparent[3:35]
 
-    def carried_by(self, payload: bytes) -> bytes:
-        """The payload of a call that belongs to this trace."""
-        traced = TracedPayload(payload)
-        traced.trace = self.context
-        return traced
+    def carried_by(self, payload: bytes, http: bytes = b"") -> bytes:
+        """The payload of a call that belongs to this trace, and came by this request."""
+        return carried(self, payload, http)
 
     def end(self, status: int, failure: Problem | None, now: float, *, has_left: bool = False) -> None:
         """The request has been answered, or its client has left before. `now` is the loop's time."""
@@ -77,6 +75,13 @@ class RequestTrace:
                 span.set_status(Status(StatusCode.ERROR, failure.reason))
             span.set_attributes(said)
         span.end(self._clock.ns(now))
+
+
+def carried(trace: RequestTrace | None, payload: bytes, http: bytes) -> bytes:
+    """The payload of a call that came by this HTTP request, and belongs to this trace, if it has one."""
+    traced = TracedPayload(payload)
+    traced.trace = TraceContext("", "", http) if trace is None else trace.context._replace(http=http)
+    return traced
 
 
 class RequestSpans:

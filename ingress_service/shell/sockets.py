@@ -30,9 +30,10 @@ from ingress_service.shell.answers import Send
 from ingress_service.shell.bodies import HeldBodies, HeldBody, Receive
 from ingress_service.shell.callers import OpenedStream
 from ingress_service.shell.calls import make_streaming_call
+from ingress_service.shell.http_facts import HttpFacts
 from ingress_service.shell.mesh_view import MeshView
 from ingress_service.shell.request_records import RequestRecords, request_id_of
-from ingress_service.shell.request_spans import RequestTrace
+from ingress_service.shell.request_spans import RequestTrace, carried
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.telemetry.log import get_logger
 from slotmesh.wire.trace_context import TraceContext
@@ -48,9 +49,12 @@ _log = get_logger(__name__)
 class Sockets:
     """The ASGI app of WebSockets."""
 
-    def __init__(self, mesh: MeshView, cors: Cors, records: RequestRecords, bodies: HeldBodies) -> None:
+    def __init__(
+        self, mesh: MeshView, cors: Cors, records: RequestRecords, bodies: HeldBodies, facts: HttpFacts
+    ) -> None:
         self.mesh = mesh
         self._bodies = bodies
+        self._facts = facts
         self._cors = cors
         self._counters = records.counters
         self._failures = records.failures
@@ -92,8 +96,9 @@ class Sockets:
                     def calling(size: int) -> AbstractContextManager[OpenedStream]:
                         return self.mesh.calling(caller, found.endpoint, visitor.who, size, terms.ordering_key)
 
+                    facts = self._facts.of(scope, request_id, visitor.address, method="GET", can_respond=False)
                     conversation = _Conversation(
-                        self, found, calling, terms, headers.trace, receive, send, request_id=request_id
+                        self, found, calling, terms, headers.trace, receive, send, request_id=request_id, facts=facts
                     )
                     with self._bodies.of(visitor.who) as held:
                         await conversation.run(query, schemas, held)
@@ -137,6 +142,7 @@ class _Conversation:
         send: Send,
         *,
         request_id: str,
+        facts: bytes,
     ) -> None:
         """`calling`: the stream for a call of so many bytes.
 
@@ -148,6 +154,7 @@ class _Conversation:
         self._terms = terms
         self._trace = trace
         self._request_id = request_id
+        self._facts = facts
         self._receive = receive
         self._send = send
 
@@ -161,8 +168,8 @@ class _Conversation:
             try:
                 held.hold(len(body))
                 payload = payload_of(forms, body, self._found.arguments, query, schemas)
-                if self._trace is not None:
-                    payload = self._sockets.followed(self._trace).carried_by(payload)
+                trace = None if self._trace is None else self._sockets.followed(self._trace)
+                payload = carried(trace, payload, self._facts)
                 await self._call(form, payload)
             except RequestRefusal as error:
                 await self._tell(form, error.problem)

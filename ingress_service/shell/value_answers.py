@@ -15,6 +15,7 @@ from ingress_service.core.framing import FRAMES, ValueFrames
 from ingress_service.core.media import Framing
 from ingress_service.core.problems import problem_of
 from ingress_service.shell.answers import RequestAnswer
+from ingress_service.shell.http_facts import head_of
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import SlotmeshError
 
@@ -41,7 +42,8 @@ async def send_values(values: ValueStream[bytes], framing: Framing, answer: Requ
                 except StopAsyncIteration:
                     break
                 if not answer.status:
-                    await answer.begin(frames.content_type)
+                    first, head = head_of(first)
+                    await answer.begin(frames.content_type, head)
                 counters.values[answer.label] += 1
                 parts = [frames.value(first)]
                 size = len(first)

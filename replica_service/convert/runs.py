@@ -12,6 +12,7 @@ from operator import lt
 from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
+from replica_service.core.answer_heads import AnswerHeads
 from replica_service.core.arrivals import Arrival
 from replica_service.core.calls import ReplicaRun, RerunOrigin, RouterPeer, RunRecord
 from replica_service.core.sessions.records import Record
@@ -75,7 +76,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float, *
             if isinstance(arrival, Failure):
                 rejected.append((run, arrival))
                 continue
-            run.arrival = arrival
+            run.arrival = arrival._replace(heads=AnswerHeads(options.http)) if options.http else arrival
         if run.ordering_key and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
         if failure := (_column_mistake(batch, run) if has_columns else None) or _mistake(batch, run):
@@ -205,7 +206,7 @@ def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arr
     shard_keys = tuple(origins.shard_keys)
     if len(shard_keys) not in {0, 1, count}:
         return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
-    columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates)
+    columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates, origins.http_requests)
     if mistake := columns.mistake(count):
         return bad_request(f"origins.{mistake[0]}", mistake[1])
     return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))

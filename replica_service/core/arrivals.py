@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from replica_service.core.answer_heads import AnswerHeads
 from slotmesh.wire.trace_context import TraceContext, Traces, is_sampled
 
 
@@ -27,6 +28,8 @@ class Arrival(NamedTuple):
     """One for each of them, or a single one for all; empty where none has one."""
     traces: Traces
     """Trace contexts, by run id."""
+    heads: AnswerHeads | None = None
+    """What handlers set for their answers; None where they cannot."""
 
     def shard_key(self, run_id: int) -> str:
         """That of one call; empty where it has none."""

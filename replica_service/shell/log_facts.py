@@ -15,10 +15,11 @@ from opentelemetry import trace
 from slotmesh.handlers.context import current_place
 
 SESSION_CHARS: Final = 8
+REQUEST_ID_FACT: Final = "request_id"
 
 
 def facts_of_call() -> Mapping[str, str]:
-    """Endpoint, session, id of the call and trace, as far as there are any here."""
+    """Endpoint, session, id of the call and of its request, and trace, as far as there are any here."""
     facts: dict[str, str] = {}
     place = current_place.get()
     if place is not None:
@@ -28,6 +29,8 @@ def facts_of_call() -> Mapping[str, str]:
             calls = ()
         if len(calls) == 1:
             facts["call_id"] = calls[0].call_id
+            if request_id := calls[0].request_id:
+                facts[REQUEST_ID_FACT] = request_id
             if calls[0].session_id:
                 facts["session"] = calls[0].session_id[:SESSION_CHARS]
         elif calls:

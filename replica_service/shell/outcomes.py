@@ -35,6 +35,8 @@ class OutcomeReporter:
         if run.options.no_reply:
             self._done(run, lo, len(payloads))
             return
+        if (arrival := run.arrival) is not None and arrival.heads is not None:
+            payloads = arrival.heads.begin_each(run.first + lo, payloads)
         size = sum(map(len, payloads))
         limit = run.max_result_bytes
         if size > limit and max(map(len, payloads)) > limit:

@@ -153,15 +153,16 @@ def _say_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatc
     origins.shadow = outgoing.is_shadow
     origins.shard_keys.extend(outgoing.shard_keys)
     if outgoing.traces:
-        starts, traceparents, tracestates = columns_of(outgoing.traces)
+        starts, traceparents, tracestates, requests = columns_of(outgoing.traces)
         origins.trace_starts.extend(starts)
         origins.traceparents.extend(traceparents)
         origins.tracestates.extend(tracestates)
+        origins.http_requests.extend(requests)
 
 
 def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
     """The trace contexts of the calls of a batch, by their ids, which are sound."""
-    columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates)
+    columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates, batch.http_requests)
     mistake = columns.mistake(len(ids))
     return columns.by_id(ids) if mistake is None else bad_field(*mistake)
 

@@ -85,8 +85,9 @@ class RouterTraces:
             else:
                 told[call_id] = self._begin(caller, endpoint, method, call_id, parent, clock, now)
         for at in roots:
-            if ids[at] not in told:
-                told[ids[at]] = self._begin(caller, endpoint, method, ids[at], None, clock, now)
+            call_id = ids[at]
+            if (known := told.get(call_id)) is None or not known.traceparent:
+                told[call_id] = self._begin(caller, endpoint, method, call_id, known, clock, now)
         return told
 
     def left(self, batches: Sequence[OutgoingBatch], replica: RoutedReplica, now: float) -> None:
@@ -152,13 +153,17 @@ class RouterTraces:
             names.ROUTER_ID: self._router_id,
         }
         name = f"route {call_name(endpoint, method)}"
-        span = self._tracing.start(name, parent, clock.ns(now), attributes, SpanKind.SERVER)
+        span = self._tracing.start(
+            name, parent if parent and parent.traceparent else None, clock.ns(now), attributes, SpanKind.SERVER
+        )
         call = _OpenCall(span, clock, now)
         mine = self._open.setdefault(caller, {})
         if (older := mine.get(call_id)) is not None:
             self._end(older, now)
         mine[call_id] = call
         told = trace_context_of(span)
+        if parent is not None and parent.http:
+            told = told._replace(http=parent.http)
         self._by_context[told.traceparent] = call
         return told
 

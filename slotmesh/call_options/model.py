@@ -47,6 +47,8 @@ class StatedOptions:
     """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each."""
     metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
     """Handed to the handler."""
+    http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA)
+    """Calls came by HTTP, and results that end with this have more before it (`slotmesh.wire.http_heads`)."""
 
 
 OPTIONS: Final = options_of(StatedOptions)

@@ -34,6 +34,8 @@ class OptionKind(Enum):
     """An integer, not negative."""
     METADATA = auto()
     """Text by name, bounded."""
+    MARK = auto()
+    """Some bytes that nobody can guess; empty: none."""
 
 
 class Reader(Flag):

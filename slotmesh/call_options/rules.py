@@ -20,6 +20,7 @@ from slotmesh.spec.rules import show
 from slotmesh.tenant_names import tenant_problem
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.http_heads import MAX_MARK_BYTES, MIN_MARK_BYTES
 
 MAX_KEY_BYTES = 1024
 """Longest ordering key or shard key."""
@@ -111,6 +112,13 @@ def _count_problem(count: int) -> str | None:
     return f"must not be negative, got {count}" if count < 0 else None
 
 
+def mark_problem(mark: bytes) -> str | None:
+    """What is wrong with a mark."""
+    if MIN_MARK_BYTES <= len(mark) <= MAX_MARK_BYTES:
+        return None
+    return f"must have {MIN_MARK_BYTES} to {MAX_MARK_BYTES} bytes, got {len(mark)}"
+
+
 _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.CONTENT_TYPE: _content_type_problem,
     OptionKind.KEY: key_problem,
@@ -119,6 +127,7 @@ _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.TIME: _timestamp_problem,
     OptionKind.COUNT: _count_problem,
     OptionKind.METADATA: metadata_problem,
+    OptionKind.MARK: mark_problem,
 }
 """What may be wrong with a value. A method has another reason; a flag is always right."""
 _PROBLEMS: Final = tuple(

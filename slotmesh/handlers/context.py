@@ -19,6 +19,9 @@ from math import inf
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from slotmesh.handlers.http_context import HttpContext
+from slotmesh.wire.request_ids import REQUEST_ID
+
 _NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 
 MAX_IDEMPOTENCY_KEY_CHARS: Final = 128
@@ -54,10 +57,17 @@ class CallContext:
     """The span that the caller made the call in, as W3C Trace Context says it; empty: the caller did not say."""
     tracestate: str = ""
     """What goes with it; empty: nothing does."""
+    http: HttpContext | None = None
+    """The HTTP request that the call came by, and its answer; None: it did not come by HTTP."""
     ends_at: float = field(default=inf, repr=False, compare=False)
     """The deadline on this process's `time.monotonic()`, so that a clock that is set moves nothing."""
     arrived_at: float | None = field(default=None, repr=False, compare=False)
     """The arrival at the router, on that clock; None: it is not known."""
+
+    @property
+    def request_id(self) -> str:
+        """X-Request-ID of HTTP, `x-request-id` of gRPC's metadata or the call's own; empty: there is none."""
+        return self.http.request_id if self.http is not None else self.metadata.get(REQUEST_ID, "")
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 when it is over; None where there is none."""

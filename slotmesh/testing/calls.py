@@ -19,6 +19,7 @@ from slotmesh.handlers.context import (
     current_place,
     deadline_of,
 )
+from slotmesh.handlers.http_context import HttpContext
 from slotmesh.handlers.own_mesh import current_source
 
 
@@ -39,6 +40,8 @@ class ContextFields(TypedDict, total=False):
     is_shadow: bool
     traceparent: str
     tracestate: str
+    http: HttpContext | None
+    """`slotmesh.HttpContext(method, path, …)`; None: the call did not come by HTTP."""
     age: float | None
     """Seconds since the call arrived at the router; None: not known."""
 

@@ -113,6 +113,7 @@ class RouterStandIn:
             run.origins.trace_starts.extend(batch.trace_starts)
             run.origins.traceparents.extend(batch.traceparents)
             run.origins.tracestates.extend(batch.tracestates)
+            run.origins.http_requests.extend(batch.http_requests)
         if batch.ordering_keys:
             run.partitions.extend(map(partition_of, batch.ordering_keys))
             run.owner_epochs.extend([OWNER_EPOCH] * len(ids))

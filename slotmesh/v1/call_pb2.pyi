@@ -95,6 +95,7 @@ class CallOptions(_message.Message):
     STREAMING_FIELD_NUMBER: _builtins.int
     STOP_GENERATION_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with
     METHOD_NOT_FOUND.
@@ -132,6 +133,11 @@ class CallOptions(_message.Message):
     """On whose behalf the client makes the call: its end user, customer or team. Calls of one client take turns by tenant
     where they wait, and an endpoint may limit each tenant (`TenantLimits`). A tenant belongs to the caller that states it: two
     callers' tenants of one name share nothing. Empty means none. At most 256 bytes of UTF-8, printable characters only.
+    """
+    http: _builtins.bytes
+    """Set by HTTP fronts, beside CallBatch.http_requests: 16 to 32 random bytes that no client of theirs knows. Where the
+    handler has set status or headers of its answer, behind the result (or the first of several values) stands an
+    HttpResponseHead, its size in four bytes, the lowest first, and these bytes. Empty: handlers set nothing.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -171,10 +177,11 @@ class CallOptions(_message.Message):
         streaming: _builtins.bool = ...,
         stop_generation: _builtins.int = ...,
         tenant: _builtins.str = ...,
+        http: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "http", b"http", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__absolute_slo: _TypeAlias = _typing.Literal["absolute_slo"]  # noqa: Y015
     _WhichOneofArgType__absolute_slo: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo"]  # noqa: Y015
@@ -186,6 +193,112 @@ class CallOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__relative_slo) -> _WhichOneofReturnType__relative_slo | None: ...
 
 Global___CallOptions: _TypeAlias = CallOptions  # noqa: Y015
+
+@_typing.final
+class HttpRequest(_message.Message):
+    """What an HTTP front says of the request that a call came by. At most 8 KiB."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    CAN_RESPOND_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    """The method, as `GET`."""
+    path: _builtins.str
+    """The path as it was asked for, percent-encoded, without the query."""
+    query: _builtins.str
+    """What stands behind the question mark, percent-encoded. Empty means none."""
+    request_id: _builtins.str
+    """X-Request-ID, as the client has given it or the front has made it."""
+    address: _builtins.str
+    """The client's address, as far as the front knows it."""
+    can_respond: _builtins.bool
+    """The handler may set status and headers of the answer."""
+    truncated: _builtins.bool
+    """Headers, and then the query, were left out, as there is more than fits."""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpHeader]:
+        """Headers that the front passes on; names are lower case, each stands once."""
+
+    def __init__(
+        self,
+        *,
+        method: _builtins.str = ...,
+        path: _builtins.str = ...,
+        query: _builtins.str = ...,
+        headers: _abc.Iterable[Global___HttpHeader] | None = ...,
+        request_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        can_respond: _builtins.bool = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "can_respond", b"can_respond", "headers", b"headers", "method", b"method", "path", b"path", "query", b"query", "request_id", b"request_id", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpRequest: _TypeAlias = HttpRequest  # noqa: Y015
+
+@_typing.final
+class HttpResponseHead(_message.Message):
+    """Status and headers of an answer, as a handler has set them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    """200 to 599."""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpHeader]:
+        """In the order in which they are sent. At most 64, with 8 KiB in all."""
+
+    def __init__(
+        self,
+        *,
+        status: _builtins.int = ...,
+        headers: _abc.Iterable[Global___HttpHeader] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpResponseHead: _TypeAlias = HttpResponseHead  # noqa: Y015
+
+@_typing.final
+class HttpHeader(_message.Message):
+    """One header of HTTP."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    value: _builtins.str
+    """Its value: Latin-1 without control characters."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpHeader: _TypeAlias = HttpHeader  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):

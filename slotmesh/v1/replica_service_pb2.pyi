@@ -404,6 +404,7 @@ class RunOrigins(_message.Message):
     TRACE_STARTS_FIELD_NUMBER: _builtins.int
     TRACEPARENTS_FIELD_NUMBER: _builtins.int
     TRACESTATES_FIELD_NUMBER: _builtins.int
+    HTTP_REQUESTS_FIELD_NUMBER: _builtins.int
     shadow: _builtins.bool
     """Sampled copies of calls, for a shadow: nobody has their results."""
     @_builtins.property
@@ -424,6 +425,10 @@ class RunOrigins(_message.Message):
     def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in CallBatch."""
 
+    @_builtins.property
+    def http_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """As in CallBatch."""
+
     def __init__(
         self,
         *,
@@ -432,10 +437,11 @@ class RunOrigins(_message.Message):
         trace_starts: _abc.Iterable[_builtins.int] | None = ...,
         traceparents: _abc.Iterable[_builtins.str] | None = ...,
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
+        http_requests: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["http_requests", b"http_requests", "shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -564,6 +564,7 @@ class CallBatch(_message.Message):
     TRACESTATES_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     PAYLOAD_SIZES_FIELD_NUMBER: _builtins.int
+    HTTP_REQUESTS_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
@@ -624,6 +625,12 @@ class CallBatch(_message.Message):
         a `traceparent` only.
         """
 
+    @_builtins.property
+    def http_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Parallel to `trace_starts`, or empty where no call has one: the HttpRequest that the calls from there to the next
+        start came by, serialized; at most 8 KiB. It goes with a `traceparent` or without.
+        """
+
     def __init__(
         self,
         *,
@@ -641,10 +648,11 @@ class CallBatch(_message.Message):
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
         block: _builtins.bytes = ...,
         payload_sizes: _builtins.bytes = ...,
+        http_requests: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "block", b"block", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "block", b"block", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "http_requests", b"http_requests", "options", b"options", "ordering_keys", b"ordering_keys", "payload_sizes", b"payload_sizes", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Which trace calls belong to, in the form of W3C Trace Context, and the columns of a batch that say so. Pure.
+"""Which trace calls belong to, by W3C Trace Context, and which HTTP request: the columns of a batch that say so. Pure.
 
 Purpose: metadata is the same for all calls of a batch, and a `traceparent` there would split every batch. So batches
 have columns for it, of stretches of calls that share one; a batch without any has nothing.
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, cast
 
 MAX_TRACEPARENT_CHARS: Final = 128
 MAX_TRACESTATE_CHARS: Final = 512
+MAX_HTTP_BYTES: Final = 8 * 1024
+"""Of what is said of one request."""
 
 _SAMPLED: Final = 0x01
 
@@ -22,10 +24,13 @@ _TRACESTATE: Final = re.compile(r"[ -~]*")
 
 
 class TraceContext(NamedTuple):
-    """The span that a call was made in."""
+    """The span that a call was made in, and the HTTP request that it came by."""
 
     traceparent: str
+    """Empty: it was made in no span that is known."""
     tracestate: str = ""
+    http: bytes = b""
+    """An HttpRequest, which nobody reads on the way; empty: it did not come by HTTP."""
 
 
 Traces = Mapping[int, TraceContext]
@@ -38,6 +43,7 @@ class TraceColumns(NamedTuple):
     starts: Sequence[int]
     traceparents: Sequence[str]
     tracestates: Sequence[str]
+    http_requests: Sequence[bytes] = ()
 
     def mistake(self, count: int) -> tuple[str, str] | None:
         """Which column of a batch with so many calls is wrong, and why."""
@@ -46,6 +52,8 @@ class TraceColumns(NamedTuple):
             return "traceparents", f"{len(self.traceparents)} of them for {len(starts)} trace_starts"
         if self.tracestates and len(self.tracestates) != len(starts):
             return "tracestates", f"{len(self.tracestates)} of them for {len(starts)} trace_starts"
+        if self.http_requests and len(self.http_requests) != len(starts):
+            return "http_requests", f"{len(self.http_requests)} of them for {len(starts)} trace_starts"
         last = -1
         for start in starts:
             if not last < start < count:
@@ -60,6 +68,8 @@ class TraceColumns(NamedTuple):
         for tracestate in self.tracestates:
             if not is_tracestate(tracestate):
                 return "tracestates", f"must be at most {MAX_TRACESTATE_CHARS} characters of printable ASCII"
+        if self.http_requests and max(map(len, self.http_requests)) > MAX_HTTP_BYTES:
+            return "http_requests", f"must be at most {MAX_HTTP_BYTES} bytes each"
         return None
 
     def by_id(self, ids: Sequence[int]) -> dict[int, TraceContext]:
@@ -67,9 +77,11 @@ class TraceColumns(NamedTuple):
         traces: dict[int, TraceContext] = {}
         stops = [*self.starts, len(ids)][1:]
         states = self.tracestates or [""] * len(self.starts)
-        for start, stop, traceparent, tracestate in zip(self.starts, stops, self.traceparents, states, strict=True):
-            if traceparent:
-                traces.update(dict.fromkeys(ids[start:stop], TraceContext(traceparent, tracestate)))
+        requests = self.http_requests or [b""] * len(self.starts)
+        columns = zip(self.starts, stops, self.traceparents, states, requests, strict=True)
+        for start, stop, traceparent, tracestate, http in columns:
+            if traceparent or http:
+                traces.update(dict.fromkeys(ids[start:stop], TraceContext(traceparent, tracestate, http)))
         return traces
 
 
@@ -91,8 +103,13 @@ def columns_of(traces: Sequence[TraceContext | None]) -> TraceColumns:
     if starts and end < len(traces):
         starts.append(end)
         contexts.append(_NONE)
-    states = [each.tracestate for each in contexts]
-    return TraceColumns(starts, [each.traceparent for each in contexts], states if any(states) else ())
+    states, requests = [each.tracestate for each in contexts], [each.http for each in contexts]
+    return TraceColumns(
+        starts,
+        [each.traceparent for each in contexts],
+        states if any(states) else (),
+        requests if any(requests) else (),
+    )
 
 
 def is_traceparent(text: str) -> bool:
@@ -102,13 +119,13 @@ def is_traceparent(text: str) -> bool:
 
 def is_sampled(trace: TraceContext) -> bool:
     """Whether spans of calls with this parent are kept. The context is sound."""
-    return bool(int(trace.traceparent[53:55], 16) & _SAMPLED)
+    return bool(trace.traceparent) and bool(int(trace.traceparent[53:55], 16) & _SAMPLED)
 
 
 def unsampled(trace: TraceContext) -> TraceContext:
     """The same parent, of calls of which no spans are kept."""
     text = trace.traceparent
-    return TraceContext(f"{text[:53]}{int(text[53:55], 16) & ~_SAMPLED:02x}{text[55:]}", trace.tracestate)
+    return trace._replace(traceparent=f"{text[:53]}{int(text[53:55], 16) & ~_SAMPLED:02x}{text[55:]}")
 
 
 def is_tracestate(text: str) -> bool:

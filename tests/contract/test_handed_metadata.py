@@ -110,3 +110,12 @@ def test_names_that_no_list_may_have_are_refused(told: str) -> None:
 def test_a_list_is_read_with_blanks_and_without_repeats() -> None:
     settings: Any = RouterSettings.parse(["--call-metadata", " x-a, x-b,,x-a"], {}, prog="router")
     assert call_metadata_keys(settings.call_metadata) == ("x-a", "x-b")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("said", "handed"), [("order-7", {"x-request-id": "order-7"}), ("no id", {}), ("x" * 129, {})])
+async def test_the_id_of_a_request_is_handed_on_without_a_list(said: str, handed: dict[str, str]) -> None:
+    async with router("") as (address, replica), open_channel(address) as channel:
+        stub = router_service_pb2_grpc.RouterServiceStub(channel)
+        await stub.Call(request(), metadata=(("x-request-id", said),))
+        assert [dict(run.options.metadata) for run in replica.runs] == [handed]

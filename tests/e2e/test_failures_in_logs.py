@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import slotmesh
+from tests.support.http_client import http
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.wait import wait_until
 
@@ -42,6 +43,20 @@ async def test_failures_are_found_in_the_log(log_format: str) -> None:
             assert "session" in line
             (line, *_) = await lines_with(mesh, "own words")
             assert_says(line, log_format, endpoint="Traced", call_id="3")
+
+
+async def test_an_id_of_a_request_is_in_the_logs_of_ingress_and_replica_and_of_the_handler() -> None:
+    flags = ["--log-level=info", "--http=0"]
+    async with started_mesh(HANDLER, env={"SLOTMESH_LOG_FORMAT": "console"}, flags=flags) as mesh:
+        answer = await http(mesh.http_address, "POST", "/Traced/fails", [1], {"x-request-id": "order-1"})
+        assert (answer.status, answer.headers["x-request-id"]) == (500, "order-1")
+        for words in ("a request failed", "handler raised"):
+            [line] = [it for it in await lines_with(mesh, words) if "request_id=order-1" in it]
+            assert answer.json["log_ref"] in line
+        answer = await http(mesh.http_address, "POST", "/Traced/logs", ["own words"], {"x-request-id": "order-2"})
+        assert answer.status == 200
+        (line, *_) = await lines_with(mesh, "own words")
+        assert "request_id=order-2" in line
 
 
 def assert_says(line: str, log_format: str, **facts: Any) -> None:

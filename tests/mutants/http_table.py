@@ -86,4 +86,35 @@ _REQUESTS: Final = (
     ),
 )
 
-HTTP: Final = (*_SHARES, *_REQUESTS)
+_HEADS: Final = (
+    mutant(
+        "a handler's header can end its line",
+        "slotmesh/wire",
+        '_VALUE: Final = re.compile(r"[\\t\\x20-\\x7e\\x80-\\xff]*")',
+        '_VALUE: Final = re.compile(r"(?s).*")',
+        "tests/contract/ingress/test_http_context.py",
+    ),
+    mutant(
+        "status and headers can be set when the answer has begun",
+        "replica_service",
+        "if run_id in self._begun:",
+        "if False:",
+        "tests/contract/ingress/test_http_context.py",
+    ),
+    mutant(
+        "a router's span takes the place of a call's HTTP request",
+        "router_service",
+        "told = told._replace(http=parent.http)",
+        "pass",
+        "tests/contract/ingress/test_http_context.py",
+    ),
+    mutant(
+        "an answer without a body has one",
+        INGRESS,
+        "return self.status not in BODILESS",
+        "return True",
+        "tests/contract/ingress/test_http_context.py",
+    ),
+)
+
+HTTP: Final = (*_SHARES, *_REQUESTS, *_HEADS)

@@ -23,7 +23,7 @@ from ingress_service.shell.callers import HttpCaller
 from ingress_service.shell.calls import make_inference
 from ingress_service.shell.inference.versions import infer_version
 from ingress_service.shell.mesh_view import MeshView
-from ingress_service.shell.request_spans import RequestTrace
+from ingress_service.shell.request_spans import carried
 from slotmesh.endpoint_names import endpoint_mistake
 from slotmesh.errors import Failure, MethodNotFound
 from slotmesh.oip.checks import RequestMistake
@@ -66,7 +66,7 @@ class Inferences:
         said = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN
         body = await held.read(receive, headers)
-        outcome = await self._outcome(path, caller, held.who, said, terms, body, answer.trace)
+        outcome = await self._outcome(path, caller, held.who, said, terms, body, answer)
         if isinstance(outcome, Failure):
             raise to_exception(outcome, endpoint=path.model)
         await _send(outcome, said.wanted, answer)
@@ -79,7 +79,7 @@ class Inferences:
         said: InferenceHeaders,
         terms: RequestTerms,
         body: bytes,
-        trace: RequestTrace | None,
+        answer: RequestAnswer,
     ) -> HttpAnswer | Failure:
         try:
             inference = inference_from_http(path.model, path.version, body, said.json_size)
@@ -87,9 +87,9 @@ class Inferences:
         except RequestMistake as mistake:
             return mistake.failure
         if path.version:
-            outcome = await infer_version(caller, of_version(inference.request, meaning, terms), trace)
+            outcome = await infer_version(caller, of_version(inference.request, meaning, terms), answer.trace)
         else:
-            outcome = await self._called(caller, who, inference, meaning, terms_with(terms, meaning), trace)
+            outcome = await self._called(caller, who, inference, meaning, terms_with(terms, meaning), answer)
         return outcome if isinstance(outcome, Failure) else answer_to_http(outcome, inference)
 
     async def _called(
@@ -99,15 +99,14 @@ class Inferences:
         inference: HttpInference,
         meaning: ParameterMeaning,
         terms: RequestTerms,
-        trace: RequestTrace | None,
+        answer: RequestAnswer,
     ) -> InferenceAnswer | Failure:
         request = inference.request
         method = await self._method(caller, request.model, meaning)
         if isinstance(method, Failure):
             return method
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
-        if trace is not None:
-            payload = trace.carried_by(payload)
+        payload = carried(answer.trace, payload, answer.facts)
         try:
             with self._mesh.calling(caller, request.model, who, len(payload), terms.ordering_key) as calls:
                 result, backend = await make_inference(calls, method, terms, payload)

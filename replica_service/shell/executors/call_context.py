@@ -19,6 +19,7 @@ from typing import Any, overload
 
 from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part
+from replica_service.shell.executors.http_contexts import http_context
 from slotmesh.handlers.context import (
     MAX_IDEMPOTENCY_KEY_CHARS,
     BatchPlace,
@@ -52,10 +53,11 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
             identity = f"{origin.stream_id}-{origin.run_ids[index]}"
     if len(identity) > MAX_IDEMPOTENCY_KEY_CHARS:
         identity = blake2b(identity.encode(), digest_size=32).hexdigest()
-    shard_key, trace, age_s = options.shard_key, _NO_TRACE, None
+    shard_key, trace, age_s, http = options.shard_key, _NO_TRACE, None, None
     if (arrival := run.arrival) is not None:
         run_id = run.first + index
         shard_key, trace = arrival.shard_key(run_id) or shard_key, arrival.trace(run_id)
+        http = http_context(trace.http, arrival.heads, run_id) if trace.http else None
         age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
     return CallContext(
         call_id=call_id,
@@ -71,6 +73,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         is_shadow=arrival is not None and arrival.is_shadow,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
+        http=http,
         ends_at=ends_at,
         arrived_at=arrived_at_of(age_s),
     )

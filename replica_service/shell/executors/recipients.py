@@ -131,6 +131,8 @@ class StreamRecipient(Recipient):
         size = len(payload)
         if size > self._limit:
             return too_large(size, self._limit)
+        if not self._put and (arrival := self.run.arrival) is not None and arrival.heads is not None:
+            payload = arrival.heads.begin(self.run.first + self.index, payload)
         self._sizes.append(size)
         self._put += 1
         self._bytes_put += size

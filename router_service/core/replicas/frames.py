@@ -320,7 +320,7 @@ def _nbytes(sent: Sent) -> int:
         size += nbytes_of(run.column.keys, lo, hi)
     if run.traces is not None:
         traces = [run.traces[each] for each in ids_with(run.traces, run.ids[lo:hi])]
-        size += sum([len(each.traceparent) + len(each.tracestate) for each in traces])
+        size += sum([len(each.traceparent) + len(each.tracestate) + len(each.http) for each in traces])
     return size
 
 

@@ -107,9 +107,8 @@ class CallReader:
         payloads = convert.payloads_of(batch)
         if isinstance(payloads, Failure):
             return payloads
-        traces = (
-            convert.traces_of(batch, ids) if batch.traceparents or batch.trace_starts or batch.tracestates else None
-        )
+        has_traces = batch.trace_starts or batch.traceparents or batch.tracestates or batch.http_requests
+        traces = convert.traces_of(batch, ids) if has_traces else None
         if isinstance(traces, Failure):
             return traces
         failure = self._mistake(batch) if batch.ordering_keys or batch.resend else None

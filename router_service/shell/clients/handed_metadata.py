@@ -1,6 +1,6 @@
 """What of the gRPC metadata of unary rpcs handlers get to see: nothing but what an allow-list names.
 
-The trace context is taken where the list names it, or the router makes spans.
+The trace context is taken where the list names it, or the router makes spans; `x-request-id` always, if it is an id.
 
 Invariants: what a call says of itself in its options goes before what its rpc says; both together are bounded as the
 options are. Reserved names are on no list. A trace context that is none is passed over, as W3C Trace Context asks for.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.request_ids import REQUEST_ID, is_request_id
 from slotmesh.wire.trace_context import TraceContext, is_traceparent, is_tracestate
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -27,15 +28,11 @@ class HandedMetadata:
     __slots__ = ("_keys",)
 
     def __init__(self, keys: Collection[str] = (), *, with_traces: bool = False) -> None:
-        self._keys = frozenset(keys) | (_TRACE if with_traces else frozenset())
-
-    def __bool__(self) -> bool:
-        """Whether anything is handed on."""
-        return bool(self._keys)
+        self._keys = frozenset(keys) | {REQUEST_ID} | (_TRACE if with_traces else frozenset())
 
     def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
         """Adds what the rpc says to the options of its call; returns its trace context, if it has one."""
-        return self.take_of(context.invocation_metadata() or (), wire) if self._keys else None
+        return self.take_of(context.invocation_metadata() or (), wire)
 
     def take_of(self, said: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions) -> TraceContext | None:
         """The same, of metadata."""
@@ -46,7 +43,7 @@ class HandedMetadata:
                 continue
             if key in _TRACE:
                 trace[key] = value
-            elif key not in wire.metadata:
+            elif key not in wire.metadata and (key != REQUEST_ID or is_request_id(value)):
                 wire.metadata[key] = value
         traceparent, tracestate = trace.get("traceparent", ""), trace.get("tracestate", "")
         if not is_traceparent(traceparent):

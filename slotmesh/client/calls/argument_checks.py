@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from slotmesh.call_options.rules import MAX_KEY_BYTES, key_problem, metadata_problem
+from slotmesh.call_options.rules import MAX_KEY_BYTES, key_problem, mark_problem, metadata_problem
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import BadRequest, Failure, Reason
 from slotmesh.status import code_of, name_of
@@ -68,6 +68,14 @@ def check_tenant(name: str, value: Any) -> None:
     check_text(name, value)
     if problem := tenant_problem(value):
         raise BadOption(name, f"must have {problem}")
+
+
+def check_mark(name: str, value: Any) -> None:
+    """Bytes that nobody can guess."""
+    if not isinstance(value, bytes):
+        raise BadOption(name, f"must be bytes, got {type(value).__name__}")
+    if problem := mark_problem(value):
+        raise BadOption(name, problem)
 
 
 def check_ordering_key(value: Any) -> None:

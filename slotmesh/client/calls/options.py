@@ -21,6 +21,7 @@ from slotmesh.client.calls.argument_checks import (
     check_duration,
     check_flag,
     check_key,
+    check_mark,
     check_metadata,
     check_tenant,
     check_text,
@@ -104,6 +105,7 @@ _CHECKS: Final[dict[OptionKind, Callable[[str, Any], None]]] = {
     OptionKind.FLAG: check_flag,
     OptionKind.COUNT: check_count,
     OptionKind.METADATA: check_metadata,
+    OptionKind.MARK: check_mark,
 }
 _CHECKED: Final = tuple(OPTIONS.values())
 _values_of: Final = attrgetter(*(each.attribute for each in _CHECKED))

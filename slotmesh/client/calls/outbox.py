@@ -21,6 +21,7 @@ from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import GAVE_UP
 from slotmesh.client.calls.queues import LaneGroup
 from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.traced_payload import request_bytes
 from slotmesh.client.calls.turns import QueueTurns, TenantShares
 from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
 from slotmesh.v1 import call_pb2
@@ -145,7 +146,8 @@ class CallOutbox:
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
-            sizes = run.sizes(min(calls, TURN_CALLS) if len(lines) > 1 or len(queues) > 1 else calls)
+            has_requests = bool(run.spec.options.http)
+            sizes = run.sizes(min(calls, TURN_CALLS) if has_requests or len(lines) > 1 or len(queues) > 1 else calls)
             if shares is not None and not shares.trim(run.spec.tenant, sizes):
                 rota.pass_over_tenant()
                 continue
@@ -174,6 +176,8 @@ class CallOutbox:
                 if run.specs is None:
                     queue.unanswered += len(sizes)
                 calls, nbytes, room = calls - len(sizes), nbytes - total, room - inline
+            if has_requests and parts:
+                options_room -= sum(map(request_bytes, parts[-1].payloads))
             if queue.tail is run:
                 queue.tail = None
             self._next_turn(queue, run)

@@ -61,16 +61,24 @@ def write_traces(batch: router_service_pb2.CallBatch, payloads: Sequence[bytes])
     """Says in which spans the calls of a batch were made."""
     traces = [each.trace if isinstance(each, TracedPayload) else None for each in payloads]
     if any(traces):
-        starts, traceparents, tracestates = columns_of(traces)
+        starts, traceparents, tracestates, requests = columns_of(traces)
         batch.trace_starts.extend(starts)
         batch.traceparents.extend(traceparents)
         batch.tracestates.extend(tracestates)
+        batch.http_requests.extend(requests)
+
+
+def request_bytes(payload: bytes) -> int:
+    """What a frame has of the call beside its payload: its HTTP request."""
+    return len(payload.trace.http) if isinstance(payload, TracedPayload) else 0
 
 
 def trace_metadata(payload: bytes) -> tuple[tuple[str, str], ...] | None:
     """What an rpc of its own says in gRPC metadata; None where the call was made in no span."""
     if not isinstance(payload, TracedPayload):
         return None
-    traceparent, tracestate = payload.trace
+    traceparent, tracestate, _ = payload.trace
+    if not traceparent:
+        return None
     said = (("traceparent", traceparent),)
     return (*said, ("tracestate", tracestate)) if tracestate else said

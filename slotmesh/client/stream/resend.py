@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
 from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.traced_payload import request_bytes
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 
@@ -79,7 +80,7 @@ class Resends:
                     self.stopped.append(part.first + place)
                     self._left(1, size)
                     continue
-                weight = 0 if cuts and size > CHUNK_BYTES else size
+                weight = (0 if cuts and size > CHUNK_BYTES else size) + request_bytes(part.payloads[place])
                 is_first = not taken and not places
                 if large is not None and size > large.over:
                     if large.is_free and places:

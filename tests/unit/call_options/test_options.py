@@ -36,6 +36,7 @@ WIRE_TYPES = {
     OptionKind.FLAG: F.TYPE_BOOL,
     OptionKind.COUNT: F.TYPE_INT64,
     OptionKind.METADATA: F.TYPE_MESSAGE,
+    OptionKind.MARK: F.TYPE_BYTES,
 }
 SAMPLES: dict[OptionKind, Any] = {
     OptionKind.METHOD: "classify",
@@ -47,6 +48,7 @@ SAMPLES: dict[OptionKind, Any] = {
     OptionKind.FLAG: True,
     OptionKind.COUNT: 7,
     OptionKind.METADATA: {"k": "v"},
+    OptionKind.MARK: b"sixteen bytes or",
 }
 WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.METHOD: [5],
@@ -58,6 +60,7 @@ WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.FLAG: ["no", 1, None],
     OptionKind.COUNT: ["7", -1, True],
     OptionKind.METADATA: [{"k": 1}, "x", [("k", "v")]],
+    OptionKind.MARK: ["sixteen bytes or", b"few", b"x" * 33],
 }
 """What clients refuse."""
 WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
@@ -66,6 +69,7 @@ WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
     OptionKind.KEY: "x" * (MAX_KEY_BYTES + 1),
     OptionKind.TENANT: "ä" * 129,
     OptionKind.COUNT: -1,
+    OptionKind.MARK: b"few",
 }
 
 each_option = pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)

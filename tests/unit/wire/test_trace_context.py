@@ -9,21 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotmesh.wire.trace_context import (
+    MAX_HTTP_BYTES,
     TraceColumns,
     TraceContext,
     columns_of,
     ids_with,
+    is_sampled,
     is_traceparent,
     traces_of_calls,
+    unsampled,
 )
 from tests.support.examples import examples
 
 A = TraceContext("00-" + "a" * 32 + "-" + "1" * 16 + "-01")
 B = TraceContext("00-" + "b" * 32 + "-" + "2" * 16 + "-00", "vendor=1")
+H = TraceContext("", "", b"one request")
+BOTH = B._replace(http=b"another")
 
 
 @settings(max_examples=examples(200))
-@given(st.lists(st.sampled_from([None, A, B]), min_size=1, max_size=30))
+@given(st.lists(st.sampled_from([None, A, B, H, BOTH]), min_size=1, max_size=30))
 def test_what_is_said_is_what_is_read(traces: list[TraceContext | None]) -> None:
     columns = columns_of(traces)
     assert columns.mistake(len(traces)) is None
@@ -52,6 +57,8 @@ def test_neighbours_share_an_entry_and_calls_without_a_trace_have_none_before_th
         (TraceColumns([0], [A.traceparent + "-" + "x" * 100], []), "traceparents"),
         (TraceColumns([0], [A.traceparent], ["x" * 513]), "tracestates"),
         (TraceColumns([0], [A.traceparent], ["é=1"]), "tracestates"),
+        (TraceColumns([0], [""], [], [b"a", b"b"]), "http_requests"),
+        (TraceColumns([0], [""], [], [b"x" * (MAX_HTTP_BYTES + 1)]), "http_requests"),
     ],
 )
 def test_what_is_wrong_names_its_column(columns: TraceColumns, field: str) -> None:
@@ -75,6 +82,11 @@ def test_what_is_wrong_names_its_column(columns: TraceColumns, field: str) -> No
 )
 def test_what_may_be_a_traceparent(text: str, is_right: bool) -> None:
     assert is_traceparent(text) is is_right
+
+
+def test_a_call_without_a_trace_is_not_sampled() -> None:
+    assert [is_sampled(each) for each in (A, B, H, BOTH)] == [True, False, False, False]
+    assert unsampled(A._replace(http=b"one")).http == b"one"
 
 
 @given(
