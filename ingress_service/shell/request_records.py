@@ -26,4 +26,9 @@ class RequestRecords:
 
 def request_id_of(headers: RequestHeaders) -> str:
     """What a request is called in answers and logs: as its client says, or a new id."""
-    return (given_id(headers.x_request_id) if headers.x_request_id else "") or new_id(_ID_BYTES)
+    return (given_id(headers.x_request_id) if headers.x_request_id else "") or new_request_id()
+
+
+def new_request_id() -> str:
+    """Of a request whose client has given it none."""
+    return new_id(_ID_BYTES)

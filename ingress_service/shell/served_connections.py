@@ -12,6 +12,7 @@ import select
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -20,6 +21,8 @@ from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import ConnectionCut, Counters
 from ingress_service.core.problems import Problem
+from ingress_service.core.request_ids import HEADER
+from ingress_service.shell.request_records import new_request_id
 
 HttpApp = Callable[[Any, Any, Any], Awaitable[None]]
 Address = tuple[str, int] | None
@@ -159,9 +162,11 @@ class ServedConnection(asyncio.Protocol):
             self.transport.abort()
 
     def write_problem(self, problem: Problem) -> None:
-        """The last answer of the connection."""
+        """The last answer of the connection. A request that could not be read has a new id."""
+        problem = problem if problem.request_id else replace(problem, request_id=new_request_id())
         body = problem.body()
-        lines = b"".join(b"%b: %b\r\n" % line for line in problem.header_lines())
+        own = [*problem.header_lines(), (HEADER, problem.request_id.encode())]
+        lines = b"".join(b"%b: %b\r\n" % line for line in own)
         head = b"%b%b%bcontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(head % (STATUS_LINES[problem.status], self.shared.date_line, lines, len(body)) + body)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -111,7 +110,6 @@ class Sockets:
     async def _refuse(self, problem: Problem, request_id: str, send: Send) -> None:
         """There is no conversation: the handshake is answered so, or the socket closed."""
         problem = self._failures.noted(problem, NO_ROUTE, request_id=request_id)
-        problem = replace(problem, headers={**problem.headers, HEADER.decode(): request_id})
         code = TRY_AGAIN_LATER if problem.status >= 500 else POLICY
         await send({"type": "websocket.close", "code": code, "problem": problem})
 

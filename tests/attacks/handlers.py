@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,10 @@ import slotmesh
 
 EXECUTIONS: Final = "SLOTMESH_ATTACKED_EXECUTIONS"
 """Environment variable with the path of the file that has a line for each execution of `note`."""
+
+
+SLOW_S: Final = 8.0
+"""What `slow` takes, unless it is cancelled."""
 
 
 @slotmesh.deployment(max_ongoing=256)
@@ -21,6 +26,10 @@ class Attacked:
 
     async def echo(self, data: bytes) -> bytes:
         return data
+
+    async def slow(self, data: bytes) -> bytes:
+        await asyncio.sleep(SLOW_S)
+        return data[:1]
 
     async def note(self, text: bytes) -> bytes:
         """One write in append mode a call: lines of several processes never mix."""

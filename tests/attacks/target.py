@@ -32,7 +32,7 @@ from tests.support.mesh import MeshRun, started_mesh
 RESUME_TTL_S: Final = 5
 _REPLACED_S: Final = 30.0
 _LOOK_S: Final = 0.1
-_CLIENTS: Final = ("attacker", "bystander", "victim")
+_CLIENTS: Final = ("attacker", "bystander", "victim", "ingress")
 _ENVIRONMENT: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
     "MALLOC_ARENA_MAX": "1",

@@ -28,6 +28,7 @@ SCALE = {
     "metadata": 0.005,
     "messages": 0.01,
     "fuzz": 0.005,
+    "http_floods": 0.05,
 }
 QUIET_S = 0.3
 

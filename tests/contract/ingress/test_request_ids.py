@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from slotmesh.spec.routes import Route
 from tests.contract.ingress.handlers import Kinds
+from tests.support.http_client import http_connection
 from tests.support.ingresses import ServedMesh, served_mesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -133,3 +135,23 @@ async def test_a_malformed_handshake_has_the_id_and_says_which_version_there_is(
     assert (answer.status, answer.headers[ID], answer.json["request_id"]) == (400, "order-10", "order-10")
     assert answer.headers.get("sec-websocket-version") == version
     assert answer.json["log_ref"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"nonsense\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nx: " + b"a" * 40_000, 431), (b"GET / HTTP/1.1\r\n\r\n", 400)],
+)
+async def test_what_cannot_be_read_has_a_new_id(served: ServedMesh, sent: bytes, status: int) -> None:
+    async with http_connection(served.address) as connection:
+        await connection.send(sent)
+        answer = await connection.answer()
+    assert answer.status == status
+    assert answer.json["request_id"] == answer.headers[ID]
+    assert len(answer.headers[ID]) == 32
+
+
+async def test_a_socket_that_is_refused_has_the_id_once(served: ServedMesh) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"ws://{served.address}/nothing/at/all", additional_headers={ID: "order-10"}):
+            pass
+    assert caught.value.response.headers.get_all(ID) == ["order-10"]
