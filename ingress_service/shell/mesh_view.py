@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ingress_service.core.arguments import Schemas
 from ingress_service.core.peers import PeerAddresses
-from ingress_service.core.problems import refusal
+from ingress_service.core.problems import RequestRefusal, refusal
 from ingress_service.core.request_bound import BUSY_RETRY_S, RequestBound, Requester
 from ingress_service.core.requests import RequestHeaders, unauthenticated
 from ingress_service.core.route_table import Matched, RouteTable
@@ -26,15 +26,17 @@ _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DE
 class Visitor:
     """Whoever has made a request, as far as its headers and its connection say it."""
 
-    __slots__ = ("address", "caller", "token", "who")
+    __slots__ = ("address", "caller", "refusal", "token", "who")
 
-    def __init__(self, address: str, token: str, caller: HttpCaller | None) -> None:
+    def __init__(self, address: str, token: str, caller: HttpCaller | None, refusal: Exception | None = None) -> None:
         self.address = address
         """That it counts under."""
         self.token = token
         """Empty: it has shown none."""
         self.caller = caller
-        """As whom the mesh is called; None: not known yet, as its token is new here."""
+        """As whom the mesh is called; None: not known yet, as its token is new here, or nobody."""
+        self.refusal = refusal
+        """Why it is nobody: what needs no caller is answered all the same, as what browsers ask before a request."""
         self.who: Requester = caller.number if token and caller is not None else address
         """Under which name its requests, bodies and calls are counted."""
 
@@ -63,13 +65,15 @@ class MeshView:
         """Who has made a request, which is counted for as long as the block lasts. Raises RequestRefusal."""
         client = scope.get("client")
         address = self._peers.of(client[0] if client else "", headers.said_by_proxy(self._peers.header))
-        visitor = Visitor(address, *self._shown(headers))
+        visitor = self._visitor(address, headers)
         with self._requests.taken(visitor.who):
             yield visitor
 
     @asynccontextmanager
     async def caller_of(self, visitor: Visitor) -> AsyncIterator[HttpCaller]:
         """As whom the mesh is called, kept while the block lasts. Raises RequestRefusal, SlotmeshError."""
+        if visitor.refusal is not None:
+            raise visitor.refusal
         caller = visitor.caller
         if caller is None:
             await self._trials.ask(visitor.token, visitor.address)
@@ -111,11 +115,14 @@ class MeshView:
         finally:
             calls.in_use -= 1
 
-    def _shown(self, headers: RequestHeaders) -> tuple[str, HttpCaller | None]:
-        """The token, and as whom the mesh is called; None: as who has a token that is new here."""
-        token = headers.token if self.callers.takes_tokens else ""
+    def _visitor(self, address: str, headers: RequestHeaders) -> Visitor:
+        try:
+            token = headers.token if self.callers.takes_tokens else ""
+        except RequestRefusal as error:
+            return Visitor(address, "", None, error)
         if token:
-            return token, self.callers.known(token)
+            return Visitor(address, token, self.callers.known(token))
         if self.callers.needs_token:
-            raise unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
-        return "", self.callers.own
+            why = unauthenticated("a bearer token is needed: Authorization: Bearer TOKEN")
+            return Visitor(address, "", None, why)
+        return Visitor(address, "", self.callers.own)

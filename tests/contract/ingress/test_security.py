@@ -87,6 +87,8 @@ async def test_tokens_are_those_of_their_holders(tmp_path: Path) -> None:
             await http(ingress.address, "GET", path, b"", bearer(mine)) for path in ("/words/echo", "/a/b")
         ]
         assert [it.status for it in other_methods] == [405, 404]
+        nobody = [("OPTIONS", "/words/echo"), ("GET", "/a/b/c"), ("GET", "/words/echo")]
+        assert [(await http(ingress.address, *it)).status for it in nobody] == [204, 404, 401]
 
 
 @pytest.mark.asyncio
