@@ -105,25 +105,22 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             return "" if watch.has_routes.is_set() else f"no routes yet: {watch.problem}"
 
         watch = RouteWatch(settings.controller.split(","), Dialer(tls), follow)
-        described = Descriptions()
-        trials = TokenTrials(callers.own, CONNECT_S)
+        described, trials = Descriptions(), TokenTrials(callers.own, CONNECT_S)
         peers = PeerAddresses(networks_of(settings.http_trusted_proxies), settings.http_forwarded_header)
-        requests = RequestBound(settings.max_requests)
+        requests, facts = RequestBound(settings.max_requests), HttpFacts(names_of(settings.handler_headers))
         mesh = MeshView(callers, described, trials, requests, peers)
         follow(())
         inference = InferenceFront(mesh, why_not_ready)
         records = RequestRecords(counters, failures, RequestSpans(traces.tracing))
-        facts = HttpFacts(names_of(settings.handler_headers))
         metrics = _metrics(settings, tls)
+        scrapes = Scrapes(metrics.page, is_open=tls is None)
         front = HttpFront(
             mesh,
             records,
             bodies,
             cors,
             facts,
-            pages=IngressPages(
-                mesh, cors, failures, why_not_ready, watch, Scrapes(metrics.page, is_open=tls is None)
-            ).app(),
+            pages=IngressPages(mesh, cors, failures, why_not_ready, watch, scrapes).app(),
             sockets=Sockets(mesh, cors, records, bodies, facts),
             inference=inference,
         )

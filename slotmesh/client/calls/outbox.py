@@ -11,7 +11,7 @@ Owner: the endpoint's `CallStream`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares
@@ -44,6 +44,11 @@ class LargeCalls(NamedTuple):
     """The window's bytes."""
     is_free: bool
     """Whether none is unanswered."""
+
+
+def _requests_of(parts: Sequence[SentPart]) -> int:
+    """What the last of them has of HTTP requests beside its payloads, bytes."""
+    return sum(map(request_bytes, parts[-1].payloads)) if parts and parts[-1].spec.options.http else 0
 
 
 class CallOutbox:
@@ -138,16 +143,16 @@ class CallOutbox:
         `shares`: what each tenant may add; None: all. Options of all batches have as many bytes as payloads may have.
         """
         parts: list[SentPart] = []
-        rota, lines, room, options_room = self.rota, self.rota.lines, MAX_FRAME_BYTES, MAX_FRAME_BYTES
-        calls = min(calls, FRAME_CALLS)
+        rota, lines, calls = self.rota, self.rota.lines, min(calls, FRAME_CALLS)
+        room = options_room = MAX_FRAME_BYTES
         while lines and calls > 0 and options_room > 0:
             queue = (queues := lines[0].queues)[0]
             run = queue.runs[0]
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
-            has_requests = bool(run.spec.options.http)
-            sizes = run.sizes(min(calls, TURN_CALLS) if has_requests or len(lines) > 1 or len(queues) > 1 else calls)
+            takes_turns = len(lines) > 1 or len(queues) > 1 or run.spec.options.http
+            sizes = run.sizes(min(calls, TURN_CALLS) if takes_turns else calls)
             if shares is not None and not shares.trim(run.spec.tenant, sizes):
                 rota.pass_over_tenant()
                 continue
@@ -155,14 +160,13 @@ class CallOutbox:
                 if not large.is_free:
                     rota.pass_over()
                     continue
-                inline = 0 if cuts else sizes[0]
-                if inline and parts:
+                if parts and not cuts:
                     break
                 large = LargeCalls(large.over, False)
                 parts.append(run.split(1, sizes[0]))
                 if run.specs is None:
                     queue.unanswered += 1
-                calls, room = calls - 1, room - inline
+                calls, room = calls - 1, room - (0 if cuts else sizes[0])
             elif sizes:
                 total = inline = sum(sizes)
                 if total > nbytes or total > room:
@@ -176,8 +180,7 @@ class CallOutbox:
                 if run.specs is None:
                     queue.unanswered += len(sizes)
                 calls, nbytes, room = calls - len(sizes), nbytes - total, room - inline
-            if has_requests and parts:
-                options_room -= sum(map(request_bytes, parts[-1].payloads))
+            options_room -= _requests_of(parts)
             if queue.tail is run:
                 queue.tail = None
             self._next_turn(queue, run)
