@@ -151,8 +151,8 @@ class CallOutbox:
             options_room -= run.spec.wire_bytes
             if run.spec.stop_generation and self._is_cut(run):
                 continue
-            takes_turns = len(lines) > 1 or len(queues) > 1 or run.spec.options.http
-            sizes = run.sizes(min(calls, TURN_CALLS) if takes_turns else calls)
+            is_alone = len(lines) == 1 == len(queues) and not run.spec.options.http
+            sizes = run.sizes(calls if is_alone else min(calls, TURN_CALLS))
             if shares is not None and not shares.trim(run.spec.tenant, sizes):
                 rota.pass_over_tenant()
                 continue
@@ -181,8 +181,7 @@ class CallOutbox:
                     queue.unanswered += len(sizes)
                 calls, nbytes, room = calls - len(sizes), nbytes - total, room - inline
             options_room -= _requests_of(parts)
-            if queue.tail is run:
-                queue.tail = None
+            queue.tail = None if queue.tail is run else queue.tail
             self._next_turn(queue, run)
         rota.end_frame()
         return parts
