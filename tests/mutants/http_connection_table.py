@@ -66,13 +66,6 @@ _TURNS: Final = (
         _MODEL,
     ),
     mutant(
-        "requests behind the last answer run",
-        CONNECTION,
-        "        self._waiting.clear()\n",
-        "        pass\n",
-        _MODEL,
-    ),
-    mutant(
         "who leaves leaves the request running",
         CONNECTION,
         "return [CancelRequest(), CloseConnection()] if had_current else [CloseConnection()]",
