@@ -217,6 +217,24 @@ async def test_calls_of_a_lane_do_not_overtake_its_map(mesh: slotmesh.Mesh, rout
     assert [payload for batch in router.batches for payload in batch.payloads] == [*items, b"second", b"behind"]
 
 
+async def test_a_large_call_that_stops_waiting_leaves_the_room_to_others(
+    mesh: slotmesh.Mesh, router: FakeRouter
+) -> None:
+    endpoint = endpoint_of(mesh)
+    futures = await made(endpoint, 2 * WINDOW)
+    sending = asyncio.create_task(endpoint.echo.send(b"x" * 200_000))
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(endpoint.echo.send(b"x"))
+    await asyncio.sleep(0)
+    assert not behind.done(), "places are given in order"
+    sending.cancel()
+    futures.append(await asyncio.wait_for(behind, WITHIN_S))
+    futures.append(endpoint.echo(b"x"))
+    assert not refused(futures)
+    router.release()
+    assert await results_of(futures) == [b"x"] * len(futures)
+
+
 @pytest.mark.parametrize("before", [1, 12, 30])
 async def test_calls_of_a_lane_do_not_join_those_before_its_map(
     mesh: slotmesh.Mesh, router: FakeRouter, before: int

@@ -98,6 +98,15 @@ class ClientBuffer:
         share.waiters.append((nbytes, wake))
         self._crowded[share] = None
 
+    def leave(self, share: BufferShare, nbytes: int, wake: Wake) -> None:
+        """A waiter that has no place yet does not wait any more, nor those behind it for it. Under the lock."""
+        if (nbytes, wake) not in share.waiters:
+            return
+        share.waiters.remove((nbytes, wake))
+        if not share.waiters:
+            del self._crowded[share]
+        self._let_in()
+
     def _let_in(self) -> None:
         """Shares take turns, by a call each."""
         shares = deque(self._crowded)
@@ -217,6 +226,8 @@ class BufferShare:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self.give(1, nbytes)
+            else:
+                self.buffer.leave(self, nbytes, wake)
             raise
 
     def full(self) -> Failure:

@@ -21,7 +21,6 @@ class WaitingThread:
         self._share = share
         self._nbytes = nbytes
         self._arrived = threading.Event()
-        self._gave_up = False
 
     def wait(self, until: float) -> bool:
         """Takes the place once there is room. False if there is none until then, in seconds of the monotonic clock."""
@@ -42,14 +41,14 @@ class WaitingThread:
 
     def _give_up(self) -> bool:
         """Whether the place arrived nevertheless."""
-        with self._share.buffer.lock:
-            self._gave_up = True
+        buffer = self._share.buffer
+        with buffer.lock:
+            buffer.leave(self._share, self._nbytes, self._wake)
         return self._arrived.is_set()
 
     def _wake(self) -> bool:
-        if not self._gave_up:
-            self._arrived.set()
-        return not self._gave_up
+        self._arrived.set()
+        return True
 
 
 def wait_for_place(share: BufferShare, nbytes: int, until: float) -> bool:
