@@ -222,7 +222,7 @@ _CLIENT: Final = (
         ONCE,
         "moves_twice",
         (
-            "slotmesh.client.stream.connection:Connection._identify",
+            "slotmesh.client.stream.endpoint_session:EndpointSession.identify",
             "self._epoch += 1",
             "self._epoch += self._epoch < 2",
         ),
@@ -472,7 +472,7 @@ _CONTROLLER: Final = (
         ORDER,
         "tables_late",
         (
-            "controller_service.core.reconcile:_held_s",
+            "controller_service.core.reconcile_endpoints:_held_s",
             "left_s = started_at + BROUGHT_WITHIN_S - now",
             "left_s = 0.0",
         ),
@@ -483,7 +483,7 @@ _CONTROLLER: Final = (
         ORDER,
         "fence_unheard",
         (
-            "controller_service.core.reconcile:_held_s",
+            "controller_service.core.reconcile_endpoints:_held_s",
             "if observed.awaits_fence() or observed.brought:",
             "if observed.brought:",
         ),
