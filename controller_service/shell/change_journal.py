@@ -59,13 +59,16 @@ class ChangeJournal:
             self._write()
 
     def _report(self, before: Desired, after: Desired, origin: ChangeOrigin) -> Iterator[None]:
-        for record in after.history:
-            if record.revision > before.configured_at:
-                yield from self._report_record(record)
+        records = [record for record in after.history if record.revision > before.configured_at]
+        for record in records:
+            yield from self._report_record(record)
         for notice in notices_of_shifts(before.shifts, after.shifts, revision=after.configured_at):
             self._state.tell(notice)
             yield
+        reported = {change.subject for record in records for change in record.changes}
         for name in _paused_otherwise(before, after):
+            if f"backend/{name}" in reported:
+                continue  # a rollback of the backend ends the pause of its rollout
             _audit(origin, f"rollout/{name}", after.configured_at, after.configured_at)
             yield
 
