@@ -63,7 +63,7 @@ async def by_unary(served: ServedMesh, tenant: str) -> bytes:
 
 
 async def by_http(served: ServedMesh, tenant: str) -> bytes:
-    headers = {"Content-Type": OCTET_STREAM, "X-Slotmesh-Tenant": tenant}
+    headers = {"content-type": OCTET_STREAM, "X-Slotmesh-Tenant": tenant}
     answer = await served.ask("POST", "/gated", tenant.encode(), headers)
     assert answer.status == 200, answer.body
     return answer.body

@@ -156,7 +156,7 @@ async def test_a_tenant_is_named_by_a_header_of_http() -> None:
         handler = served.mesh.instances("gated")[0]
 
         def post(tenant: str) -> Awaitable[Any]:
-            headers = {"Content-Type": OCTET_STREAM, "X-Slotmesh-Tenant": tenant}
+            headers = {"content-type": OCTET_STREAM, "X-Slotmesh-Tenant": tenant}
             return served.ask("POST", "/gated", tenant.encode(), headers)
 
         first = asyncio.ensure_future(post("Müller"))
