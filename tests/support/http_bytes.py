@@ -168,6 +168,9 @@ class RecordedConnection:
         query = scope["query_string"]
         target = (scope["raw_path"] + (b"?" + query if query else b"")).decode()
         is_socket = scope["type"] == "websocket"
+        if (problem := scope.get("refused")) is not None:  # as `Sockets` does
+            await send({"type": "websocket.close", "code": 1008, "problem": problem})
+            return
         method = "GET" if is_socket else scope["method"]
         self.started.append((method, target))
         try:
