@@ -31,7 +31,7 @@ _POLICY: Final = TrafficPolicy(weights={"echo": 1.0})
 
 
 class OwnLag:
-    """For how long this process's own event loop was held up: nobody could be asked meanwhile."""
+    """How long this process's own event loop was blocked: it could send no request in that time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,6 +1,6 @@
 """Asks a router about a bearer token that is new here, before anything is held for it.
 
-Purpose: whoever makes tokens up takes no place of those whose tokens are good: neither a connection, nor a body.
+Purpose: a client with made-up tokens takes neither a connection nor a body from clients whose tokens are valid.
 Invariants: one question for all requests that show the same token; a bounded number of questions at a time, the others
 wait in line; of the line no address has more than its share. A question ends when no request waits for it any more, as
 those are counted that wait. A token is good if a router has answered its holder

@@ -3,9 +3,9 @@
 Purpose: for what is counted in all (bytes, requests, connections), where quotas of known callers do not tell how much
 there is for the others. Pure.
 Invariants: `total` is the sum of `held`; a holder that has something gets no more once it has its share; above `most`
-only holders get anything that have `floor` at most, and all of these together get `reserve`. Who has nothing is not
-kept here. What was taken is given back exactly once, by who took it.
-Owner: whoever counts; one for each bound.
+only holders get anything that have `floor` at most, and all of these together get `reserve`. A holder with
+nothing is not kept here. Each amount taken is given back exactly once, by the code that took it.
+Owner: the component that counts; one object for each bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HolderT = TypeVar("HolderT")
 
 
 class Over(Enum):
-    """Why somebody gets no more."""
+    """Why a holder gets no more."""
 
     SHARE = auto()
     """The holder has as much as one may have."""
