@@ -1,17 +1,19 @@
 """The router's gRPC edge for those who look at live calls.
 
 Invariants: a tap is closed when its caller leaves, whatever happens; few are open at once; one that is not read holds
-no more than its bound.
+no more than its bound. Calls that have not ended are listed for one request at a time, in pieces of a few milliseconds.
 Owner: the app registers one instance.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, Final
 
 import grpc
 
+from router_service.convert.open_calls import KeyTags, open_calls_filter_of, open_calls_to_wire
 from router_service.convert.taps import seen_to_wire, tap_wish_of
 from router_service.core import failures
 from router_service.core.tapping.events import TapClosed, TapOpened
@@ -26,6 +28,10 @@ MAX_TAPS: Final = 16
 LOOK_EVERY_S: Final = 0.1
 """How often what has come is written."""
 CALLS_A_RESPONSE: Final = 500
+MAX_LISTS: Final = 16
+"""Requests for the calls that have not ended, under way at once."""
+RUNS_A_STEP: Final = 1_000
+"""Looked at before others get the event loop: about a millisecond."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,6 +44,10 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
         self._allows_payloads = allows_payloads
         self._open = 0
         self._is_leaving = asyncio.Event()
+        self._lists = 0
+        """Requests for a list that are under way."""
+        self._scanning = asyncio.Semaphore(1)
+        self._tags = KeyTags(os.urandom(16))
 
     def leave(self) -> None:
         """The router stops: all taps end."""
@@ -68,6 +78,36 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
         finally:
             self._open -= 1
             self._dispatcher.post(TapClosed(tap))
+
+    async def ListCalls(
+        self, request: tap_service_pb2.ListCallsRequest, context: Context
+    ) -> tap_service_pb2.ListCallsResponse:
+        """Calls that have not ended."""
+        await self._dispatcher.first_table.wait_a_while()
+        wanted = open_calls_filter_of(request, allows_keys=self._allows_payloads)
+        if isinstance(wanted, Failure):
+            await abort(context, wanted)
+        if request.show_keys and (failure := payloads_refusal()):
+            await abort(context, failure)
+        if self._lists >= MAX_LISTS:
+            message = f"{MAX_LISTS} requests for the calls of this router are under way: try again"
+            await abort(context, Failure(reason=Reason.QUEUE_FULL, message=message, retry_delay_s=1.0))
+        self._lists += 1
+        try:
+            async with self._scanning:
+                dispatcher = self._dispatcher
+                scan = dispatcher.scheduler.scan_calls(wanted, dispatcher.callers)
+                while True:
+                    if scan.step(RUNS_A_STEP):
+                        break
+                    await asyncio.sleep(0)
+                known = dispatcher.scheduler.topology.endpoints
+                if wanted.endpoint and wanted.endpoint not in known and not scan.endpoints:
+                    await abort(context, failures.no_endpoint(wanted.endpoint, known))
+                calls = scan.calls(dispatcher.clock.now())
+                return open_calls_to_wire(scan, calls, self._tags, shows_keys=request.show_keys)
+        finally:
+            self._lists -= 1
 
     async def _write(self, tap: CallTap, context: Context) -> None:
         while not self._is_leaving.is_set():

@@ -15,6 +15,8 @@ Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from router_service.core.commands import RouterCommand
 from router_service.core.events import RouterEvent
 from router_service.core.handlers import handlers_of
@@ -24,8 +26,10 @@ from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table import RoutingTable
+from router_service.core.runs import CallerBook
 from router_service.core.slots import frames as slot_frames
 from router_service.core.slots.frames import OutgoingOp
+from router_service.core.tapping.open_calls import OpenCallsFilter, OpenCallsScan
 from router_service.core.tenants.book import DEFAULT_TENANTS, TenantSettings
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
@@ -86,6 +90,10 @@ class RouterScheduler:
     def table(self) -> RoutingTable:
         """The table in force; its revision is 0 before there is one."""
         return self.topology.table
+
+    def scan_calls(self, wanted: OpenCallsFilter, callers: Iterable[CallerBook]) -> OpenCallsScan:
+        """A look at the calls that have not ended, of these callers, which are all that there are."""
+        return OpenCallsScan(wanted, self.topology, callers)
 
     @property
     def shadows_under_way(self) -> int:

@@ -9,7 +9,7 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import cast
 
 from router_service.core.callers import Caller
@@ -129,6 +129,11 @@ class Dispatcher:
             self.post(SessionDisconnected(caller))
         elif caller.has_open_calls or caller.request_id:
             self.post(CallerLeft(caller, is_overdue))
+
+    @property
+    def callers(self) -> Collection[CallerBook]:
+        """All that have calls, or may make some."""
+        return self._sinks.keys()
 
     # -- links ---------------------------------------------------------------------------------------------------
 

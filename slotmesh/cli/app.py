@@ -9,6 +9,7 @@ import typer
 from slotmesh.cli.commands.apply import apply
 from slotmesh.cli.commands.bench import bench
 from slotmesh.cli.commands.call import call
+from slotmesh.cli.commands.calls import calls
 from slotmesh.cli.commands.certs import certs
 from slotmesh.cli.commands.check import check
 from slotmesh.cli.commands.delete import delete
@@ -46,6 +47,7 @@ app.command()(connects(run))
 app.command()(connects(call))
 app.command()(connects(status))
 app.command()(connects(top))
+app.command()(connects(calls))
 app.command()(connects(tap))
 app.command()(connects(bench))
 app.command()(connects(describe))

@@ -46,6 +46,42 @@ TAPPED_OUTCOME_FAILED: TappedOutcome.ValueType  # 2
 """It ended in a failure."""
 Global___TappedOutcome: _TypeAlias = TappedOutcome  # noqa: Y015
 
+class _OpenCallState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OpenCallStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OpenCallState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OPEN_CALL_STATE_UNSPECIFIED: _OpenCallState.ValueType  # 0
+    """Never sent; refused."""
+    OPEN_CALL_STATE_WAITING: _OpenCallState.ValueType  # 1
+    """It waits in this router."""
+    OPEN_CALL_STATE_SENDING: _OpenCallState.ValueType  # 2
+    """Its replica is chosen, and no frame has carried it there yet."""
+    OPEN_CALL_STATE_AT_REPLICA: _OpenCallState.ValueType  # 3
+    """It is at its replica: it runs, or waits for a permit or in the lane of its ordering key."""
+    OPEN_CALL_STATE_ABANDONED: _OpenCallState.ValueType  # 4
+    """As before, but its caller has its outcome already, or has gone. What it holds at the replica comes free when the replica
+    answers.
+    """
+
+class OpenCallState(_OpenCallState, metaclass=_OpenCallStateEnumTypeWrapper):
+    """Where a call is that has not ended."""
+
+OPEN_CALL_STATE_UNSPECIFIED: OpenCallState.ValueType  # 0
+"""Never sent; refused."""
+OPEN_CALL_STATE_WAITING: OpenCallState.ValueType  # 1
+"""It waits in this router."""
+OPEN_CALL_STATE_SENDING: OpenCallState.ValueType  # 2
+"""Its replica is chosen, and no frame has carried it there yet."""
+OPEN_CALL_STATE_AT_REPLICA: OpenCallState.ValueType  # 3
+"""It is at its replica: it runs, or waits for a permit or in the lane of its ordering key."""
+OPEN_CALL_STATE_ABANDONED: OpenCallState.ValueType  # 4
+"""As before, but its caller has its outcome already, or has gone. What it holds at the replica comes free when the replica
+answers.
+"""
+Global___OpenCallState: _TypeAlias = OpenCallState  # noqa: Y015
+
 @_typing.final
 class TapCallsRequest(_message.Message):
     """Arguments of `TapService.TapCalls`."""
@@ -226,3 +262,183 @@ class TappedCall(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__result) -> _WhichOneofReturnType__result | None: ...
 
 Global___TappedCall: _TypeAlias = TappedCall  # noqa: Y015
+
+@_typing.final
+class ListCallsRequest(_message.Message):
+    """Arguments of `TapService.ListCalls`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ORDERING_KEY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    SHOW_KEYS_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """Only calls of this endpoint. Empty means all."""
+    tenant: _builtins.str
+    """Only calls of this tenant; set and empty: only those that name none. Unset means all."""
+    ordering_key: _builtins.str
+    """Only calls with this ordering key. Unset means all."""
+    limit: _builtins.int
+    """Calls in the response at most. 1 to 1,000; 0 means 100."""
+    show_keys: _builtins.bool
+    """Show ordering keys as well. Refused unless the router was started with `--tap-payloads`, and to callers that may not see
+    payloads.
+    """
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[Global___OpenCallState.ValueType]:
+        """Only calls in these states. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        states: _abc.Iterable[Global___OpenCallState.ValueType] | None = ...,
+        tenant: _builtins.str | None = ...,
+        ordering_key: _builtins.str | None = ...,
+        limit: _builtins.int = ...,
+        show_keys: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_tenant", b"_tenant", "ordering_key", b"ordering_key", "tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_tenant", b"_tenant", "endpoint", b"endpoint", "limit", b"limit", "ordering_key", b"ordering_key", "show_keys", b"show_keys", "states", b"states", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ordering_key: _TypeAlias = _typing.Literal["ordering_key"]  # noqa: Y015
+    _WhichOneofArgType__ordering_key: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key"]  # noqa: Y015
+    _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
+    _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ordering_key) -> _WhichOneofReturnType__ordering_key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant) -> _WhichOneofReturnType__tenant | None: ...
+
+Global___ListCallsRequest: _TypeAlias = ListCallsRequest  # noqa: Y015
+
+@_typing.final
+class ListCallsResponse(_message.Message):
+    """Result of `TapService.ListCalls`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    AT_REPLICAS_FIELD_NUMBER: _builtins.int
+    IS_PARTIAL_FIELD_NUMBER: _builtins.int
+    waiting: _builtins.int
+    """All that match and wait or are being sent, those in `calls` included."""
+    at_replicas: _builtins.int
+    """All that match and are at replicas, abandoned ones and those in `calls` included."""
+    is_partial: _builtins.bool
+    """There were more batches of calls than are looked at: counts are too low, and older calls may be missing."""
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenCall]:
+        """The oldest ones, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___OpenCall] | None = ...,
+        waiting: _builtins.int = ...,
+        at_replicas: _builtins.int = ...,
+        is_partial: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_replicas", b"at_replicas", "calls", b"calls", "is_partial", b"is_partial", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCallsResponse: _TypeAlias = ListCallsResponse  # noqa: Y015
+
+@_typing.final
+class OpenCall(_message.Message):
+    """A call that has not ended, as its router sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    SENT_AGE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    KEY_TAG_FIELD_NUMBER: _builtins.int
+    ORDERING_KEY_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    IS_SHADOW_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    state: Global___OpenCallState.ValueType
+    """Where it is."""
+    endpoint: _builtins.str
+    """The endpoint that it was made to."""
+    method: _builtins.str
+    """Its method. `__call__` if it names none."""
+    backend: _builtins.str
+    """The backend of its replica, or whose queue it waits in. Empty if it has none yet."""
+    replica_id: _builtins.str
+    """The replica that it was sent to. Empty while it waits."""
+    tenant: _builtins.str
+    """On whose behalf it was made. Empty if it names no tenant."""
+    partition: _builtins.int
+    """The partition of its ordering key. Unset without one."""
+    key_tag: _builtins.str
+    """Stands for its ordering key: 8 hexadecimal digits, the same for calls of one key at one start of one router, and of no
+    meaning elsewhere. Empty without an ordering key.
+    """
+    ordering_key: _builtins.str
+    """Its ordering key, if keys were requested and it has one."""
+    request_bytes: _builtins.int
+    """Bytes of its payload."""
+    attempt: _builtins.int
+    """Which attempt this is, from 1."""
+    is_shadow: _builtins.bool
+    """It is a copy for a shadow."""
+    waits_for: _builtins.str
+    """What keeps a waiting call from its start, for a person. Empty if that is not known."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Since its arrival at this router."""
+
+    @_builtins.property
+    def sent_age(self) -> _duration_pb2.Duration:
+        """Since it was sent there. Unset while it waits."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___OpenCallState.ValueType = ...,
+        endpoint: _builtins.str = ...,
+        method: _builtins.str = ...,
+        age: _duration_pb2.Duration | None = ...,
+        backend: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
+        sent_age: _duration_pb2.Duration | None = ...,
+        tenant: _builtins.str = ...,
+        partition: _builtins.int | None = ...,
+        key_tag: _builtins.str = ...,
+        ordering_key: _builtins.str | None = ...,
+        request_bytes: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        is_shadow: _builtins.bool = ...,
+        waits_for: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_partition", b"_partition", "age", b"age", "ordering_key", b"ordering_key", "partition", b"partition", "sent_age", b"sent_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key", "_partition", b"_partition", "age", b"age", "attempt", b"attempt", "backend", b"backend", "endpoint", b"endpoint", "is_shadow", b"is_shadow", "key_tag", b"key_tag", "method", b"method", "ordering_key", b"ordering_key", "partition", b"partition", "replica_id", b"replica_id", "request_bytes", b"request_bytes", "sent_age", b"sent_age", "state", b"state", "tenant", b"tenant", "waits_for", b"waits_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ordering_key: _TypeAlias = _typing.Literal["ordering_key"]  # noqa: Y015
+    _WhichOneofArgType__ordering_key: _TypeAlias = _typing.Literal["_ordering_key", b"_ordering_key"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ordering_key) -> _WhichOneofReturnType__ordering_key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___OpenCall: _TypeAlias = OpenCall  # noqa: Y015

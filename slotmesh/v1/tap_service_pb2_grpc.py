@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TapServiceStub(object):
-    """Shows calls as they end. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
     """
 
     def __init__(self, channel):
@@ -40,10 +40,15 @@ class TapServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_tap__service__pb2.TapCallsRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_tap__service__pb2.TapCallsResponse.FromString,
                 _registered_method=True)
+        self.ListCalls = channel.unary_unary(
+                '/slotmesh.v1.TapService/ListCalls',
+                request_serializer=slotmesh_dot_v1_dot_tap__service__pb2.ListCallsRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_tap__service__pb2.ListCallsResponse.FromString,
+                _registered_method=True)
 
 
 class TapServiceServicer(object):
-    """Shows calls as they end. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
     """
 
     def TapCalls(self, request, context):
@@ -57,6 +62,18 @@ class TapServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListCalls(self, request, context):
+        """Lists the calls of this router that have not ended, oldest first: those that wait here, and those at replicas, including
+        calls whose caller has gone while their replica still owes an answer. Not listed are reservations, and calls that go
+        straight to replicas. Routers answer one such request at a time, and hold up no calls for it; each looks at 1,000,000
+        batches of calls at most. Errors: ENDPOINT_NOT_FOUND if an endpoint is named that neither the table in force nor any of
+        these calls has; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16
+        of these requests are under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TapServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +81,11 @@ def add_TapServiceServicer_to_server(servicer, server):
                     servicer.TapCalls,
                     request_deserializer=slotmesh_dot_v1_dot_tap__service__pb2.TapCallsRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_tap__service__pb2.TapCallsResponse.SerializeToString,
+            ),
+            'ListCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCalls,
+                    request_deserializer=slotmesh_dot_v1_dot_tap__service__pb2.ListCallsRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_tap__service__pb2.ListCallsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -74,7 +96,7 @@ def add_TapServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TapService(object):
-    """Shows calls as they end. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
     """
 
     @staticmethod
@@ -94,6 +116,33 @@ class TapService(object):
             '/slotmesh.v1.TapService/TapCalls',
             slotmesh_dot_v1_dot_tap__service__pb2.TapCallsRequest.SerializeToString,
             slotmesh_dot_v1_dot_tap__service__pb2.TapCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.TapService/ListCalls',
+            slotmesh_dot_v1_dot_tap__service__pb2.ListCallsRequest.SerializeToString,
+            slotmesh_dot_v1_dot_tap__service__pb2.ListCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

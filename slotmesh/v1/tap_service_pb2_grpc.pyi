@@ -13,7 +13,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TapServiceStub:
-    """Shows calls as they end. Mounted by the router, which shows its own calls only."""
+    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     TapCalls: _aio.UnaryStreamMultiCallable[_tap_service_pb2.TapCallsRequest, _tap_service_pb2.TapCallsResponse]
@@ -23,9 +23,17 @@ class TapServiceStub:
     does not name the endpoint; BAD_REQUEST where payloads are asked for and the router's settings do not allow it;
     QUEUE_FULL where 16 taps are open already.
     """
+    ListCalls: _aio.UnaryUnaryMultiCallable[_tap_service_pb2.ListCallsRequest, _tap_service_pb2.ListCallsResponse]
+    """Lists the calls of this router that have not ended, oldest first: those that wait here, and those at replicas, including
+    calls whose caller has gone while their replica still owes an answer. Not listed are reservations, and calls that go
+    straight to replicas. Routers answer one such request at a time, and hold up no calls for it; each looks at 1,000,000
+    batches of calls at most. Errors: ENDPOINT_NOT_FOUND if an endpoint is named that neither the table in force nor any of
+    these calls has; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16
+    of these requests are under way.
+    """
 
 class TapServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows calls as they end. Mounted by the router, which shows its own calls only."""
+    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only."""
 
     @_abc_1.abstractmethod
     def TapCalls(
@@ -38,6 +46,20 @@ class TapServiceServicer(metaclass=_abc_1.ABCMeta):
         replicas. Nothing of a call is copied while nobody taps its endpoint. Errors: ENDPOINT_NOT_FOUND where the table in force
         does not name the endpoint; BAD_REQUEST where payloads are asked for and the router's settings do not allow it;
         QUEUE_FULL where 16 taps are open already.
+        """
+
+    @_abc_1.abstractmethod
+    def ListCalls(
+        self,
+        request: _tap_service_pb2.ListCallsRequest,
+        context: _aio.ServicerContext[_tap_service_pb2.ListCallsRequest, _abc.Awaitable[_tap_service_pb2.ListCallsResponse]],
+    ) -> _abc.Awaitable[_tap_service_pb2.ListCallsResponse]:
+        """Lists the calls of this router that have not ended, oldest first: those that wait here, and those at replicas, including
+        calls whose caller has gone while their replica still owes an answer. Not listed are reservations, and calls that go
+        straight to replicas. Routers answer one such request at a time, and hold up no calls for it; each looks at 1,000,000
+        batches of calls at most. Errors: ENDPOINT_NOT_FOUND if an endpoint is named that neither the table in force nor any of
+        these calls has; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16
+        of these requests are under way.
         """
 
 def add_TapServiceServicer_to_server(servicer: TapServiceServicer, server: _aio.Server) -> None: ...

@@ -11,7 +11,7 @@ import pytest
 from tests.arch.sources import ROOT
 
 DISPATCHER = "router_service/shell/dispatcher.py"
-ASKED = frozenset({"counters", "next_deadline", "table", "tenants", "topology"})
+ASKED = frozenset({"counters", "next_deadline", "scan_calls", "table", "tenants", "topology"})
 """What the scheduler tells anybody."""
 OF_THE_DISPATCHER = ASKED | {"cut_frame", "cut_ops", "step"}
 SCHEDULERS = frozenset({"scheduler", "_scheduler"})

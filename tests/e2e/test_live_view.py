@@ -116,6 +116,44 @@ async def test_tap_shows_each_call_once() -> None:
         assert not any("payload" in line or "result" in line for line in lines)
 
 
+async def test_calls_shows_what_runs_where_and_what_is_behind_it() -> None:
+    async with started_mesh("tests.e2e.handlers:Gallery", routers=2) as mesh:
+        first, second = mesh.router_addresses
+        async with sdk.connect(first) as one, sdk.connect(second) as other:
+            lane = one.endpoint("Gallery").ordered("user-7")
+            made = [lane.wait(3600.0), lane.wait(3600.0)]
+            made.append(other.endpoint("Gallery").options(tenant="acme").wait(3600.0))
+            asked = ("calls", "--controller", mesh.controller_address)
+            deadline = asyncio.get_running_loop().time() + 60.0
+            while True:
+                said = await slotmesh(*asked, "-o", "json")
+                assert (said.status, said.err) == (0, "")
+                document = json.loads(said.out)
+                if document["at_replicas"] == 3:
+                    break
+                assert asyncio.get_running_loop().time() < deadline, document
+            calls = document["calls"]
+            assert sorted((it["state"], it["router"], it["tenant"]) for it in calls) == sorted(
+                [("running", first, None), ("in lane", first, None), ("running", second, "acme")]
+            )
+            assert {it["method"] for it in calls} == {"wait"}
+            assert all(it["replica"].startswith("Gallery-") and it["age_s"] >= it["sent_s"] for it in calls)
+            of_key = json.loads((await slotmesh(*asked, "--running", "--key", "user-7", "-o", "json")).out)
+            assert [it["state"] for it in of_key["calls"]] == ["running", "in lane"]
+            table = await slotmesh(*asked, "Gallery", "--limit", "2")
+            assert table.status == 0
+            assert "Gallery.wait" in table.out
+            assert "0 waiting, 3 at replicas; 1 not shown" in table.out
+            assert "user-7" not in table.out
+            assert "0 waiting, 0 at replicas" in (await slotmesh(*asked, "--waiting")).out
+            refused = await slotmesh(*asked, "--keys")
+            assert refused.status == 1
+            assert "--tap-payloads" in refused.err
+            for call in made:
+                call.cancel()
+            await asyncio.gather(*made, return_exceptions=True)
+
+
 async def test_a_wrong_method_is_told_and_sigterm_leaves_the_summary() -> None:
     async with started_mesh("tests.e2e.handlers:Gallery") as mesh:
         arguments = ("tap", "Gallery", "--method", "dubble", "--address", mesh.controller_address)

@@ -11,6 +11,7 @@ from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
+from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
 from tests.mutants.tenants_table import TENANTS
 from tests.mutants.types_table import TYPES
@@ -592,4 +593,5 @@ MUTANTS: Final = (
     *CLIENT,
     *HTTP,
     *GUARDS,
+    *QUESTIONS,
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from router_service.core.events import RouterTimePassed
+from router_service.core.tapping.open_calls import OpenCallsFilter, OpenCallState
 from tests.properties.router_model import QUEUE_TIME_S, RouterModel
 
 
@@ -35,6 +38,29 @@ def books_agree(model: RouterModel) -> None:
         taking = {each for each in backend.replicas.values() if each.taking}
         assert taking == {*(heard or able)}, "suspects are passed over as long as others take calls"
         assert backend.candidates == len(taking)
+
+
+def open_calls_are_listed(model: RouterModel) -> None:
+    """A scan in small steps lists each call once: where it waits, or at the replica that owes the answer."""
+    scan = model.scheduler.scan_calls(OpenCallsFilter(limit=10_000), model.callers)
+    while not scan.step(2):
+        pass
+    listed = [call for call in scan.calls(model.now) if not call.is_shadow]
+    copies = sum(call.is_shadow for call in scan.calls(model.now))
+    assert len(listed) + copies == scan.waiting + scan.at_replicas
+    assert [call.age_s for call in listed] == sorted((call.age_s for call in listed), reverse=True)
+    owed = [
+        (call_id in model.pending, key, held.replica.replica_id)
+        for held in model.held.values()
+        for call_id, key, _ in held.runs.values()
+        if not held.is_dark
+    ]
+    at_replicas = [call for call in listed if call.state in {OpenCallState.AT_REPLICA, OpenCallState.ABANDONED}]
+    assert Counter(owed) == Counter(
+        (call.state is OpenCallState.AT_REPLICA, call.ordering_key, call.replica_id) for call in at_replicas
+    )
+    waiting = len(model.pending) - sum(is_pending for is_pending, _, _ in owed)
+    assert len(listed) - len(at_replicas) == waiting
 
 
 def nothing_idles(model: RouterModel) -> None:
@@ -80,4 +106,4 @@ def nothing_is_left(model: RouterModel) -> None:
     assert model.scheduler.next_deadline() is None
 
 
-ALWAYS = (books_agree, nothing_idles, nothing_waits_in_vain)
+ALWAYS = (books_agree, open_calls_are_listed, nothing_idles, nothing_waits_in_vain)

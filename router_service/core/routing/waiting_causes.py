@@ -1,7 +1,7 @@
 """What keeps a waiting call from its start: too much to do, or no replica that could take it.
 
 Purpose: a call that fails while it waits says why it waited, and what to do about that, in terms of what this router
-knows. Asked only when a call fails.
+knows. Computed only when a call fails, or when an operator lists calls.
 Owner: pure functions; `failures` makes sentences of what they say.
 """
 

@@ -292,6 +292,16 @@ async def test_payloads_are_for_operators(mesh: SecuredMesh) -> None:
         tap.cancel()
 
 
+async def test_ordering_keys_of_listed_calls_are_for_operators(mesh: SecuredMesh) -> None:
+    taps = (await mesh.at_router("operator", "ops")).taps
+    request = tap_service_pb2.ListCallsRequest(show_keys=True)
+    code, _, message = await refused(taps.ListCalls(request, metadata=by_token("vera")))
+    assert code == "PERMISSION_DENIED"
+    assert message == "payloads need the role operator, which viewer/vera does not have"
+    for said, who in ((request, None), (tap_service_pb2.ListCallsRequest(), by_token("vera"))):
+        assert not (await taps.ListCalls(said, metadata=who)).calls
+
+
 async def test_reserved_metadata_reaches_no_handler(mesh: SecuredMesh) -> None:
     calls = (await mesh.at_router()).calls
     for key in ("authorization", "grpc-internal", "slotmesh-client"):

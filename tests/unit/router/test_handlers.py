@@ -16,7 +16,7 @@ from router_service.core.scheduler import RouterScheduler
 from router_service.core.tenants.book import DEFAULT_TENANTS
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
-ASKED = {"shadows_under_way", "next_deadline", "table"}
+ASKED = {"shadows_under_way", "next_deadline", "scan_calls", "table"}
 TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
 READ = {"counters", "topology"}
 """What others only read."""
