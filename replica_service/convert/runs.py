@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
 from replica_service.core.answer_heads import AnswerHeads
-from replica_service.core.arrivals import Arrival
-from replica_service.core.calls import ReplicaRun, RerunOrigin, RouterPeer, RunRecord
+from replica_service.core.arrivals import Arrival, RerunOrigin
+from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.sessions.records import Record
 from slotmesh.batch_payloads import count_of, list_of, mistake_of
 from slotmesh.errors import Failure, Reason

@@ -55,3 +55,13 @@ class Arrival(NamedTuple):
 
 
 _NO_TRACE = TraceContext("")
+
+
+class RerunOrigin(NamedTuple):
+    """Where calls without a session ran first that run once more."""
+
+    stream_id: str
+    run_ids: Sequence[int]
+    """On it, parallel to the payloads."""
+    attempt: int
+    """At least 1."""

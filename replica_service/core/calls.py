@@ -4,6 +4,7 @@ Purpose: the values that the scheduler, batches and executors pass around. One o
 Invariants: `begin <= lo <= hi <= end <= len(payloads)`; calls before `lo` have been handed to an executor or a batch,
 or answered; calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A
 run is in its link's `waiting` for as long as one of its calls could still be taken back.
+A run keeps its payloads while a call of it is `left`.
 Runs of one batch that differ in their ordering keys alone are neighbours: they share `first`, `payloads` and `record`,
 so that an index means the same call in all of them.
 A link is fresh until `fresh_until`; from then on none of its calls starts, and its runs are parked when they would.
@@ -15,9 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from replica_service.core.arrivals import Arrival
+from replica_service.core.arrivals import Arrival, RerunOrigin
 from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.sessions.records import Record, Taker
@@ -95,28 +96,16 @@ class RouterPeer:
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
         self.parked: list[ReplicaRun] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
-        self.splits = 0
-        """Runs of it that were split off others."""
+        self.splits = 0  # runs of it that were split off others
         self.moved: list[ReplicaRun] = []
         """Its runs whose sessions went on elsewhere when calls of them were pending: it takes back nothing of them."""
-        self.has_joined = False
-        """It has asked for outcomes of calls that ran already."""
+        self.has_joined = False  # it has asked for outcomes of calls that ran already
         self.sent: dict[int, RunRecord | RunTaker] = {}
         """What of sessions is owed or kept under its run ids, by the first of them."""
         self.freed_at: float | None = None
         """When a call of it ended and so made room that others wait for, until it sends the next one."""
         self.untold_until = -inf
         """Not before this moment it is told again that there is room."""
-
-
-class RerunOrigin(NamedTuple):
-    """Where calls without a session ran first that run once more."""
-
-    stream_id: str
-    run_ids: Sequence[int]
-    """On it, parallel to the payloads."""
-    attempt: int
-    """At least 1."""
 
 
 class ReplicaRun:
@@ -138,6 +127,7 @@ class ReplicaRun:
         "key",
         "lane",
         "lease_s",
+        "left",
         "link",
         "lo",
         "max_result_bytes",
@@ -180,8 +170,7 @@ class ReplicaRun:
         self.ordering_key = options.ordering_key
         """That of its batch, or its own where the batch has a column of them. Empty means none."""
         self.endpoint = endpoint
-        self.arrived = arrived
-        """Monotonic seconds."""
+        self.arrived = arrived  # monotonic seconds
         self.arrival: Arrival | None = None
         """What its router says of where the calls come from, if anything."""
         self.traced: Any = None
@@ -192,8 +181,8 @@ class ReplicaRun:
         """Both are read only where there is an ordering key."""
         self.begin = self.lo = begin
         self.end = self.hi = len(payloads) if end is None else end
-        self.open = self.end - begin
-        """Calls that can still be taken back."""
+        self.open = self.left = self.end - begin
+        """Calls that can still be taken back, and calls that have neither ended nor been answered."""
         self.key = first + begin
         """Where it is in its link's `waiting`; unique there. Negative where it was split off another run."""
         self.awaits = False
@@ -253,6 +242,7 @@ class ReplicaRun:
         if self.record is not None:
             part.record = self.record
             part.record.runs.append(part)
+        self.ended(hi - lo)
         return part
 
     def close(self, count: int) -> None:
@@ -261,9 +251,19 @@ class ReplicaRun:
         if not self.open:
             del self.link.waiting[self.key]
 
+    def ended(self, count: int) -> None:
+        """This number of its calls have ended, were answered or were split off. Contexts left behind keep the run."""
+        self.left -= count
+        if not self.left:
+            self.payloads, self.weighed = (), None
+
+    def is_of_batch(self, run: ReplicaRun) -> bool:
+        """Whether an index means the same call in both."""
+        return self.first == run.first and self.link is run.link
+
     def is_part_of(self, run: ReplicaRun) -> bool:
         """Whether its calls are some of those of a run, which it may be split off."""
-        return self.payloads is run.payloads and run.begin <= self.begin and self.end <= run.end
+        return self.is_of_batch(run) and run.begin <= self.begin and self.end <= run.end
 
     def withdraw(self, lo: int, hi: int) -> None:
         """The executor must not start these calls, as far as it has not."""

@@ -69,6 +69,7 @@ class Endings:
             else:
                 run.link.handed -= hi - lo
                 self._lanes.gone(run.link, hi - lo)
+                run.ended(hi - lo)
                 note_progress(run, hi - 1)
         self._batching.release(batch.lanes)
 
@@ -76,6 +77,7 @@ class Endings:
         """So many unkeyed calls of the run have ended."""
         self._permits.in_use -= count
         run.link.unkeyed -= count
+        run.ended(count)
         if run.slot is not None:
             self._slots.vacate(run.slot, run.link)
 
@@ -98,6 +100,7 @@ class Endings:
         run.close(ended)
         run.link.handed -= turn.hi - turn.lo
         self._lanes.gone(run.link, ended)
+        run.ended(ended)
         self._permits.in_use -= 1
         self._lanes.give_back(lane)
 
@@ -113,6 +116,7 @@ class Endings:
             run.close(count)
             run.link.handed -= count
             lanes.gone(run.link, count)
+            run.ended(count)
             note_progress(run, turn.hi - 1)
             lanes.give_back(lane)
         self._permits.in_use -= len(turns)

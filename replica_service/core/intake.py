@@ -16,6 +16,7 @@ from replica_service.core.events import PayloadCame, PayloadFailed, RunsCame
 from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
+from slotmesh.errors import Failure
 
 
 class RunIntake:
@@ -54,11 +55,12 @@ class RunIntake:
         methods = self._methods
         for run in event.runs:
             if self._state.draining:
-                self._out.append(Refuse(run, run.lo, run.hi, failures.DRAINING))
+                self._refuse(run, run.lo, failures.DRAINING)
             elif run.options.method not in methods and not run.lease_s:
                 if run.options.stop_generation:
                     note_failure(run, run.lo)
                 self._out.append(Fail(run, run.lo, run.hi, failures.no_such_method(run.options.method, methods)))
+                run.ended(run.open)
             elif run.ordering_key:
                 self._take_keyed(run)
             else:
@@ -83,13 +85,18 @@ class RunIntake:
         if run.awaits:
             self._unstarted.answer_waiting(run, run.lo, run.hi, event.failure)
 
+    def _refuse(self, run: ReplicaRun, lo: int, failure: Failure) -> None:
+        """The run's calls from `lo` on are not taken."""
+        self._out.append(Refuse(run, lo, run.hi, failure))
+        run.ended(run.hi - lo)
+
     def _take(self, run: ReplicaRun) -> None:
         link, count, permits = run.link, run.open, self._permits
         room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
         if count > room:
             room = max(0, room)
             failure = failures.no_room(permits.max_ongoing, permits.prefetch)
-            self._out.append(Refuse(run, run.lo + room, run.hi, failure))
+            self._refuse(run, run.lo + room, failure)
             if not room:
                 return
             run.hi = run.lo + room
@@ -105,14 +112,14 @@ class RunIntake:
     def _take_keyed(self, run: ReplicaRun) -> None:
         link, count = run.link, run.open
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
-            self._out.append(Refuse(run, run.lo, run.hi, failures.STALE))
+            self._refuse(run, run.lo, failures.STALE)
             return
         # What is in a turn may have been answered, and the router may have filled its place.
         if link.overrun or link.keyed - link.handed + count > self.keyed_window:
             # A later run of the same key must not be taken where this one was not: all of them wait outside.
             link.overrun = link.keyed > 0
             failure = failures.past_window(link.keyed, count, self.keyed_window)
-            self._out.append(Refuse(run, run.lo, run.hi, failure))
+            self._refuse(run, run.lo, failure)
             return
         link.keyed += count
         self._lanes.calls += count

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.client_table import CLIENT
 from tests.mutants.edge_table import EDGE
+from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
 from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
@@ -585,6 +586,7 @@ MUTANTS: Final = (
     *_STORE,
     *_CLIENT,
     *EDGE,
+    *FINISH,
     *ISLANDS,
     *HTTP_CONNECTION,
     *TYPES,

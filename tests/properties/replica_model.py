@@ -66,6 +66,8 @@ class Call:
     state: str = "waiting"
     """waiting, running, ended (by itself), failed or refused (before it started)."""
     reason: Reason | None = None
+    started: ReplicaRun | None = None
+    """What it was started as a part of: the run, or one that was split off."""
 
 
 @dataclass
@@ -121,9 +123,8 @@ class ReplicaModel:
         return [run for router in self.router_of.values() for run in router.link.waiting.values() if run.awaits]
 
     def leaves(self, run: ReplicaRun) -> None:
-        """One call less of the run runs, whichever part of it was started."""
-        at = next(at for at, each in enumerate(self.running_calls) if each.payloads is run.payloads)
-        del self.running_calls[at]
+        """One call less of the run runs."""
+        self.running_calls.remove(run)
 
     def is_fresh(self, run: ReplicaRun) -> bool:
         return self.now < run.link.fresh_until
@@ -133,7 +134,7 @@ class ReplicaModel:
 
     def is_running(self, run: ReplicaRun, index: int) -> bool:
         call = self.router_of[run.link].calls.get(run.first + index)
-        return call is not None and call.run.payloads is run.payloads and call.state == "running"
+        return call is not None and call.started is run and call.state == "running"
 
     def keyed_here(self) -> list[Call]:
         return [
@@ -232,6 +233,9 @@ class ReplicaModel:
         if call.state == "waiting":
             assert self.now < call.deadline
         call.state = "waiting"
+        call.started = run
+        assert run.begin <= index < run.end
+        assert run.payloads, "a call starts that has no payload any more"
         if call.key:
             key = self.lane_of(call)
             assert call.order > self.last_started.get(key, 0), "a call of a key was overtaken"
@@ -269,6 +273,8 @@ class ReplicaModel:
             for call in router.calls.values():
                 if call.state == "running":
                     call.state = "ended"
+                for each in (call.run, call.started or call.run):
+                    assert (each.left, each.payloads) == (0, ()), "payloads are kept of calls that ended"
 
 
 def is_withdrawn(run: ReplicaRun, index: int) -> bool:

@@ -251,7 +251,7 @@ class Story:
         started = self.host.handler.started
         for run in self.runs:
             outbox = self.outboxes[run.link]
-            for index, payload in enumerate(run.payloads):
+            for index, payload in enumerate(self.host.payloads(run)):
                 run_id = run.first + index
                 if run.link.closed:
                     continue
@@ -290,7 +290,7 @@ class Story:
         for run in self.runs:
             if self.own_loop or "thread" in run.options.method:
                 continue
-            for index, payload in enumerate(run.payloads):
+            for index, payload in enumerate(self.host.payloads(run)):
                 if is_meant(run, index) and payload not in self.host.handler.started:
                     self.barred.setdefault(payload, why)
 

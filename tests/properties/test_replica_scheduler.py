@@ -143,7 +143,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         if data.draw(st.booleans()):
             run = to.calls[data.draw(st.integers(1, to.next_id - 1))].run
-            first, last = run.first, run.first + len(run.payloads) - 1
+            first, last = run.first, run.first + run.end - 1
         else:
             first = data.draw(st.integers(1, to.next_id - 1))
             last = data.draw(st.integers(first, min(to.next_id + 1, first + 6)))
@@ -181,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         running = [
             call
             for call in self.model.router_of[run.link].calls.values()
-            if call.run.payloads is run.payloads and call.state == "running"
+            if call.started is run and call.state == "running"
         ]
         count = data.draw(st.integers(1, len(running)))
         for call in running[:count]:
@@ -256,7 +256,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def calls_come_back(self, data: st.DataObject) -> None:
         run = data.draw(st.sampled_from([run for run in self.model.running_calls if not self.model.is_fresh(run)]))
-        running = [index for index in range(len(run.payloads)) if self.model.is_running(run, index)]
+        running = [index for index in range(run.end) if self.model.is_running(run, index)]
         lo = data.draw(st.sampled_from(running))
         hi = lo + 1
         while hi in running:

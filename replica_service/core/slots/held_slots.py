@@ -100,6 +100,7 @@ class HeldSlots:
 
     def _fail(self, event: SlotCallCame, failure: Failure) -> None:
         self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
+        event.run.ended(event.run.open)
 
 
 def _number_mistake(number: int, held: dict[int, ReservedSlot]) -> Failure | None:

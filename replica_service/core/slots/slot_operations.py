@@ -41,6 +41,7 @@ class GrantedSlotOperations:
         slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
+            run.ended(run.open)
             return
         self.enter(run, slot)
 

@@ -213,6 +213,7 @@ class Starting:
         permits.in_use += 1
         run.link.unkeyed -= 1
         run.close(1)
+        run.ended(1)
         self._out.append(Grant(run, slot, permits.in_use))
         return 1
 

@@ -87,6 +87,7 @@ class UnstartedCalls:
             note_failure(run, lo)  # at once: the consequences are decided before the answer is written
         count = hi - lo
         run.close(count)
+        run.ended(count)
         if run.awaits:
             self._payloads.gone(run)
         if run.lane is None:

@@ -145,6 +145,11 @@ class TaskPlace(SharedPlace):
         self.task: asyncio.Task[Any] | None = task
         """None once the task has left it."""
 
+    def leave(self) -> None:
+        """The task has left it. Contexts that calls leave behind keep the place, which must not keep results."""
+        self.task = None
+        self.values = range(len(self.values))
+
     def is_here(self) -> bool:
         try:
             return self.task is not None and asyncio.current_task() is self.task

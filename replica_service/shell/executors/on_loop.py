@@ -231,7 +231,7 @@ class AsyncExecutor:
             failure = await running.failure_of(error, task, run.options.method)
         finally:
             del running.sites[task]
-            site.task = None
+            site.leave()
             if leave is not None:
                 leave()
         index = lo + len(payloads)

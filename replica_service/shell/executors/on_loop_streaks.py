@@ -70,7 +70,7 @@ class AsyncStreaks:
             failure = await running.failure_of(error, task, run.options.method)
         finally:
             del running.sites[task]
-            site.task = None
+            site.leave()
         turn = streak.turns[-1]
         if has_waited := generation != runners.generation:
             if late is not None:

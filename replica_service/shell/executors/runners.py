@@ -105,6 +105,7 @@ class Runners:
         is_late, self.is_late = self.is_late, False
         if not self.queue or self.is_closing:
             self.is_idle = True
+            self.gathered = []  # these results have been delivered
         else:
             self.spawn(1 if is_late else min(2 * self.count, MAX_RUNNERS))
 

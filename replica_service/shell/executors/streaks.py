@@ -59,7 +59,7 @@ def follows(work: WorkCommand, turn: StartTurn) -> TypeGuard[StartTurn]:
         return False
     run, after = turn.run, work.run
     return (
-        after.payloads is run.payloads
+        after.is_of_batch(run)
         and (run.deadline == inf or not run.options.stop_generation)
         and turn.stop == turn.hi == turn.lo + 1 == work.lo
         and work.stop == work.hi == work.lo + 1

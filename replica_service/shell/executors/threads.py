@@ -229,6 +229,7 @@ class ThreadExecutor:
             else:
                 self._batches.execute(work)
             place.run = None
+            del taken, work  # a thread that sleeps keeps no call
 
     def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[WorkCommand | _Stint, int, Claim] | None:
         """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.

@@ -99,6 +99,8 @@ class Hosting:
         self.link, _ = engine.open()
         self.link.outbox = self.outbox = RememberingOutbox()
         self._next = 1
+        self.sent: dict[int, list[bytes]] = {}
+        """Of runs, by their first id. A run drops its own with its last call."""
 
     def run(
         self,
@@ -116,20 +118,29 @@ class Hosting:
         now = self.clock.now()
         made = ReplicaRun(link or self.link, self._next, list(payloads), call_options, "e", now, now + time_left_s)
         self._next += len(payloads)
+        self.sent[made.first] = list(payloads)
         return made
+
+    def payloads(self, run: ReplicaRun) -> list[bytes]:
+        """What the run was sent with."""
+        return self.sent[run.first]
 
     async def execute(self, *runs: ReplicaRun) -> RememberingOutbox:
         """Submits the runs, and waits for all of their outcomes."""
-        wanted = len(self.outbox.order) + sum(len(run.payloads) for run in runs)
+        wanted = len(self.outbox.order) + sum(run.end - run.begin for run in runs)
         self.engine.submit(runs)
         await self.answered(wanted)
         return self.outbox
+
+    async def until_idle(self) -> None:
+        """Waits until the replica has nothing left to do."""
+        await wait_until(lambda: self.engine.scheduler.is_idle, what="an idle replica")
 
     async def answered(self, count: int) -> None:
         await wait_until(lambda: len(self.outbox.order) >= count, what=f"{count} outcomes")
 
     def results(self, run: ReplicaRun) -> list[bytes | None]:
-        return [self.outbox.results_of.get(run.first + index) for index in range(len(run.payloads))]
+        return [self.outbox.results_of.get(run.first + index) for index in range(run.end)]
 
 
 @asynccontextmanager

@@ -96,7 +96,7 @@ async def test_runs_become_batches(handler: type) -> None:
     async with hosting(handler) as host:
         run = host.run("upper", [b"%c" % letter for letter in range(ord("a"), ord("k"))])
         await host.execute(run)
-        assert host.results(run) == [payload.upper() for payload in run.payloads]
+        assert host.results(run) == [payload.upper() for payload in host.payloads(run)]
         assert host.handler.given == [[b"a", b"b", b"c", b"d"], [b"e", b"f", b"g", b"h"], [b"i", b"j"]]
         assert host.engine.counters.batches == 3
         await wait_until(lambda: host.engine.scheduler.is_idle)

@@ -223,7 +223,7 @@ async def test_results_are_never_mixed_up(handler: type) -> None:
         ]
         await host.execute(*runs)
         for run in runs:
-            assert host.results(run) == [b"of " + payload for payload in run.payloads]
+            assert host.results(run) == [b"of " + payload for payload in host.payloads(run)]
 
 
 # -- settings that change ----------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ async def test_what_was_set_in_a_batch_holds_for_the_next_one(handler: type) -> 
         run = host.run("shrinking", [b"%d" % number for number in range(8)])
         await host.execute(run)
         assert [len(given) for given in host.handler.given] == [4, 2, 2]
-        assert host.results(run) == run.payloads
+        assert host.results(run) == host.payloads(run)
 
 
 @both

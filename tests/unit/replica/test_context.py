@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from replica_service.convert.runs import runs_of
-from replica_service.core.calls import ReplicaRun, RerunOrigin
+from replica_service.core.arrivals import RerunOrigin
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.sessions.records import Record
 from slotmesh.codec import MSGPACK, encoder
 from slotmesh.handlers import batch, deployment
@@ -130,7 +131,7 @@ encode = encoder(MSGPACK)
 
 
 def ids(run: ReplicaRun) -> list[bytes]:
-    return [b"%d" % (run.first + index) for index in range(len(run.payloads))]
+    return [b"%d" % (run.first + index) for index in range(run.end)]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ async def test_methods_of_each_kind_have_their_results(method: str, key: str) ->
     async with hosting(Handler, own_loop=True) as host:
         run = host.run(method, [b"%d" % number for number in range(50)], key=key)
         await host.execute(run)
-        assert host.results(run) == run.payloads
+        assert host.results(run) == host.payloads(run)
         assert threading.get_ident() not in host.handler.threads
 
 
@@ -156,11 +156,11 @@ async def test_each_call_has_one_outcome_whatever_happens(seed: int) -> None:
             host.engine.submit([run])
             if chance.random() < 0.2:
                 again = chance.choice(runs)
-                first = again.first + chance.randrange(len(again.payloads))
+                first = again.first + chance.randrange(again.end)
                 host.engine.cancel(host.link, [(first, first + chance.randrange(3))])
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.choice([0.0, 0.0, 0.001]))
-        await wait_until(lambda: len(host.outbox.order) == sum(len(run.payloads) for run in runs), timeout=20)
+        await wait_until(lambda: len(host.outbox.order) == sum(run.end for run in runs), timeout=20)
         await wait_until(lambda: host.engine.scheduler.is_idle)
         started = keys(handler.started)
         for name in (b"a", b"b", b"c"):

@@ -122,7 +122,7 @@ async def test_a_batch_is_cut_where_the_next_call_does_not_fit_and_nothing_overt
         run = host.run("read", [b"aaaa", b"bbbb", b"ccc", b"d", b"eeeeee", b"f" * 10, b""])
         await host.execute(run)
         assert host.handler.given == [[b"aaaa", b"bbbb"], [b"ccc", b"d", b"eeeeee"], [b"f" * 10, b""]]
-        assert host.results(run) == [payload.upper() for payload in run.payloads]
+        assert host.results(run) == [payload.upper() for payload in host.payloads(run)]
 
 
 @both
@@ -204,7 +204,7 @@ async def test_arguments_are_decoded_once(handler: type, key: str) -> None:
         await host.answered(2)
         host.engine.submit([filler := host.run("read_lists", [b"[[1,2,3,4,5,6]]"], content_type=JSON)])
         await host.answered(5)
-        assert decoded == [*run.payloads, *filler.payloads]
+        assert decoded == [*host.payloads(run), *host.payloads(filler)]
 
 
 @both

@@ -1,0 +1,40 @@
+"""Mutants of what calls leave behind, of bounds and of shares."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+PAYLOADS: Final = "tests/unit/replica/test_payloads_of_ended_calls.py"
+
+FINISH: Final = (
+    mutant(
+        "a run keeps its payloads when its last call has ended",
+        "replica_service/core",
+        "            self.payloads, self.weighed = (), None\n",
+        "            pass\n",
+        PAYLOADS,
+    ),
+    mutant(
+        "a context that a call leaves behind keeps the results of its step",
+        "replica_service/shell/executors",
+        "        self.values = range(len(self.values))\n",
+        "",
+        PAYLOADS,
+    ),
+    mutant(
+        "a thread that sleeps keeps its last call",
+        "replica_service/shell/executors",
+        "            del taken, work  # a thread that sleeps keeps no call\n",
+        "",
+        PAYLOADS,
+    ),
+    mutant(
+        "calls that belong to a run that was split off are still counted as the run's",
+        "replica_service/core",
+        "        self.ended(hi - lo)\n        return part",
+        "        return part",
+        "tests/properties/test_replica_scheduler.py",
+    ),
+)
