@@ -168,7 +168,7 @@ async def _controller_of(
     store.listen(journal.committed)
     policies = load_policies(policy_names(settings.autoscale_policies))
     autoscaler = Autoscaler(store, state, policies)
-    routers = RouterLinks(state, store, board, leadership, lease_s=lease_s, on_loads=autoscaler.loads_reported)
+    routers = RouterLinks(state, store, board, leadership, settings.hello_bounds, lease_s, autoscaler.loads_reported)
     board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
     leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
     logs = LogBook(max_bytes=settings.replica_log_size, echo=_echo if settings.replica_output == "echo" else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,6 +18,18 @@ MEMORY: Final = "memory"
 """The state that is in no file."""
 SHORTEST_LEASE: Final = timedelta(seconds=2)
 """Two intervals of members' reports, which are a second apart."""
+
+
+class HelloBounds(NamedTuple):
+    """What routers may send before they are attached. See the settings of the controller."""
+
+    table_bytes: int
+    """Of one table, as it travels."""
+    tables_bytes: int
+    """Of the tables of all routers that were not learnt from yet."""
+    table_parts: int
+    timeout_s: float
+    """From the beginning of the stream to the hello."""
 
 
 class ControllerSettings(TokenPortSettings):
@@ -93,6 +105,26 @@ class ControllerSettings(TokenPortSettings):
         "only. `slotmesh logs` shows it either way.",
     )
 
+    max_router_table_size: Size = Field(
+        256 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Largest routing table that a router may bring when it attaches, in bytes as it travels.",
+    )
+    max_router_tables_size: Size = Field(
+        512 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Bytes of the tables of all routers that attach, until the controller has learnt from them; a "
+        "router that finds no room attaches later.",
+    )
+    max_router_table_parts: int = Field(
+        10_000, ge=1, description="Parts of such a table; a router sends parts of about 32 KiB."
+    )
+    router_hello_timeout: Duration = Field(
+        timedelta(minutes=1),
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+        description="Time that a router has to attach, with the parts of its table.",
+    )
     max_changes_per_caller: int = Field(
         20,
         ge=1,
@@ -104,6 +136,15 @@ class ControllerSettings(TokenPortSettings):
         description="Functions that backends may name as the policy of their `autoscale`, as `my_policies:nightly`; "
         "separated by commas. They are imported at the start.",
     )
+
+    @property
+    def hello_bounds(self) -> HelloBounds:
+        return HelloBounds(
+            table_bytes=self.max_router_table_size,
+            tables_bytes=self.max_router_tables_size,
+            table_parts=self.max_router_table_parts,
+            timeout_s=self.router_hello_timeout.total_seconds(),
+        )
 
     @property
     def is_announced(self) -> bool:

@@ -5,29 +5,23 @@ Invariants: whatever a router sends becomes a value or a `BadRequest` that names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from controller_service.convert.checks import (
     ID,
-    MAX_EPOCH,
-    MAX_PROCESS_CHARS,
     MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
     require,
     require_address,
-    require_generation,
 )
 from controller_service.convert.router_loads import backend_load_to_wire, endpoint_load_to_wire
 from controller_service.convert.times import timestamp
 from controller_service.core.backend_load import EndpointLoad
-from controller_service.core.brought_table import BroughtTable
 from controller_service.core.observed import ObservedRouter
-from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.partitions import Incarnation
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 
 MAX_RUN_ID_CHARS: Final = 64
 
@@ -51,86 +45,6 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
         version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,
         run_id=hello.incarnation[:MAX_RUN_ID_CHARS],
-    )
-
-
-def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: str, now: float) -> BroughtTable | None:
-    """The table that a router brings, where it is of another generation than this one. `now`: seconds since 1970."""
-    wire = hello.table
-    if not hello.HasField("table") or wire.generation == generation:
-        return None
-    require_generation("hello.table.generation", wire.generation)
-    for at, each in enumerate(wire.covers):
-        require_generation(f"hello.table.covers[{at}].generation", each.generation)
-    return BroughtTable(
-        generation=wire.generation,
-        roster=IncarnationRoster(
-            revision=wire.roster_revision,
-            members=tuple(_members(wire)),
-            departed=tuple(
-                DepartedIncarnation(
-                    owner=Incarnation(it.replica_id, it.incarnation),
-                    generation=it.generation,
-                    revision=it.revision,
-                    left_at=now,
-                )
-                for it in wire.departed
-            ),
-            departed_since=wire.departed_since,
-            covers=tuple(
-                CoveredTables(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
-                for it in wire.covers
-            ),
-        ),
-        router_addresses=frozenset(wire.router_addresses),
-        ownership=_ownership_of(wire),
-    )
-
-
-def _members(table: membership_service_pb2.RoutingTable) -> Iterator[ListedIncarnation]:
-    for at, backend in enumerate(table.backends):
-        for number, replica in enumerate(backend.replicas):
-            path = f"hello.table.backends[{at}].replicas[{number}]"
-            require(ID, f"{path}.replica_id", replica.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
-            require_address(f"{path}.address", replica.address)
-            yield ListedIncarnation(
-                owner=Incarnation(replica.replica_id, replica.incarnation),
-                backend=backend.name,
-                address=replica.address,
-                max_ongoing=max(0, replica.max_ongoing),
-                draining=replica.draining,
-                process=replica.process[:MAX_PROCESS_CHARS],
-            )
-
-
-def _ownership_of(table: membership_service_pb2.RoutingTable) -> dict[str, PartitionOwnership]:
-    """By endpoint: those that refer to the same owners share one object."""
-    shared = [_ownership(f"hello.table.assignments[{at}]", it) for at, it in enumerate(table.assignments)]
-    ownership: dict[str, PartitionOwnership] = {}
-    for at, each in enumerate(table.endpoints):
-        path = f"hello.table.endpoints[{at}]"
-        if not 0 <= each.assignment <= len(shared):
-            refuse(f"{path}.assignment", f"is none of the {len(shared)} assignments, is {each.assignment}")
-        ownership[each.name] = shared[each.assignment - 1] if each.assignment else _ownership(path, each)
-    return ownership
-
-
-def _ownership(
-    path: str, route: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment
-) -> PartitionOwnership:
-    owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
-    if len(owner_of) not in {0, PARTITIONS}:
-        refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
-    if len(epochs) != len(owner_of):
-        refuse(f"{path}.owner_epochs", f"{len(epochs)} epochs of {len(owner_of)} partitions")
-    if not all(NO_OWNER <= index < len(route.owners) for index in owner_of):
-        refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
-    if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
-        refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
-    return PartitionOwnership(
-        owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in route.owners),
-        partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
-        epochs=epochs or (0,) * PARTITIONS,
     )
 
 

@@ -9,17 +9,13 @@ Owner: the event loop. Each stream's rpc runs in `serve`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
+from controller_service.config import HelloBounds
 from controller_service.convert.router_loads import load_from_wire
-from controller_service.convert.routers import (
-    brought_from_wire,
-    linked_from_wire,
-    router_from_wire,
-    router_report_from_wire,
-)
+from controller_service.convert.routers import linked_from_wire, router_from_wire, router_report_from_wire
 from controller_service.core import routers
 from controller_service.core.backend_load import BackendLoad, RouterLoad
 from controller_service.core.observed import ObservedRouter
@@ -29,18 +25,15 @@ from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.router_hellos import ReadHello, RouterHellos
 from controller_service.shell.table_board import TableBoard, TableTooLarge
 from controller_service.shell.table_feed import TableFeed
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.duplex import read_request
 from slotmesh.status import to_exception
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.wire.features import TABLE_DELTAS, TABLE_PARTS
-
-MAX_BROUGHT_BYTES: Final = 256 * 1024 * 1024
-"""The largest table that a router may bring, in parts."""
 
 _log = get_logger(__name__)
 
@@ -56,7 +49,7 @@ class RouterLinks:
         store: Store,
         board: TableBoard,
         leadership: LeadershipBoard,
-        *,
+        bounds: HelloBounds,
         lease_s: float,
         on_loads: Callable[[tuple[BackendLoad, ...]], None] = lambda _: None,
     ) -> None:
@@ -70,6 +63,7 @@ class RouterLinks:
         self._board = board
         self._leadership = leadership
         self._streams: dict[str, AttachedRouterStream] = {}
+        self._hellos = RouterHellos(bounds, state.clock, store.generation, lambda: state.observed.brought)
         self.loads: dict[str, RecentReports[RouterLoad]] = {}
         """What the routers that are listed have reported. Not observed state: it changes each second."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
@@ -79,9 +73,10 @@ class RouterLinks:
 
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachRouter`."""
-        first = await self._read_hello(context)
-        if first is None:
+        read = await self._hellos.read(context)
+        if read is None:
             return
+        first = read.frame
         known = first.hello.known_features
         feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
         told: tuple[str, ...] = ()
@@ -102,15 +97,13 @@ class RouterLinks:
 
         stream = AttachedRouterStream(context, next_frame)
         router = router_from_wire(first, started_at=self._state.clock.now())
-        clock = self._state.clock
-        brought = brought_from_wire(first.hello, generation=self._store.generation, now=clock.time_of_day())
-        self._warn_of_older_store(first.hello)
+        self._warn_of_older_store(read)
         router_id = router.router_id
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
-        self._state.apply(routers.attached(self._state.observed, router, brought), Key(Concern.TABLE))
+        self._state.apply(routers.attached(self._state.observed, router, read.brought), Key(Concern.TABLE))
         self._leases.heard(router_id)
         self._board.listen(stream.wake)
         self._leadership.listen(stream.wake)
@@ -125,38 +118,22 @@ class RouterLinks:
             if self._streams.get(router_id) is stream:
                 del self._streams[router_id]
 
-    async def _read_hello(self, context: grpc.aio.ServicerContext[Any, Any]) -> wire.AttachRouterRequest | None:
-        """The hello, with the table whose parts came before it."""
-        table: wire.RoutingTable | None = None
-        size = 0
-        while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
-            part: wire.TablePart = frame.table_part
-            if (size := size + part.ByteSize()) > MAX_BROUGHT_BYTES:
-                text = f"table_part: the table has more than {MAX_BROUGHT_BYTES} bytes"
-                raise to_exception(Failure(reason=Reason.PAYLOAD_TOO_LARGE, message=text))
-            if part.is_first or table is None:
-                table = wire.RoutingTable()
-            table.MergeFrom(part.table)
-        if frame is not None and table is not None and not frame.hello.HasField("table"):
-            frame.hello.table.CopyFrom(table)
-        return frame
-
     def close(self) -> None:
         """The controller ends: routers keep their table, and attach again when there is another one."""
         self._leases.close()
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
-    def _warn_of_older_store(self, hello: wire.RouterHello) -> None:
+    def _warn_of_older_store(self, hello: ReadHello) -> None:
         """Nothing is announced that is not stored: unless the store was put back to what it was before."""
-        table, stored = hello.table, self._store.read().revision
-        if table.generation == self._store.generation and table.revision > stored:
+        stored = self._store.read().revision
+        if hello.generation == self._store.generation and hello.revision > stored:
             _log.error(
                 "a router has a newer table of this generation than the state file: the file is an older copy, and the"
                 " router takes no table of it. Stop this controller, and make a file with a new generation of it:"
                 " `slotmesh state export`, then `slotmesh state import`",
-                router=hello.router_id,
-                router_revision=table.revision,
+                router=hello.frame.hello.router_id,
+                router_revision=hello.revision,
                 stored_revision=stored,
             )
 

@@ -37,4 +37,25 @@ FINISH: Final = (
         "        return part",
         "tests/properties/test_replica_scheduler.py",
     ),
+    mutant(
+        "parts of a router's table are not counted",
+        "controller_service/shell",
+        "        account.parts += 1\n",
+        "",
+        "tests/contract/test_router_hellos.py",
+    ),
+    mutant(
+        "a table that a router has brought is not counted until it is learnt from",
+        "controller_service/shell",
+        "known = self._reading + sum(self._brought.values())",
+        "known = self._reading",
+        "tests/contract/test_router_hellos.py",
+    ),
+    mutant(
+        "the bytes of a stream that has ended before its hello are kept in the count",
+        "controller_service/shell",
+        "            self._reading -= account.size\n",
+        "            pass\n",
+        "tests/contract/test_router_hellos.py",
+    ),
 )

@@ -59,11 +59,11 @@ class Controlled:
 
 @asynccontextmanager
 async def running_controller(
-    *, launches: bool = False, lease_s: float = 60.0, port: int = 0, state: Path | None = None
+    *, launches: bool = False, lease_s: float = 60.0, port: int = 0, state: Path | None = None, **changes: Any
 ) -> AsyncIterator[Controlled]:
     """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one.
 
-    `state` is the file of its store; without one it remembers nothing.
+    `state` is the file of its store; without one it remembers nothing. `changes`: other settings.
     """
     fakes: list[FakeLauncher] = []
 
@@ -75,7 +75,7 @@ async def running_controller(
     store = MEMORY if state is None else str(state)
     settings = ControllerSettings(port=port, launcher="process" if launches else "external", state=store)
     # Tests of silence do not wait for the shortest lease that operators can set.
-    settings = settings.model_copy(update={"lease": timedelta(seconds=lease_s)})
+    settings = settings.model_copy(update={"lease": timedelta(seconds=lease_s), **changes})
     async with open_controller(settings, make_launcher) as controller:
         channel = open_channel(controller.address)
         try:
