@@ -243,7 +243,7 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
         case "value_error":
             return Mistake(where, str(detail["ctx"]["error"]))
         case "model_type" | "dict_type":
-            return Mistake(where, f"must be a map, is {_kind(detail['input'])}")
+            return Mistake(where, f"must be a map{_value_given(detail)}")
         case "string_type" if detail["loc"][-1] == "[key]":
             key = show(str(detail["input"]))
             return Mistake(where.removesuffix(f".{key}"), f"{key} is {_kind(detail['input'])}, not a name: quote it")
@@ -251,10 +251,14 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
             return Mistake(where, f"must be {detail['ctx']['expected']}")
         case _:
             message = detail["msg"].removeprefix("Input should be ")
-            setting = SETTINGS.get(str(detail["loc"][0]))
-            is_secret = setting is not None and setting.kind is SettingKind.JSON
-            given = "" if is_secret else f", is {_kind(detail['input'])}"
-            return Mistake(where, f"must be {message}{given}")
+            return Mistake(where, f"must be {message}{_value_given(detail)}")
+
+
+def _value_given(detail: ErrorDetails) -> str:
+    """Ends a message with the value that stands in the file, where that cannot be a secret."""
+    setting = SETTINGS.get(str(detail["loc"][0]))
+    is_secret = setting is not None and setting.kind is SettingKind.JSON
+    return "" if is_secret else f", is {_kind(detail['input'])}"
 
 
 def _no_such_setting(name: str, known: Names) -> str:

@@ -82,8 +82,7 @@ async def test_a_call_made_while_chunks_leave_does_not_wait_for_the_last(
     call = echo(large(8 * MIB))
     await router.until(lambda: len(chunks_of(router)) >= 2)
     await echo(b"small")
-    assert router.arrivals[-1] != "call 2"
-    assert router.arrivals.index("call 2") < 33 - 1
+    assert len(chunks_of(router)) < 32, "its answer comes before the last chunk has left"
     assert await call == large(8 * MIB)
 
 

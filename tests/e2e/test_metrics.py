@@ -26,6 +26,10 @@ ONCE_THERE_IS_ONE = {
     names.ROUTER_REPLICA_FRAMES,
     names.REPLICA_FAILURES,
     names.REPLICA_BATCH_SIZE,
+    names.ROUTER_TENANT_CALLS,
+    names.ROUTER_TENANT_FAILURES,
+    names.ROUTER_TENANT_REFUSALS,
+    names.ROUTER_TENANT_UNANSWERED,
 }
 """Labels of these are known with the first value, or not of this mesh."""
 MAKES_NO_SPANS = {"controller": {names.PROCESS_SPANS_DROPPED}}

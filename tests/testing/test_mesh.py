@@ -197,7 +197,9 @@ async def test_nothing_is_left_behind() -> None:
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
     async with slotmesh.testing.mesh({"digits": Backend(Digits, num_replicas=2)}, routers=2) as mesh:
         assert await mesh.endpoint("digits").which() == "nearest"
-    assert asyncio.all_tasks() == tasks
+    await wait_until(
+        lambda: asyncio.all_tasks() == tasks, what="the end of tasks, those of gRPC's closed calls included"
+    )
     left = set(threading.enumerate()) - threads
     assert not [thread for thread in left if thread.name.startswith(("slotmesh", "mesh"))]
 

@@ -170,6 +170,12 @@ def test_configuration_that_aliases_multiply_is_refused_at_once() -> None:
     assert message == "line 10: there are more than 1,000,000 values, those behind aliases counted each time"
 
 
+@pytest.mark.parametrize("given", ["hush", "[hush]", "17", "[{a: hush}]"])
+def test_what_a_handler_is_configured_with_stands_in_no_message(given: str) -> None:
+    (message,) = mistakes(f"backends: {{b: {{handler: 'a:B', user_config: {given}}}}}").values()
+    assert message == "must be a map"
+
+
 @pytest.mark.parametrize("text", ["backends: {v1: {num_replicas: 0xHUGE}}", "backends: 0xHUGE"])
 def test_numbers_too_long_to_write_out_are_mistakes_as_others_are(text: str) -> None:
     (told,) = mistakes(text.replace("HUGE", "f" * 5_000)).values()
