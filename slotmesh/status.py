@@ -21,13 +21,21 @@ from slotmesh.v1 import call_pb2
 DOMAIN = "slotmesh"
 """Domain of every ErrorInfo."""
 
-MAX_TEXT_BYTES = 3_072
-"""What a failure's message may take of an rpc's metadata, in which it travels twice or three times. Over the limit of
-16 KiB the transport would put an error of its own in place of ours, without `executed`."""
+MAX_TRAILER_BYTES = 7_680
+"""Of a refusal's trailing metadata, as HTTP/2 counts it. Clients with gRPC's default options reject more than 8 KiB at
+random, and put an error of their own in place of ours, without `executed`."""
+FIELDS_TEXT_BYTES = 1_792
+"""What the texts of violations may take in all: they travel three times, once percent-encoded and twice in base64."""
+_TEXT_BYTES = (3_072, 2_304, FIELDS_TEXT_BYTES, 1_280, 896, 512, 256, 128, 64)
+"""What a failure's message may take, percent-encoded: the first with which the whole fits."""
 MAX_FACT_BYTES = 256
-"""Likewise, each value of its metadata."""
+"""Each value of its metadata, at most."""
+MAX_FACTS = 32
 _DETAILS = "grpc-status-details-bin"
 """The key of rich details in trailing metadata."""
+_PLAIN_TRAILER_BYTES = sum(
+    32 + len(text) for text in (":status200", "content-typeapplication/grpc", "grpc-status16", "grpc-message", _DETAILS)
+)
 
 _Code = grpc.StatusCode
 
@@ -138,13 +146,27 @@ def from_wire(wire: call_pb2.Failure) -> Failure:
 # -- rpcs --------------------------------------------------------------------------------------------------------
 
 
-def to_status(failure: Failure, violations: Sequence[tuple[str, str]] = ()) -> status_pb2.Status:
+def to_status(
+    failure: Failure, violations: Sequence[tuple[str, str]] = (), *, room: int = MAX_TRAILER_BYTES
+) -> status_pb2.Status:
     """The failure as the rich status of an rpc: ErrorInfo, and RetryInfo or BadRequest where they fit.
 
-    `violations` are fields and what is wrong with each, where one message about one field does not say it all.
+    `violations` are fields and what is wrong with each, where one message about one field does not say it all. `room`:
+    bytes of trailing metadata that it may take; texts are clipped until it does.
     """
-    message = _clipped(failure.message, MAX_TEXT_BYTES)
-    facts = {name: _clipped(value, MAX_FACT_BYTES) for name, value in failure.metadata.items()}
+    for limit in _TEXT_BYTES:
+        status = _status(failure, violations, limit)
+        if _trailer_bytes(status) <= room:
+            return status
+    return _status(failure, violations, _TEXT_BYTES[-1])
+
+
+def _status(failure: Failure, violations: Sequence[tuple[str, str]], limit: int) -> status_pb2.Status:
+    """Its texts take `limit` bytes at most, percent-encoded."""
+    message = _clipped(failure.message, limit)
+    known = list(failure.metadata.items())[:MAX_FACTS]
+    fact_limit = min(MAX_FACT_BYTES, limit)
+    facts = {_clipped(name, fact_limit): _clipped(value, fact_limit) for name, value in known}
     details: list[Any] = [
         error_details_pb2.ErrorInfo(
             reason=failure.reason.value,
@@ -154,21 +176,37 @@ def to_status(failure: Failure, violations: Sequence[tuple[str, str]] = ()) -> s
     ]
     if failure.retry_delay_s is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=_duration(failure.retry_delay_s)))
-    if not violations and (field := failure.metadata.get("field")):
+    if not violations and (field := facts.get("field")):
         violations = [(field, message)]
     if violations:
         violation = error_details_pb2.BadRequest.FieldViolation
-        details.append(
-            error_details_pb2.BadRequest(
-                field_violations=[violation(field=field, description=text) for field, text in violations]
-            )
-        )
+        described: list[Any] = []
+        left = limit
+        for field, text in violations:
+            left -= _encoded_bytes(field) + _encoded_bytes(text)
+            if left < 0 and described:
+                break
+            described.append(violation(field=_clipped(field, limit), description=_clipped(text, limit)))
+        details.append(error_details_pb2.BadRequest(field_violations=described))
     packed = []
     for detail in details:
         wrapper = any_pb2.Any()
         wrapper.Pack(detail)
         packed.append(wrapper)
     return status_pb2.Status(code=code_of(failure), message=message, details=packed)
+
+
+def _trailer_bytes(status: status_pb2.Status) -> int:
+    """What the status takes of trailing metadata: HTTP/2 counts names, values as they travel, and 32 bytes for each."""
+    details = -(-status.ByteSize() * 4 // 3)
+    return _PLAIN_TRAILER_BYTES + _encoded_bytes(status.message) + details
+
+
+def _encoded_bytes(text: str) -> int:
+    """Bytes of the text in a header, where all but printable ASCII takes three a byte."""
+    if text.isascii() and text.isprintable() and "%" not in text:
+        return len(text)
+    return sum(1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode("utf-8", "replace")) for char in text)
 
 
 async def abort(
@@ -186,8 +224,9 @@ async def abort_own_rpc(
 
     Where the handler has details of its own, ours are left out: an rpc has one `grpc-status-details-bin`.
     """
-    status: Any = rpc_status.to_status(to_status(failure))
     has_details = any(key == _DETAILS for key, _ in trailers)
+    theirs = sum(32 + len(key) + len(value) * 4 // 3 for key, value in trailers)
+    status: Any = rpc_status.to_status(to_status(failure, room=MAX_TRAILER_BYTES - theirs))
     ours = () if has_details else tuple(status.trailing_metadata)
     await context.abort(status.code, status.details, (*trailers, *ours))
     raise AssertionError("abort returned")

@@ -11,7 +11,7 @@ import grpc
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import InvalidSpec, Mistake
-from slotmesh.status import MAX_TEXT_BYTES, abort
+from slotmesh.status import FIELDS_TEXT_BYTES, abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
@@ -43,9 +43,9 @@ def names_all_mistakes(
 
 
 def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
-    """The first mistakes: a message is clipped at `MAX_TEXT_BYTES`, percent-encoded."""
+    """The first mistakes: texts of violations take `FIELDS_TEXT_BYTES` at most, percent-encoded."""
     told: list[Mistake] = []
-    left = MAX_TEXT_BYTES - _LAST_LINE_BYTES
+    left = FIELDS_TEXT_BYTES - _LAST_LINE_BYTES
     for mistake in mistakes:
         left -= len(quote(f"{mistake}\n", safe=" "))
         if left < 0:

@@ -21,12 +21,16 @@ from slotmesh.cli.outcome import CommandFailed
 from slotmesh.errors import Reason
 from slotmesh.security.identity import SERVERS, Role
 from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.v1.info_service_pb2 import GetServerInfoRequest, ServerKind
+from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
+from slotmesh.version import VERSION
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a server may take to answer at all."""
 
 _DETAILS_TIMEOUT_S: Final = 1.0
 
+_KINDS: Final = frozenset(ServerKind.values())
 _State = grpc.ChannelConnectivity
 
 
@@ -68,20 +72,46 @@ class Peer:
             failure = from_rpc_error(error)
             said_by_peer = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as in slotmesh.status
             if failure.reason is Reason.NOT_IMPLEMENTED and not said_by_peer:
-                raise self.is_another_kind() from error
+                raise NotOffered(self) from error
             if failure.reason is Reason.ROUTER_LOST and not said_by_peer and self.kind != "router":
                 raise CommandFailed(f"the connection to the {self.kind} at {self.address} broke") from error
             raise to_exception(failure) from error
 
-    def is_another_kind(self) -> CommandFailed:
-        """What is said where another server answers."""
-        return self._unreachable(f"what answers at {self.address} is not a {self.kind}")
+    def is_another_kind(self, found: str = "") -> CommandFailed:
+        """The failure if another server answers. `found`: its kind, if that is known."""
+        what_it_is = f": it is a {found}" if found else ""
+        return self._unreachable(f"what answers at {self.address} is not a {self.kind}{what_it_is}")
 
     def _unreachable(self, message: str) -> CommandFailed:
         way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"
         if self.kind != "server":
             way_out += ", or start a mesh with `slotmesh run`"
         return CommandFailed(f"{message}; {way_out}")
+
+
+class NotOffered(CommandFailed):
+    """The server does not have the rpc: it is of another kind, or of an older version."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(str(peer.is_another_kind()))
+        self._peer = peer
+
+    async def explained(self) -> str:
+        """Which of both, as the server itself answers."""
+        peer = self._peer
+        try:
+            async with peer.connect() as channel:
+                stub: Any = InfoServiceStub(channel)
+                info = await stub.GetServerInfo(GetServerInfoRequest(), timeout=_DETAILS_TIMEOUT_S)
+        except (CommandFailed, grpc.RpcError):
+            return str(self)
+        kind = ServerKind.Name(info.kind).removeprefix("SERVER_KIND_").lower() if info.kind in _KINDS else "server"
+        if peer.kind in SERVERS and kind in SERVERS and kind != peer.kind:
+            return str(peer.is_another_kind(kind))
+        return (
+            f"the {kind} at {peer.address} runs slotmesh {info.version}, which does not have what this command asks"
+            f" for; the command is of slotmesh {VERSION}: upgrade the {kind}, or use the command of its version"
+        )
 
 
 async def _details(channel: grpc.aio.Channel) -> str:

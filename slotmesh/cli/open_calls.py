@@ -90,7 +90,7 @@ async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, li
                 listed.at_replicas += answer.at_replicas
                 listed.partial += [address] if answer.is_partial else []
             case CommandFailed() | SlotmeshError():
-                listed.silent[address] = str(answer)
+                listed.silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
                 refusals.append(answer)
             case BaseException():
                 raise answer

@@ -37,6 +37,10 @@ class CommandFailed(Exception):
         super().__init__(message)
         self.exit_code = exit_code
 
+    async def explained(self) -> str:
+        """The message; of some failures with what a server is asked for it."""
+        return str(self)
+
 
 @asynccontextmanager
 async def ended_by_sigterm() -> AsyncIterator[None]:
@@ -66,7 +70,7 @@ def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     try:
         return asyncio.run(work)
     except CommandFailed as failure:
-        say(failure, err=True)
+        say(asyncio.run(failure.explained()), err=True)
         raise typer.Exit(failure.exit_code) from failure
     except SlotmeshError as failure:
         say(failure, err=True)

@@ -58,6 +58,9 @@ CHANNEL_OPTIONS: Options = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # The mesh decides what is safe to try again; the transport does not know.
     ("grpc.enable_retries", 0),
+    # `http_proxy` in the environment, which container engines set, is for other programs: a proxy would have to reach
+    # every member, and see where each of them is.
+    ("grpc.enable_http_proxy", 0),
     # A connection of its own for each channel: closing the channel closes it.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -7,7 +7,9 @@ Invariants: what is checked is what is read: both by one descriptor. No message 
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import stat
 from enum import Enum
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Final, TypeAlias
 
 MAX_BYTES: Final = 1024 * 1024
 """Of a file."""
+
+_BLOCK: Final = re.compile(rb"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----.*?-----END (?P=kind)-----", re.DOTALL)
 
 FileStamp: TypeAlias = tuple[int, int, int, int, int, int, int]
 
@@ -68,6 +72,24 @@ def read_guarded(path: Path, what: str, guard: FileGuard, *, of_any_owner: bool 
     if len(content) > MAX_BYTES:
         raise UnusableFile(f"{path}: the {what} is larger than {MAX_BYTES // 1024} KiB, which is the bound")
     return content
+
+
+def pem_blocks(content: bytes) -> bytes:
+    """The PEM blocks of a file: readers differ in what they take around them (comments, a byte order mark, UTF-16).
+
+    The content as it is if it has no block.
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = content.decode("utf-16", "replace").encode()
+    return (
+        b"".join(b"%b\n" % block.replace(b"\r", b"") for block in (found[0] for found in _BLOCK.finditer(content)))
+        or content
+    )
+
+
+def authorities_in(path: Path) -> str:
+    """The certificates of a file that is not guarded, for a check of others' certificates. Raises OSError."""
+    return pem_blocks(path.read_bytes()).decode("ascii", "replace")
 
 
 def owner_problem(path: Path, found: os.stat_result) -> str | None:

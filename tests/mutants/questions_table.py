@@ -55,4 +55,49 @@ _CALLS: Final = (
     ),
 )
 
-QUESTIONS: Final = (*_CALLS,)
+_OPERATORS: Final = (
+    mutant(
+        "a long refusal takes all metadata that a client may take",
+        "slotmesh",
+        "MAX_TRAILER_BYTES = 7_680",
+        "MAX_TRAILER_BYTES = 15_680",
+        "tests/contract/test_default_clients.py tests/unit/test_status.py",
+    ),
+    mutant(
+        "trailing metadata of a handler is not counted with the refusal",
+        "slotmesh",
+        "room=MAX_TRAILER_BYTES - theirs",
+        "room=MAX_TRAILER_BYTES",
+        "tests/contract/test_default_clients.py",
+    ),
+    mutant(
+        "a proxy of the environment steers the channels of the mesh",
+        "slotmesh",
+        '("grpc.enable_http_proxy", 0),',
+        '("grpc.enable_http_proxy", 1),',
+        "tests/contract/test_proxies.py",
+    ),
+    mutant(
+        "what stands around the certificates of a file is read with them",
+        "slotmesh",
+        "return pem_blocks(read_guarded(path, what, guard))",
+        "return read_guarded(path, what, guard)",
+        "tests/contract/test_pem_files.py",
+    ),
+    mutant(
+        "a replica's certificate names this machine",
+        "slotmesh",
+        "return self.stem in {Role.CONTROLLER, Role.ROUTER, INGRESS}",
+        "return self.stem in {Role.CONTROLLER, Role.ROUTER, Role.REPLICA, INGRESS}",
+        "tests/unit/cli/test_certs.py",
+    ),
+    mutant(
+        "an older server is taken for one of another kind",
+        "slotmesh",
+        "if peer.kind in SERVERS and kind in SERVERS and kind != peer.kind:",
+        "if True:",
+        "tests/contract/test_older_servers.py",
+    ),
+)
+
+QUESTIONS: Final = (*_CALLS, *_OPERATORS)

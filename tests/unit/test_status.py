@@ -193,13 +193,29 @@ def test_exceptions_are_caught_by_family() -> None:
     assert {"NotFound", "InvalidArgument", "ResourceExhausted", "Unavailable", "DeadlineExceeded"} <= families
 
 
-@pytest.mark.parametrize("char", ["x", "é", "\n", "語"])
-def test_a_long_failure_fits_in_the_metadata_of_an_rpc(char: str) -> None:
-    """Otherwise the transport fails the rpc by itself, and whether the call was executed is lost."""
-    long = char * 20_000
-    rich = status.to_status(
-        Failure(reason=Reason.HANDLER_ERROR, message=long, metadata={"field": "options.method", "method": long})
-    )
-    assert len(rich.message) >= 300
-    header = len(quote(rich.message, safe=string.punctuation + " "))
-    assert header + len(b64encode(rich.SerializeToString())) < 15 * 1024
+CHARS = ("x", "%", "é", "\n", "語", "😀")
+
+
+@pytest.mark.parametrize("char", CHARS)
+@pytest.mark.parametrize("facts", [0, 1, 200])
+@pytest.mark.parametrize("violations", [0, 1, 400])
+@pytest.mark.parametrize("size", [10, 1_000, 20_000])
+def test_a_refusal_fits_in_the_trailers_that_default_clients_take(
+    char: str, facts: int, violations: int, size: int
+) -> None:
+    """More than 8 KiB is rejected at random: then an error of the transport's is all that the client gets."""
+    long = char * size
+    metadata = {"field": "options.method"} | {f"{number} {long}": long for number in range(facts)}
+    failure = Failure(reason=Reason.HANDLER_ERROR, message=long, metadata=metadata, executed=Executed.YES)
+    rich = status.to_status(failure, [(f"field{number}", long) for number in range(violations)])
+    header = len(quote(rich.message, safe=string.printable[:94].replace("%", "") + " "))
+    assert header + len(b64encode(rich.SerializeToString())) + 300 < 8 * 1024
+    (info,) = details(rich, error_details_pb2.ErrorInfo)
+    assert isinstance(info, error_details_pb2.ErrorInfo)
+    assert (info.reason, info.metadata["executed"]) == ("HANDLER_ERROR", "yes")
+    assert len(rich.message) >= min(size, 3)
+
+
+def test_a_message_that_fits_is_whole() -> None:
+    long = "x" * 3_000
+    assert status.to_status(Failure(reason=Reason.HANDLER_ERROR, message=long)).message == long

@@ -21,6 +21,7 @@ from slotmesh.cli.credentials import credentials, dialer
 from slotmesh.client.tls import Tls
 from slotmesh.errors import Reason
 from slotmesh.security.identity import Role
+from slotmesh.security.secret_files import authorities_in
 from slotmesh.status import from_rpc_error
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import info_service_pb2 as pb
@@ -151,7 +152,7 @@ async def _certificate(address: str) -> tuple[Validity | None, tuple[str, ...]]:
 
 def _context(tls: Tls) -> ssl.SSLContext:
     """Trusts the same authority; whose name the certificate has is looked at by the connection of the rpc."""
-    context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+    context = ssl.create_default_context(cadata=None if tls.ca is None else authorities_in(tls.ca))
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
     if tls.cert is not None and tls.key is not None:

@@ -20,6 +20,7 @@ from slotmesh.cli.checking.http_exchange import HttpExchange
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials
 from slotmesh.client.tls import Tls
+from slotmesh.security.secret_files import authorities_in
 from slotmesh.security.token_source import TokenSource
 from slotmesh.units import parse_host_port
 
@@ -67,7 +68,7 @@ def _ask(url: IngressUrl) -> ServerAnswer:
 def _context(tls: Tls | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if tls is not None and tls.ca is not None:
-        context.load_verify_locations(tls.ca)
+        context.load_verify_locations(cadata=authorities_in(tls.ca))
     return context
 
 

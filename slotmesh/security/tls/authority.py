@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from slotmesh.security.identity import name_of_another, server_names_of, uri_of
+from slotmesh.security.identity import INGRESS, Role, name_of_another, server_names_of, uri_of
 from slotmesh.security.secret_files import FileGuard
 from slotmesh.security.tls.errors import BadTls
 from slotmesh.security.tls.files import read_pem
@@ -41,6 +42,7 @@ _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]
 _MAX_DOMAIN: Final = 180
 """Leaves room for the names of servers, which are names of DNS."""
 _MAX_DNS_NAME: Final = 253
+_LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,14 @@ class Subject:
     def is_server(self) -> bool:
         """Whether others connect to who has the certificate: by its role, whatever DNS names were asked for."""
         return bool(server_names_of(self.uri))
+
+    @property
+    def names_loopback(self) -> bool:
+        """Whether its certificate names this machine as well, for clients that compare a certificate with an address.
+
+        That of a controller, router or ingress. A replica runs code of handlers: it could pass for one of these.
+        """
+        return self.stem in {Role.CONTROLLER, Role.ROUTER, INGRESS}
 
     @property
     def stem(self) -> str:
@@ -209,7 +219,13 @@ def _leaf(
     authority: Authority, subject: Subject, key: ec.EllipticCurvePrivateKey, begins: datetime, ends: datetime
 ) -> x509.Certificate:
     issuer = authority.certificate
-    names = [x509.UniformResourceIdentifier(subject.uri), *(x509.DNSName(each) for each in subject.dns_names)]
+    dns_names = dict.fromkeys((*subject.dns_names, *(["localhost"] if subject.names_loopback else ())))
+    addresses = _LOOPBACK if subject.names_loopback else ()
+    names: list[x509.GeneralName] = [
+        x509.UniformResourceIdentifier(subject.uri),
+        *map(x509.DNSName, dns_names),
+        *(x509.IPAddress(each) for each in addresses),
+    ]
     client, server = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
     return (
         _builder(

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from cryptography.x509 import load_pem_x509_certificates
 
-from slotmesh.security.secret_files import FileGuard, FileStamp, UnusableFile, read_guarded, stamp
+from slotmesh.security.secret_files import FileGuard, FileStamp, UnusableFile, pem_blocks, read_guarded, stamp
 from slotmesh.security.tls.certificates import Certificate, public_key_of, read_certificates
 from slotmesh.security.tls.errors import BadLists, BadTls, UnmatchedPair
 from slotmesh.security.tls.revocations import read_revocations
@@ -143,13 +143,13 @@ class TlsMaterial:
 
 
 def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> bytes:
-    """What the file holds. `what` is what messages call it.
+    """The PEM blocks of the file, without what stands around them. `what` is what messages call it.
 
     Raises:
         BadTls: there is none, it cannot be read, or others can do too much with it.
     """
     try:
-        return read_guarded(path, what, guard)
+        return pem_blocks(read_guarded(path, what, guard))
     except FileNotFoundError:
         raise BadTls(f"{path}: the {what} cannot be read: there is no such file") from None
     except UnusableFile as error:

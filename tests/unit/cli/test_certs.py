@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import stat
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from typer.testing import CliRunner, Result
 
 from slotmesh.cli.app import app
@@ -202,3 +204,19 @@ def test_nothing_that_is_there_is_replaced_by_what_has_to_be_new(tmp_path: Path)
         replace(path, b"two", mode=0o600, is_new=True)
     assert [each.name for each in tmp_path.iterdir()] == ["ca.key"]
     assert path.read_bytes() == b"one"
+
+
+def test_certificates_of_controller_and_router_name_this_machine(directory: Path) -> None:
+    """For clients that compare a certificate with the address: browsers, curl, gRPC in other languages.
+
+    Replicas run code of handlers, which must not pass for a router.
+    """
+    run("issue", "ingress", "--dir", directory)
+    run("rotate", "--dir", directory)
+    for name in ("controller", "router", "ingress", "replica", "operator-ann"):
+        found = x509.load_pem_x509_certificate((directory / f"{name}.crt").read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        expected = name in {"controller", "router", "ingress"}
+        assert (ip_address("127.0.0.1") in names.get_values_for_type(x509.IPAddress)) is expected
+        assert (ip_address("::1") in names.get_values_for_type(x509.IPAddress)) is expected
+        assert ("localhost" in names.get_values_for_type(x509.DNSName)) is expected
