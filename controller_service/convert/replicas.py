@@ -114,14 +114,12 @@ def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:
     return membership_service_pb2.AttachReplicaResponse(drain=membership_service_pb2.DrainOrder(message=message))
 
 
-def revoke_to_wire(endpoint: str, epochs: Mapping[int, int]) -> membership_service_pb2.AttachReplicaResponse:
-    """`epochs`: partition -> the epoch that ends."""
-    partitions = membership_service_pb2.EndpointPartitions(
-        endpoint=endpoint, partitions=epochs.keys(), owner_epochs=epochs.values()
-    )
-    return membership_service_pb2.AttachReplicaResponse(
-        revoke=membership_service_pb2.RevokePartitions(endpoints=[partitions])
-    )
+def revoke_to_wire(epochs: Mapping[str, Mapping[int, int]]) -> membership_service_pb2.AttachReplicaResponse:
+    """`epochs`: the epochs that end, by endpoint and partition."""
+    order = membership_service_pb2.RevokePartitions()
+    for endpoint, each in epochs.items():
+        order.endpoints.add(endpoint=endpoint, partitions=each.keys(), owner_epochs=each.values())
+    return membership_service_pb2.AttachReplicaResponse(revoke=order)
 
 
 def fence_to_wire(through_epoch: int) -> membership_service_pb2.AttachReplicaResponse:
@@ -152,7 +150,10 @@ def partitions_of(
             refuse(f"{path}[{at}].owner_epochs", text)
         if any(not 0 <= number < PARTITIONS for number in each.partitions):
             refuse(f"{path}[{at}].partitions", f"must be 0 … {PARTITIONS - 1}")
-    return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in endpoints}
+    found: dict[str, dict[int, int]] = {}
+    for each in endpoints:
+        found.setdefault(each.endpoint, {}).update(zip(each.partitions, each.owner_epochs, strict=True))
+    return found
 
 
 def load_of_report(frame: membership_service_pb2.AttachReplicaRequest) -> SampledLoad | None:

@@ -47,7 +47,8 @@ from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
 
-PARTITIONS_AN_ORDER: Final = 256
+PARTITIONS_AN_ORDER: Final = 8_192
+"""Partitions, of whatever number of endpoints, that one frame orders a replica to give up."""
 MAX_FRAMES: Final = 1024
 """Configurations that are kept: one for each backend."""
 
@@ -77,6 +78,8 @@ class AttachedReplica:
         self._is_told_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
+        self._orders: dict[str, dict[int, int]] = {}
+        """Of that, what it was not sent yet."""
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
 
@@ -108,13 +111,13 @@ class AttachedReplica:
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
         """Orders the replica to give up partitions (partition -> epoch that ends), each once.
 
-        In several orders, each of which it answers when it has done it: a call that takes long holds up few others.
+        Orders that wait travel in groups. The replica reports partitions as they become empty.
         """
-        told = self._revoked.setdefault(endpoint, {})
-        new = [(number, epoch) for number, epoch in epochs.items() if told.get(number) != epoch]
-        told.update(new)
-        for at in range(0, len(new), PARTITIONS_AN_ORDER):
-            self._send(revoke_to_wire(endpoint, dict(new[at : at + PARTITIONS_AN_ORDER])))
+        known = self._revoked.setdefault(endpoint, {})
+        if new := {number: epoch for number, epoch in epochs.items() if known.get(number) != epoch}:
+            known.update(new)
+            self._orders.setdefault(endpoint, {}).update(new)
+            self.stream.wake()
 
     def told_of(self, endpoints: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
         """Of these partitions (endpoint -> partition -> epoch), those that it was ordered to give up on this stream."""
@@ -137,7 +140,18 @@ class AttachedReplica:
         self.stream.wake()
 
     def _next_frame(self) -> wire.AttachReplicaResponse | None:
-        return self._pending.popleft() if self._pending else None
+        if self._pending:
+            return self._pending.popleft()
+        order, count = dict[str, dict[int, int]](), 0
+        while self._orders and count + len(next(iter(self._orders.values()))) <= PARTITIONS_AN_ORDER:
+            endpoint = next(iter(self._orders))
+            order[endpoint] = self._orders.pop(endpoint)
+            count += len(order[endpoint])
+        if not order:
+            return None
+        frame = revoke_to_wire(order)
+        frame.term = self._term
+        return frame
 
 
 class ReplicaLinks:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import Part, StartBatch, StartCalls
@@ -222,13 +223,15 @@ class LimitsChanged:
     """Unkeyed calls that may wait for one."""
 
 
+PartitionEpochs: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Owner epochs by endpoint, then by partition."""
+
+
 @dataclass(slots=True, eq=False)
 class PartitionsRevoked:
     """Partitions move away: calls of them that were sent at these owner epochs, or older ones, never start."""
 
-    endpoint: str
-    epochs: Mapping[int, int]
-    """By partition."""
+    epochs: PartitionEpochs
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import repeat, starmap
 
 from replica_service.convert import Issuer
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
@@ -34,6 +34,7 @@ from replica_service.core.events import (
     GraceEnded,
     LimitsChanged,
     LinkClosed,
+    PartitionEpochs,
     PartitionsRevoked,
     ReplicaEvent,
     ReplicaTimePassed,
@@ -260,15 +261,17 @@ class Engine:
         """Returns when there was no router for so long: kept outcomes cannot reach clients any more."""
         await self._conditions.lasts(lambda: not self._links, patience_s)
 
-    async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
-        """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
-        self.post(PartitionsRevoked(endpoint, epochs))
-        is_emptied, left = self.scheduler.is_emptied, dict(epochs)
+    async def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
+        """Partitions move away: yields those of which nothing is here any more, until none is."""
+        self.post(PartitionsRevoked(epochs))
+        is_emptied = self.scheduler.is_emptied
+        left = {(endpoint, partition) for endpoint, each in epochs.items() for partition in each}
         while left:
-            await self._conditions.until(lambda: any(is_emptied(endpoint, partition) for partition in left))
-            emptied = {partition: epoch for partition, epoch in left.items() if is_emptied(endpoint, partition)}
-            for partition in emptied:
-                del left[partition]
+            await self._conditions.until(lambda: any(starmap(is_emptied, left)))
+            emptied: dict[str, dict[int, int]] = {}
+            for endpoint, partition in [each for each in left if is_emptied(*each)]:
+                left.remove((endpoint, partition))
+                emptied.setdefault(endpoint, {})[partition] = epochs[endpoint][partition]
             yield emptied
 
     def fence(self, epoch: int) -> dict[str, set[int]]:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, NamedTuple
 
+from replica_service.core.events import PartitionEpochs
 from replica_service.core.health.health import HealthSettings
 from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
 from replica_service.core.sessions.session_table import RESUME_TTL_S
@@ -154,8 +155,8 @@ class HostedReplica:
         _log.info("told to stop", reason=message)
         self.stop_asked.set()
 
-    def revoke(self, endpoint: str, epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
-        return self.engine.revoke(endpoint, epochs) if self.engine is not None else _at_once(epochs)
+    def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
+        return self.engine.revoke(epochs) if self.engine is not None else _at_once(epochs)
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
         return self.engine.fence(epoch) if self.engine is not None else {}
@@ -317,6 +318,6 @@ class _Constructed(NamedTuple):
     hooks: Hooks
 
 
-async def _at_once(epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
+async def _at_once(epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
     """Nothing has come yet, so nothing is left."""
     yield epochs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controller_service.shell.replica_links import PARTITIONS_AN_ORDER
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
@@ -56,6 +57,29 @@ async def test_a_replica_that_joins_gets_its_share_when_the_owner_has_given_it_u
         assert moved == a.told_to_give_up("digits").keys(), "no more moved than was given up"
         assert all(epochs_of(router)[number] == before[number] + 1 for number in moved)
         assert not b.revoked
+        await a.cut()
+        await b.cut()
+
+
+async def test_orders_to_give_up_partitions_of_many_endpoints_travel_in_groups() -> None:
+    names = [f"e{at}" for at in range(40)]
+    endpoints = ", ".join(f"{name}: {{traffic: {{v1: 1.0}}}}" for name in names)
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
+        await mesh.apply(f"{{backends: {{v1: {{handler: 'app:Digits'}}}}, endpoints: {{{endpoints}}}}}")
+        a, b = FakeReplica(mesh.channel, "v1", "a"), FakeReplica(mesh.channel, "v1", "b")
+        await ready(a)
+        await router.wait_for(
+            lambda table: all(owners(table, name) == {"a": PARTITIONS} for name in names), "a owns all", timeout=20
+        )
+        await ready(b)
+        await router.wait_for(
+            lambda table: all(owners(table, name) == {"a": HALF, "b": HALF} for name in names), "half each", timeout=20
+        )
+        sizes = [sum(len(each.partitions) for each in order.endpoints) for order in a.revoked]
+        assert sum(sizes) == 40 * HALF
+        assert max(sizes) <= PARTITIONS_AN_ORDER
+        assert len(a.revoked) < len(names)
+        assert all(len(a.told_to_give_up(name)) == HALF for name in names)
         await a.cut()
         await b.cut()
 

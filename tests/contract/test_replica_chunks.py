@@ -222,7 +222,7 @@ async def test_a_partition_that_moves_away_takes_uploads_with_it(replica: Runnin
     async with replica.router() as stream:
         await stream.send(stream.large(len(LARGE), method="digest", key="k", partition=5))
         await wait_until(lambda: any(link.waiting for link in replica.engine._links))
-        assert [gone async for gone in replica.engine.revoke("e", {5: 1})] == [{5: 1}]
+        assert [gone async for gone in replica.engine.revoke({"e": {5: 1}})] == [{"e": {5: 1}}]
         await stream.wait_answers(1)
         assert stream.refused[1].reason == "STALE_TABLE"
 

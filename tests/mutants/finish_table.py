@@ -58,4 +58,25 @@ FINISH: Final = (
         "            pass\n",
         "tests/contract/test_router_hellos.py",
     ),
+    mutant(
+        "a replica's memory of epochs grows with the endpoints that there have been",
+        "replica_service/core/lanes",
+        "while self._count > self._max_floors and len(self._floors) > 1:",
+        "while False:",
+        "tests/unit/replica/test_ownership.py",
+    ),
+    mutant(
+        "of an endpoint that stands twice in a report of emptied partitions only the last part counts",
+        "controller_service/convert",
+        "found.setdefault(each.endpoint, {}).update(",
+        "found.__setitem__(each.endpoint, dict[int, int]()) or found[each.endpoint].update(",
+        "tests/contract/test_controller_handover.py",
+    ),
+    mutant(
+        "each order to give up partitions travels by itself",
+        "controller_service/shell",
+        "PARTITIONS_AN_ORDER: Final = 8_192",
+        "PARTITIONS_AN_ORDER: Final = 2_048",
+        "tests/contract/test_controller_handover.py",
+    ),
 )

@@ -301,7 +301,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.model.carry_out(self.model.core.step(EpochFenced(self.model.epoch), self.model.now))
             assert self.model.core.busy().get("e", set()) == {len(call.key) for call in self.model.keyed_here()}
         self.model.carry_out(
-            self.model.core.step(PartitionsRevoked("e", {len(key): self.model.epoch for key in KEYS}), self.model.now)
+            self.model.core.step(PartitionsRevoked({"e": {len(key): self.model.epoch for key in KEYS}}), self.model.now)
         )
         self.model.revoked_through = self.model.epoch
         for router in self.model.router_of.values():

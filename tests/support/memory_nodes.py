@@ -157,7 +157,7 @@ class ReplicaNode:
 
     def revoke(self, partition: int, epoch: int) -> None:
         """The partition is about to move away."""
-        self.engine.post(PartitionsRevoked(ENDPOINT, {partition: epoch}))
+        self.engine.post(PartitionsRevoked({ENDPOINT: {partition: epoch}}))
         self.flush()
 
     def is_emptied(self, partition: int) -> bool:

@@ -10,7 +10,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from replica_service.core.calls import ReplicaLane, ReplicaRun, RouterPeer
 
@@ -94,17 +94,17 @@ class Lanes:
         if self._leaving:
             self.forget_empty()
 
-    def leave(self, endpoint: str, partitions: Container[int]) -> None:
-        """These partitions move away: nothing of them is started any more."""
-        self._leaving |= Counter((endpoint, lane.partition) for lane in self.of(endpoint, partitions))
+    def leave(self, partitions: Mapping[str, Container[int]]) -> None:
+        """These partitions, by endpoint, move away: nothing of them is started any more."""
+        self._leaving |= Counter((lane.key[0], lane.partition) for lane in self.of(partitions))
 
     def is_left(self, endpoint: str, partition: int) -> bool:
         """Whether something of a partition that moves away is still here."""
         return (endpoint, partition) in self._leaving
 
-    def of(self, endpoint: str, partitions: Container[int]) -> list[ReplicaLane]:
-        """The lanes of these partitions. Looks at each lane: for rare events."""
-        return [lane for lane in self._by_key.values() if lane.key[0] == endpoint and lane.partition in partitions]
+    def of(self, partitions: Mapping[str, Container[int]]) -> list[ReplicaLane]:
+        """The lanes of these partitions, by endpoint. Looks at each lane: for rare events."""
+        return [lane for lane in self._by_key.values() if lane.partition in partitions.get(lane.key[0], ())]
 
     def all(self) -> list[ReplicaLane]:
         """Every lane that has calls, running or not."""

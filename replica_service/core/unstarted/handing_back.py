@@ -41,13 +41,14 @@ class HandingBack:
         self._unstarted = unstarted
 
     def partitions_revoked(self, event: PartitionsRevoked, _now: float) -> None:
-        endpoint, epochs = event.endpoint, event.epochs
+        epochs = event.epochs
         self._parking.unpark_all()
-        self._ownership.revoke(endpoint, epochs)
-        for lane in self._lanes.of(endpoint, epochs):
-            self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.partition])
+        for endpoint, revoked in epochs.items():
+            self._ownership.revoke(endpoint, revoked)
+        for lane in self._lanes.of(epochs):
+            self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.key[0]][lane.partition])
         self._lanes.forget_empty()
-        self._lanes.leave(endpoint, epochs)
+        self._lanes.leave(epochs)
 
     def epoch_fenced(self, event: EpochFenced, _now: float) -> None:
         self._parking.unpark_all()

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import grpc
 
+from replica_service.core.events import PartitionEpochs
 from replica_service.core.health.lifecycle import State
 from replica_service.shell.links.controller_absence import ControllerAbsence
 from slotmesh.errors import Failure, Reason
@@ -110,8 +111,8 @@ class AttachedMember(Protocol):
     def drain(self, message: str) -> None:
         """It should stop."""
 
-    def revoke(self, endpoint: str, epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
-        """Partitions (partition -> epoch) move away; yields those of which nothing is there any more, until none is."""
+    def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
+        """Partitions move away; yields those of which nothing is there any more, until none is."""
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
         """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still there."""
@@ -267,8 +268,8 @@ class ControllerLink:
             case "drain":
                 self._member.drain(frame.drain.message)
             case "revoke":
-                for each in frame.revoke.endpoints:
-                    tasks.start(self._revoke(each, pump), name="revocation")
+                if frame.revoke.endpoints:
+                    tasks.start(self._revoke(frame.revoke, pump), name="revocation")
                 if frame.revoke.through_epoch:
                     self._fence(frame.revoke.through_epoch, pump)
             case unknown:
@@ -287,14 +288,16 @@ class ControllerLink:
         elif was_unknown and not self._is_unknown:
             _log.info("the backend was applied", backend=name)
 
-    async def _revoke(self, order: wire.EndpointPartitions, pump: StreamPump[Request]) -> None:
-        epochs = dict(zip(order.partitions, order.owner_epochs, strict=True))
-        async with aclosing(self._member.revoke(order.endpoint, epochs)) as waves:
+    async def _revoke(self, order: wire.RevokePartitions, pump: StreamPump[Request]) -> None:
+        epochs: dict[str, dict[int, int]] = {}
+        for each in order.endpoints:
+            epochs.setdefault(each.endpoint, {}).update(zip(each.partitions, each.owner_epochs, strict=True))
+        async with aclosing(self._member.revoke(epochs)) as waves:
             async for emptied in waves:
-                frame = wire.EndpointPartitions(
-                    endpoint=order.endpoint, partitions=emptied.keys(), owner_epochs=emptied.values()
-                )
-                self._pending.append(Request(emptied=wire.PartitionsEmptied(endpoints=[frame])))
+                answer = wire.PartitionsEmptied()
+                for endpoint, gone in emptied.items():
+                    answer.endpoints.add(endpoint=endpoint, partitions=gone.keys(), owner_epochs=gone.values())
+                self._pending.append(Request(emptied=answer))
                 pump.wake()
 
     def _fence(self, epoch: int, pump: StreamPump[Request]) -> None:

@@ -192,15 +192,30 @@ async def test_revoke_tells_of_each_partition_when_it_is_empty() -> None:
     async with hosting(Handler) as host:
         run, waiting = host.run("wait", [b"1"], key="k"), host.run("wait", [b"2"], key="k")
         host.engine.submit([run, waiting])
-        waves = host.engine.revoke("e", {0: 0, 1: 0})
-        assert await anext(waves) == {1: 0}
+        waves = host.engine.revoke({"e": {0: 0, 1: 0}})
+        assert await anext(waves) == {"e": {1: 0}}
         assert list(host.outbox.refusals_of) == [waiting.first]
         last = asyncio.ensure_future(anext(waves))
         await asyncio.sleep(0)
         assert not last.done()
         host.handler.gate.set()
-        assert await asyncio.wait_for(last, 5) == {0: 0}
+        assert await asyncio.wait_for(last, 5) == {"e": {0: 0}}
         assert [wave async for wave in waves] == []
+
+
+async def test_partitions_of_many_endpoints_are_revoked_in_one_step_and_reported_in_one_answer() -> None:
+    async with hosting(Handler) as host:
+        steps, step = list[object](), host.engine.scheduler.step
+
+        def counted(event: Any, now: float) -> Any:
+            steps.append(event)
+            return step(event, now)
+
+        host.engine.scheduler.step = counted  # type: ignore[method-assign]
+        waves = host.engine.revoke({f"e{at}": {0: at, 7: at} for at in range(300)})
+        assert await anext(waves) == {f"e{at}": {0: at, 7: at} for at in range(300)}
+        assert [wave async for wave in waves] == []
+        assert len(steps) == 1
 
 
 async def test_new_settings_reach_the_routers() -> None:

@@ -52,3 +52,29 @@ def test_a_fence_frees_the_floors_below_it() -> None:
     assert ownership._floors == {"f": {3: 10}}
     ownership.revoke("e", {})
     assert ownership.newest == 9
+
+
+def test_the_floors_of_endpoints_that_come_and_go_are_bounded() -> None:
+    ownership = ServedEpochs(max_floors=100)
+    for number in range(1_000):
+        assert ownership.admit(f"e{number}", number % 4, 5)
+        ownership.revoke(f"e{number}", {number % 4: 5, 9: 5})
+        assert ownership._count == sum(map(len, ownership._floors.values())) <= 100
+    # The newest ones are remembered, and one that was refreshed is newer than those before it.
+    assert not ownership.admit("e999", 9, 5)
+    assert not ownership.admit("e951", 9, 5)
+    ownership.revoke("e951", {9: 6})
+    for number in range(1_000, 1_049):
+        ownership.revoke(f"e{number}", {1: 5, 2: 5})
+    assert not ownership.admit("e951", 9, 6)
+    assert ownership.newest == 6
+
+
+def test_an_endpoint_keeps_all_of_its_own_floors() -> None:
+    ownership = ServedEpochs(max_floors=100)
+    ownership.revoke("f", {1: 5})
+    ownership.revoke("e", dict.fromkeys(range(4_096), 5))
+    assert not any(ownership.admit("e", partition, 5) for partition in range(4_096))
+    ownership.fence(7)
+    assert ownership._count == 0
+    assert not ownership.admit("f", 1, 7)

@@ -66,14 +66,14 @@ def test_runs_of_an_overtaken_epoch_are_refused_and_stay_refused() -> None:
     core, link = scheduler(), RouterPeer()
     core.step(RunsCame([run(link, 1, 1, key="a", epoch=7)]), 0.0)
     assert told(core.step(RunsCame([run(link, 2, 1, key="a", epoch=6)]), 0.0)) == ["refuse 2-2 STALE_TABLE"]
-    core.step(PartitionsRevoked("e", {0: 7}), 0.0)
+    core.step(PartitionsRevoked({"e": {0: 7}}), 0.0)
     assert told(core.step(RunsCame([run(link, 3, 1, key="a", epoch=7)]), 0.0)) == ["refuse 3-3 STALE_TABLE"]
 
 
 def test_a_revoked_partition_hands_back_what_waits_and_is_empty_when_its_turn_is_over() -> None:
     core, link = scheduler(), RouterPeer()
     turn = turn_of(core.step(RunsCame([run(link, 1, 2, key="a"), run(link, 3, 2, key="a")]), 0.0))
-    assert told(core.step(PartitionsRevoked("e", {0: 1}), 0.0)) == ["refuse 3-4 STALE_TABLE"]
+    assert told(core.step(PartitionsRevoked({"e": {0: 1}}), 0.0)) == ["refuse 3-4 STALE_TABLE"]
     assert not core.is_emptied("e", 0)
     core.step(TurnEnded(turn, 2), 0.0)
     assert core.is_emptied("e", 0)
@@ -83,8 +83,8 @@ def test_a_revoked_partition_is_empty_when_the_last_of_its_keys_is() -> None:
     core, link = scheduler(), RouterPeer()
     keys = [run(link, first, 1, key=key) for first, key in ((1, "a"), (2, "b"))]
     one, other = (command for command in core.step(RunsCame(keys), 0.0) if isinstance(command, StartTurn))
-    core.step(PartitionsRevoked("e", {0: 1}), 0.0)
-    core.step(PartitionsRevoked("e", {0: 1}), 0.0)
+    core.step(PartitionsRevoked({"e": {0: 1}}), 0.0)
+    core.step(PartitionsRevoked({"e": {0: 1}}), 0.0)
     core.step(TurnEnded(one, 1), 0.0)
     assert not core.is_emptied("e", 0)
     core.step(TurnEnded(other, 1), 0.0)
@@ -94,7 +94,7 @@ def test_a_revoked_partition_is_empty_when_the_last_of_its_keys_is() -> None:
 def test_a_revoked_partition_of_which_nothing_runs_is_empty_though_no_permit_is_free() -> None:
     core, link = scheduler(max_ongoing=1), RouterPeer()
     core.step(RunsCame([run(link, 1, 1), run(link, 2, 1, key="a")]), 0.0)
-    assert told(core.step(PartitionsRevoked("e", {0: 1}), 0.0)) == ["refuse 2-2 STALE_TABLE"]
+    assert told(core.step(PartitionsRevoked({"e": {0: 1}}), 0.0)) == ["refuse 2-2 STALE_TABLE"]
     assert core.is_emptied("e", 0)
 
 
@@ -103,7 +103,7 @@ def test_a_partition_that_left_is_empty_once_its_calls_were_taken_back_though_no
     core, other, link = scheduler(max_ongoing=1), RouterPeer(), RouterPeer()
     newer = run(link, 1, 1, key="a", epoch=5)
     core.step(RunsCame([run(other, 1, 1), newer]), 0.0)
-    core.step(PartitionsRevoked("e", {0: 4}), 0.0)
+    core.step(PartitionsRevoked({"e": {0: 4}}), 0.0)
     assert not core.is_emptied("e", 0)
     if how == "closed":
         core.step(LinkClosed(link), 0.0)
@@ -117,7 +117,7 @@ def test_a_partition_that_left_is_empty_once_its_calls_were_taken_back_though_no
 def test_what_a_turn_has_not_reached_when_its_partition_was_revoked_is_handed_back() -> None:
     core, link = scheduler(), RouterPeer()
     turn = turn_of(core.step(RunsCame([run(link, 1, 9, key="a")]), 0.0))
-    assert told(core.step(PartitionsRevoked("e", {0: 1}), 0.0)) == []
+    assert told(core.step(PartitionsRevoked({"e": {0: 1}}), 0.0)) == []
     assert told(core.step(TurnEnded(turn, 4), 0.0)) == ["refuse 5-9 STALE_TABLE"]
     assert core.is_emptied("e", 0)
     assert core.is_idle
