@@ -65,8 +65,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         """Whether a replica of the endpoint takes calls."""
         endpoint = await self._model(request.name, request.version, context)
         topology = self._dispatcher.scheduler.topology
-        versions = [request.version] if request.version else models.versions_of(endpoint)
-        ready = any(models.state_of(topology, endpoint, each).is_ready for each in versions)
+        versions = [request.version] if request.version else models.versions_of(endpoint.route)
+        ready = any(models.state_of(topology, request.name, each).is_ready for each in versions)
         return wire_pb2.ModelReadyResponse(ready=ready)
 
     async def ModelMetadata(
@@ -75,7 +75,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         """What an inference takes and gives."""
         endpoint = await self._model(request.name, request.version, context)
         method, tensors = self._described(endpoint, request.version)
-        return metadata_to_wire(request.name, models.versions_of(endpoint), method, tensors)
+        return metadata_to_wire(request.name, models.versions_of(endpoint.route), method, tensors)
 
     async def ModelConfig(self, request: wire_pb2.ModelConfigRequest, context: Context) -> wire_pb2.ModelConfigResponse:
         """The same, in Triton's words."""

@@ -63,7 +63,7 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
             await abort(context, wish)
         if request.payloads and (failure := payloads_refusal()):
             await abort(context, failure)
-        known = self._dispatcher.scheduler.topology.endpoints
+        known = self._dispatcher.scheduler.topology.table.endpoints
         if wish.endpoint not in known:
             await abort(context, failures.no_endpoint(wish.endpoint, known))
         if self._open >= MAX_TAPS:
@@ -101,7 +101,7 @@ class TapServicer(tap_service_pb2_grpc.TapServiceServicer):
                     if scan.step(RUNS_A_STEP):
                         break
                     await asyncio.sleep(0)
-                known = dispatcher.scheduler.topology.endpoints
+                known = dispatcher.scheduler.topology.table.endpoints
                 if wanted.endpoint and wanted.endpoint not in known and not scan.endpoints:
                     await abort(context, failures.no_endpoint(wanted.endpoint, known))
                 calls = scan.calls(dispatcher.clock.now())

@@ -81,7 +81,7 @@ class Submissions:
                 yield batch
                 continue
             staying: Sequence[int] = range(len(batch.keys))
-            endpoint = self._topology.endpoints.get(event.endpoint)
+            endpoint = self._topology.endpoint(event.endpoint)
             if endpoint is not None and self._may_go_straight(event.caller, batch, endpoint):
                 staying = self._columns.send(batch, event.caller, endpoint, event.traces, now)
                 label = (self._counters.label(event.endpoint),)
@@ -90,7 +90,7 @@ class Submissions:
 
     def _admit_tenant(self, run: RouterRun, now: float) -> bool:
         """Fails the calls that pass a limit of their tenant. Returns whether any is left."""
-        endpoint = self._topology.endpoints.get(run.endpoint)
+        endpoint = self._topology.endpoint(run.endpoint)
         admitted, failure = self._tenants.enter(run, None if endpoint is None else endpoint.route.tenants, now)
         if failure is not None:
             self._outcomes.fail_waiting(run, failure, keep=admitted)
@@ -140,11 +140,11 @@ class Submissions:
             return
         if caller.session is not None and self._resumptions.take(run, now, resent=run.may_have_run):
             return
-        endpoint = self._topology.endpoints.get(run.endpoint)
+        endpoint = self._topology.endpoint(run.endpoint)
         # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
         may_be_copied = not (run.may_have_run or options.takes_requests)
         is_copied = endpoint is not None and endpoint.traffic.shadows and may_be_copied
-        copies = self._intake.draw_copies(run) if is_copied else ()
+        copies = self._intake.draw_copies(run, endpoint) if endpoint is not None and is_copied else ()
         self._intake.route(run, now)
         for copy in copies:
             self._intake.send_copy(copy, now)

@@ -31,7 +31,7 @@ class Zeros:
         self._topology = topology
 
     def of_endpoints(self) -> Mapping[tuple[str, ...], int]:
-        return dict.fromkeys(((name,) for name in self._topology.endpoints), 0)
+        return dict.fromkeys(((name,) for name in self._topology.table.endpoints), 0)
 
     def of_backends(self) -> Mapping[tuple[str, ...], int]:
         return dict.fromkeys(((name,) for name in self._topology.backends), 0)
@@ -56,4 +56,4 @@ class Zeros:
 
     def of_reservations(self) -> Mapping[tuple[str, ...], int]:
         """By endpoint and outcome."""
-        return {(name, answer.value): 0 for name in self._topology.endpoints for answer in ReservationAnswer}
+        return {(name, answer.value): 0 for name in self._topology.table.endpoints for answer in ReservationAnswer}

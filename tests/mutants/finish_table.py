@@ -79,4 +79,12 @@ FINISH: Final = (
         "PARTITIONS_AN_ORDER: Final = 2_048",
         "tests/contract/test_controller_handover.py",
     ),
+    mutant(
+        "a router keeps state of endpoints that no call has used",
+        "router_service/core/routing",
+        "        for endpoint in self.endpoints.values():\n            route = table.endpoints[endpoint.name]",
+        "        for endpoint in [each for name in table.endpoints if (each := self.endpoint(name))]:\n"
+        "            route = table.endpoints[endpoint.name]",
+        "tests/unit/router/test_unused_endpoints.py",
+    ),
 )

@@ -268,8 +268,7 @@ class ControllerLink:
             case "drain":
                 self._member.drain(frame.drain.message)
             case "revoke":
-                if frame.revoke.endpoints:
-                    tasks.start(self._revoke(frame.revoke, pump), name="revocation")
+                tasks.start(self._revoke(frame.revoke, pump), name="revocation")
                 if frame.revoke.through_epoch:
                     self._fence(frame.revoke.through_epoch, pump)
             case unknown:
@@ -281,8 +280,7 @@ class ControllerLink:
         name = self._hello.backend
         if self._is_unknown and not was_unknown:
             _log.warning(
-                "the controller has no backend of this name: nobody calls this replica until it is applied "
-                "(`slotmesh apply`); correct --backend if another one is meant",
+                "the controller has no backend of this name: apply it (`slotmesh apply`), or correct --backend",
                 backend=name,
             )
         elif was_unknown and not self._is_unknown:
@@ -294,10 +292,10 @@ class ControllerLink:
             epochs.setdefault(each.endpoint, {}).update(zip(each.partitions, each.owner_epochs, strict=True))
         async with aclosing(self._member.revoke(epochs)) as waves:
             async for emptied in waves:
-                answer = wire.PartitionsEmptied()
+                answer = Request(emptied=wire.PartitionsEmptied())
                 for endpoint, gone in emptied.items():
-                    answer.endpoints.add(endpoint=endpoint, partitions=gone.keys(), owner_epochs=gone.values())
-                self._pending.append(Request(emptied=answer))
+                    answer.emptied.endpoints.add(endpoint=endpoint, partitions=gone.keys(), owner_epochs=gone.values())
+                self._pending.append(answer)
                 pump.wake()
 
     def _fence(self, epoch: int, pump: StreamPump[Request]) -> None:

@@ -19,9 +19,10 @@ def callable_methods(topology: Topology, endpoint: str = "") -> Iterator[tuple[s
     """The methods of each endpoint, by name; only of `endpoint` where it is not empty."""
     of_backends: dict[str, frozenset[str]] = {}
     left = MAX_NAMES
-    for name in sorted(topology.endpoints) if not endpoint else [endpoint] if endpoint in topology.endpoints else []:
+    endpoints = topology.table.endpoints
+    for name in sorted(endpoints) if not endpoint else [endpoint] if endpoint in endpoints else []:
         found = frozenset[str]()
-        for backend in topology.endpoints[name].policy.weights:
+        for backend in endpoints[name].weights or ():
             if backend not in of_backends:
                 of_backends[backend] = _methods_of(topology, backend)
             found |= of_backends[backend]
@@ -35,7 +36,7 @@ def told_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tupl
     left = MAX_TOLD_CHARS
     for name in endpoints:
         found: dict[str, MethodOutline] = {}
-        for backend in topology.endpoints[name].policy.weights:
+        for backend in topology.table.endpoints[name].weights or ():
             known = topology.backends.get(backend)
             for replica in known.replicas.values() if known is not None else ():
                 if replica.linked:

@@ -70,9 +70,9 @@ class RoutingIntake:
 
     def route(self, run: RouterRun, now: float, *, admitted: bool = False) -> None:
         """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
-        endpoint = self._topology.endpoints.get(run.endpoint)
+        endpoint = self._topology.endpoint(run.endpoint)
         if endpoint is None:
-            failure = failures.no_endpoint(run.endpoint, self._topology.endpoints, run.caller.knows)
+            failure = failures.no_endpoint(run.endpoint, self._topology.table.endpoints, run.caller.knows)
             self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
         elif run.session is not None and run.session.is_suspended:
             self.hold(run, now, admitted=admitted)
@@ -105,7 +105,7 @@ class RoutingIntake:
 
     def recover(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
-        endpoint = self._topology.endpoints.get(run.endpoint)
+        endpoint = self._topology.endpoint(run.endpoint)
         epoch = NOT_OWNED
         if endpoint is not None and run.options.partition >= 0:
             partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
@@ -117,9 +117,8 @@ class RoutingIntake:
         replica.backend.balancer.changed(replica)
         self.watch(run)
 
-    def draw_copies(self, run: RouterRun) -> list[RouterRun]:
+    def draw_copies(self, run: RouterRun, endpoint: RoutedEndpoint) -> list[RouterRun]:
         """What shadows get of a run that was not routed yet; `send_copy` each of them."""
-        endpoint = self._topology.endpoints[run.endpoint]
         copies: list[RouterRun] = []
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
@@ -144,7 +143,7 @@ class RoutingIntake:
         keyed: dict[Partition, list[RouterRun]] = {}
         constrained: list[RouterRun] = []
         for run in sorted(runs, key=lambda run: run.age):
-            endpoint = self._topology.endpoints.get(run.endpoint)
+            endpoint = self._topology.endpoint(run.endpoint)
             if run.session is not None and run.session.is_suspended:
                 self.hold(run, now, admitted=True)
             elif run.slot is not None and constraint_of(run) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,19 +94,16 @@ def endpoint_loads_of(
     failed = Counter[str]()
     for (endpoint, *_), calls in counters.failures.items():
         failed[endpoint] += calls
-    endpoints = topology.endpoints
-    if len(endpoints) > MAX_IDLE_LOADS:
-        endpoints = {
-            name: each
-            for name, each in endpoints.items()
-            if each.account.calls or name in failed or counters.calls.get((name,))
-        }
+    waiting = {name: each.account.calls for name, each in topology.endpoints.items()}
+    names: Collection[str] = topology.table.endpoints
+    if len(names) > MAX_IDLE_LOADS:
+        names = [name for name in names if waiting.get(name) or name in failed or counters.calls.get((name,))]
     return [
         RoutedEndpointLoad(
             endpoint=name,
             accepted=counters.calls[name,],
             failed=failed[name],
-            waiting=endpoint.account.calls,
+            waiting=waiting.get(name, 0),
             ends={
                 backend: ends
                 for backend, counts in counters.backends.items()
@@ -114,5 +111,5 @@ def endpoint_loads_of(
             },
             tenants=[each for each in busiest if each.endpoint == name] if busiest else (),
         )
-        for name, endpoint in endpoints.items()
+        for name in names
     ]

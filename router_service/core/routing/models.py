@@ -14,6 +14,7 @@ from router_service.core import failures
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.named_backends import no_version
+from router_service.core.routing.table import EndpointRoute
 from router_service.core.routing.topology import Topology
 from slotmesh.errors import Failure
 from slotmesh.oip.methods import method_of_inference
@@ -56,16 +57,16 @@ class ModelFigures:
     compute_ns: int
 
 
-def versions_of(endpoint: RoutedEndpoint) -> list[str]:
-    """The backends of its policy, those of weight 0 included."""
-    return sorted(endpoint.route.weights or ())
+def versions_of(route: EndpointRoute) -> list[str]:
+    """The backends of an endpoint's policy, those of weight 0 included."""
+    return sorted(route.weights or ())
 
 
 def model_of(topology: Topology, name: str, version: str, shown: frozenset[str] | None) -> RoutedEndpoint | Failure:
     """The endpoint, which has this version. `shown`: the endpoints that the caller may know of; None: all."""
-    endpoint = topology.endpoints.get(name) if shown is None or name in shown else None
+    endpoint = topology.endpoint(name) if shown is None or name in shown else None
     if endpoint is None:
-        return failures.no_endpoint(name, topology.endpoints, shown)
+        return failures.no_endpoint(name, topology.table.endpoints, shown)
     if version and version not in (endpoint.route.weights or {}):
         return no_version(name, version, endpoint.route.weights or {})
     return endpoint
@@ -74,26 +75,27 @@ def model_of(topology: Topology, name: str, version: str, shown: frozenset[str] 
 def states_of(topology: Topology, shown: frozenset[str] | None = None, only: str = "") -> Iterator[ModelState]:
     """Each version of each endpoint, or of one, in order; no more than `MAX_MODELS`."""
     left = MAX_MODELS
-    for name in sorted(topology.endpoints) if not only else [only]:
-        if (shown is not None and name not in shown) or (endpoint := topology.endpoints.get(name)) is None:
+    endpoints = topology.table.endpoints
+    for name in sorted(endpoints) if not only else [only]:
+        if (shown is not None and name not in shown) or (route := endpoints.get(name)) is None:
             continue
-        for version in versions_of(endpoint) or [""]:
+        for version in versions_of(route) or [""]:
             if not left:
                 return
             left -= 1
-            yield state_of(topology, endpoint, version)
+            yield state_of(topology, name, version)
 
 
-def state_of(topology: Topology, endpoint: RoutedEndpoint, version: str) -> ModelState:
+def state_of(topology: Topology, name: str, version: str) -> ModelState:
     """One version; empty: that of an endpoint without a policy."""
     if not version:
-        return ModelState(endpoint.name, "", "UNAVAILABLE", "the endpoint has no traffic policy")
+        return ModelState(name, "", "UNAVAILABLE", "the endpoint has no traffic policy")
     backend = topology.backends.get(version)
     if backend is not None and backend.candidates:
-        return ModelState(endpoint.name, version, "READY")
+        return ModelState(name, version, "READY")
     if backend is None or backend.prospect is Prospect.UNKNOWN or backend.prospect is Prospect.COMING:
-        return ModelState(endpoint.name, version, "LOADING", "no replica takes calls yet")
-    return ModelState(endpoint.name, version, "UNAVAILABLE", "no replica takes calls, and none is on its way")
+        return ModelState(name, version, "LOADING", "no replica takes calls yet")
+    return ModelState(name, version, "UNAVAILABLE", "no replica takes calls, and none is on its way")
 
 
 def inference_method(topology: Topology, endpoint: RoutedEndpoint, version: str = "") -> str | Failure:
@@ -142,7 +144,7 @@ def _ns(seconds: float) -> int:
 
 def _samples(topology: Topology, endpoint: RoutedEndpoint, version: str) -> Iterator[RoutedReplica]:
     """A replica of each backend that is linked: it stands for the others, so that a request costs no look at these."""
-    for name in [version] if version else versions_of(endpoint):
+    for name in [version] if version else versions_of(endpoint.route):
         backend = topology.backends.get(name)
         if backend is not None and (found := next((it for it in backend.replicas.values() if it.linked), None)):
             yield found

@@ -34,6 +34,7 @@ class Topology:
         self._chance = chance
         self.table = RoutingTable()
         self.endpoints: dict[str, RoutedEndpoint] = {}
+        """Those that calls have used: a table may name thousands of others, of which there is nothing to keep."""
         self.backends: dict[str, RoutedBackend[RoutedReplica]] = {}
         self.replicas: dict[ReplicaKey, RoutedReplica] = {}
         """Those that the table names."""
@@ -47,6 +48,8 @@ class Topology:
         """Endpoints whose partitions the newest table has named owners of anew: what waits there may go on."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
         """While a table is applied: what was known under each key that it has touched, before it."""
+        self._standings = PolicyStandings(self.backends, ())
+        """As of the newest table, or the newest `assess`."""
         self._is_braked = False
         """Of the queues of all backends, those that come included."""
 
@@ -82,6 +85,16 @@ class Topology:
             homeless += backend.constrained.drain()
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age), recharged
 
+    def endpoint(self, name: str) -> RoutedEndpoint | None:
+        """The endpoint, made at its first use; None if the table does not name it."""
+        endpoint = self.endpoints.get(name)
+        if endpoint is None and (route := self.table.endpoints.get(name)) is not None:
+            standing = self._standings.of_route(route)
+            endpoint = self.endpoints[name] = RoutedEndpoint(route, self._departed.pop(name, {}), standing)
+            for partition in endpoint.partitions.values():
+                partition.assign(*endpoint.owner_of(partition.number, self.replicas))
+        return endpoint
+
     def assess(self) -> list[RouterRun]:
         """Divides calls among the backends that can serve now.
 
@@ -92,7 +105,7 @@ class Topology:
         for backend in self.backends.values():
             backend.is_serving = backend.can_serve
         homeless: list[RouterRun] = []
-        standings = self._standings()
+        standings = self._standings = self._new_standings()
         for endpoint in self.endpoints.values():
             endpoint.assess(standings.of(endpoint.policy))
             if endpoint.is_unavailable:
@@ -190,19 +203,13 @@ class Topology:
     ) -> list[RouterRun]:
         """`others` are the keys under which there is another replica than before, or none any more."""
         homeless = self._remove_endpoints(self.endpoints.keys() - table.endpoints.keys())
-        standings = self._standings()
-        for route in table.endpoints.values():
-            endpoint = self.endpoints.get(route.name)
-            if endpoint is None:
-                partitions = self._departed.pop(route.name, {})
-                standing = standings.of_route(route)
-                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, partitions, standing)
-                self._counters.endpoints.add(route.name)
-                self._assign_partitions(endpoint)
-                continue
+        self._counters.endpoints.update(table.endpoints)
+        standings = self._standings = self._new_standings()
+        for endpoint in self.endpoints.values():
+            route = table.endpoints[endpoint.name]
             is_same = endpoint.route is route
             if is_same and are_backends_same and not others:
-                continue  # there may be thousands of endpoints, of which few change
+                continue
             owners, unowned = endpoint.route.owners, endpoint.unowned
             endpoint.reroute(route, standings.of(endpoint.policy) if is_same else standings.of_route(route))
             is_same = route.owners is owners and endpoint.unowned is unowned
@@ -212,7 +219,7 @@ class Topology:
         self._forget_departed()
         return homeless
 
-    def _standings(self) -> PolicyStandings:
+    def _new_standings(self) -> PolicyStandings:
         return PolicyStandings(self.backends, (endpoint.policy for endpoint in self.endpoints.values()))
 
     def _remove_endpoints(self, names: Collection[str]) -> list[RouterRun]:

@@ -82,7 +82,7 @@ class SlotSubmissions:
         """The failure of a reservation that passes a limit of its tenant."""
         if not run.options.tenant:
             return None
-        endpoint = self._topology.endpoints.get(run.endpoint)
+        endpoint = self._topology.endpoint(run.endpoint)
         return self._tenants.enter(run, None if endpoint is None else endpoint.route.tenants, now)[1]
 
     def _run(

@@ -146,7 +146,7 @@ class InferenceCalls:
     def _method(self, request: InferenceRequest, meaning: ParameterMeaning) -> tuple[str | Failure, bool]:
         """The method that is called, and whether it yields."""
         topology = self._dispatcher.scheduler.topology
-        endpoint = topology.endpoints.get(request.model)
+        endpoint = topology.endpoint(request.model)
         if endpoint is None:
             return meaning.method or DEFAULT_METHOD, False  # the call fails with what is known of endpoints
         method = meaning.method or inference_method(topology, endpoint, request.version)
