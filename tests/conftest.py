@@ -1,7 +1,8 @@
-"""Profiles of hypothesis, and what tests cost the processor: both keep the quick run of the inner loop quick."""
+"""Profiles of hypothesis, what tests cost the processor, and what the garbage collector has to look at."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Generator
 from typing import Final
@@ -21,6 +22,15 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 """Whether something fails, not the smallest example of it."""
 settings.load_profile("usual")
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves alone what has been collected: thousands of tests, which stay to the end.
+
+    Otherwise each full collection, which tests of references ask for, walks through all of them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tests.arch.sources import ROOT, SHIPPED, modules_of
+import pytest
 
-MODULES: Final = tuple(modules_of(*SHIPPED, "benchmarks", "simulation", "examples", "tools"))
+from tests.arch.sources import ROOT, SHIPPED, modules_of
 
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     # Names that users write: what a document describes, what a client calls and what a test hosts is one thing to them.
@@ -23,6 +23,15 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "Endpoint": frozenset({"slotmesh/spec/model.py", "slotmesh/client/endpoint.py"}),
     "Mesh": frozenset({"slotmesh/spec/model.py", "slotmesh/client/mesh.py"}),
 }
+
+
+Modules = tuple[tuple[str, ast.Module], ...]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    """Paths and trees of all modules. They are read here, not at import: each process that runs tests imports this."""
+    return tuple(modules_of(*SHIPPED, "benchmarks", "simulation", "examples", "tools"))
 
 
 def _is_type_variable(value: ast.expr) -> bool:
@@ -56,23 +65,23 @@ def duplicates(modules: Iterable[tuple[str, ast.Module]]) -> dict[str, frozenset
     return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
-def test_no_class_name_means_two_things() -> None:
-    found = duplicates(MODULES)
+def test_no_class_name_means_two_things(modules: Modules) -> None:
+    found = duplicates(modules)
     new = {name: sorted(paths) for name, paths in found.items() if not paths <= ALLOWED.get(name, frozenset())}
     assert not new, "name each by what it is, or by its service: `RouterRun`, `ReplicaRun`"
 
 
-def test_what_is_allowed_is_still_there() -> None:
-    found = duplicates(MODULES)
+def test_what_is_allowed_is_still_there(modules: Modules) -> None:
+    found = duplicates(modules)
     assert found == ALLOWED
 
 
-def test_the_classes_of_the_glossary_exist() -> None:
+def test_the_classes_of_the_glossary_exist(modules: Modules) -> None:
     _, _, rest = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("\n## Words\n")
     rows = [line.split(" | ") for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| **")]
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row[2])}
-    known = {node.name for _, tree in MODULES for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    known.update(name for _, tree in MODULES for name in _aliases(tree))
+    known = {node.name for _, tree in modules for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    known.update(name for _, tree in modules for name in _aliases(tree))
     assert len(named) > 40
     assert named <= known
 
@@ -92,7 +101,7 @@ def test_classes_and_aliases_are_found() -> None:
     assert found(alias, alias) == {}
 
 
-def test_the_modules_are_all_there() -> None:
-    paths = {path for path, _ in MODULES}
+def test_the_modules_are_all_there(modules: Modules) -> None:
+    paths = {path for path, _ in modules}
     assert {"router_service/core/runs.py", "benchmarks/handler.py", "tools/generate_protos.py"} <= paths
     assert not any((ROOT / path).is_relative_to(ROOT / "slotmesh" / "v1") for path in paths)
