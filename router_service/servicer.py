@@ -37,6 +37,7 @@ from slotmesh.security.audit import AUDIT
 from slotmesh.security.current import caller, current_rpc, of_caller, quota_name
 from slotmesh.security.limits import endpoint_refusal, known_endpoints
 from slotmesh.spec.rules import show
+from slotmesh.spec.wire import duration_to_wire
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -70,12 +71,15 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         turns: StepQueue | None = None,
         handed: HandedMetadata = NOTHING_HANDED,
         quotas: CallerQuotas | None = None,
+        idle_heartbeat_s: float = 0.0,
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
         Large frames are dealt with in `turns`. `handed`: which metadata of unary rpcs handlers get. `quotas`: what one
-        caller may have.
+        caller may have. `idle_heartbeat_s`: how far apart heartbeats of sessions without calls may be; 0: no further
+        than of any other.
         """
+        self._idle_heartbeat = duration_to_wire(idle_heartbeat_s) if idle_heartbeat_s else None
         self._quotas = quotas or CallerQuotas()
         self._handed = handed
         self._max_payload_bytes = max_payload_bytes
@@ -298,6 +302,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 max_payload_bytes=self._max_payload_bytes,
                 features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=roster,
+                idle_heartbeat=self._idle_heartbeat,
             )
         )
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from pydantic import Field
 
 from slotmesh.config import Duration, Settings
 from slotmesh.wire.limits import MAX_MESSAGE_BYTES
+
+IDLE_HEARTBEAT_S: Final = 30.0
+"""Sessions without calls send a heartbeat this often. More often where streams may be silent for less than
+`HEARTBEATS_PER_TIMEOUT` times as long. Shorter than what proxies and NAT allow an idle connection."""
+HEARTBEATS_PER_TIMEOUT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,13 @@ class EdgeLimits:
     max_streams_per_caller: int = 1_024
     max_request_bytes: int = MAX_MESSAGE_BYTES
     """Of one message that comes in: what the protocol needs, so there is no setting for it."""
+
+    @property
+    def idle_heartbeat_s(self) -> float:
+        """How far apart the heartbeats of a session without calls may be. 0: no further than those of any other."""
+        timeout_s = self.stream_idle_timeout_s
+        allowed_s = min(timeout_s / HEARTBEATS_PER_TIMEOUT, IDLE_HEARTBEAT_S) if timeout_s else IDLE_HEARTBEAT_S
+        return allowed_s if allowed_s > 1.0 else 0.0
 
 
 DEFAULT_LIMITS = EdgeLimits()

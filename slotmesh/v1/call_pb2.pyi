@@ -682,7 +682,8 @@ Global___TakeItems: _TypeAlias = TakeItems  # noqa: Y015
 class Heartbeat(_message.Message):
     """A sign of life, so that silence means a lost peer. Who wants to know whether the peer lives sends one every second: a
     client that has a session to its router, a replica to routers that named the feature `heartbeats`. Routers answer each at
-    once by its echo, and send none of their own.
+    once by its echo, and send none of their own. A client without unanswered calls may send them as far apart as
+    `StreamOpened.idle_heartbeat` allows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

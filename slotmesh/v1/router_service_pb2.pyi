@@ -785,6 +785,7 @@ class StreamOpened(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     ROSTER_FIELD_NUMBER: _builtins.int
+    IDLE_HEARTBEAT_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """The router's identity, for logs."""
     version: _builtins.str
@@ -809,6 +810,12 @@ class StreamOpened(_message.Message):
         the router has no routing table yet.
         """
 
+    @_builtins.property
+    def idle_heartbeat(self) -> _duration_pb2.Duration:
+        """How far apart the client's heartbeats may be while none of its calls is unanswered, seconds apart at most. With the
+        first call after such a time a heartbeat is due. Unset: they are due every second, with and without calls.
+        """
+
     def __init__(
         self,
         *,
@@ -819,10 +826,11 @@ class StreamOpened(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         max_payload_bytes: _builtins.int = ...,
         roster: Global___RosterVersion | None = ...,
+        idle_heartbeat: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["roster", b"roster", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle_heartbeat", b"idle_heartbeat", "roster", b"roster", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternates", b"alternates", "features", b"features", "max_payload_bytes", b"max_payload_bytes", "roster", b"roster", "router_id", b"router_id", "version", b"version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternates", b"alternates", "features", b"features", "idle_heartbeat", b"idle_heartbeat", "max_payload_bytes", b"max_payload_bytes", "roster", b"roster", "router_id", b"router_id", "version", b"version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,13 +2,16 @@
 
 Purpose: heartbeats, the silence of a router that is gone without a word, acknowledgements.
 Invariants: one timer a stream, none a call. Silence is counted in beats of our own loop: a program that blocked its
-loop has not listened, and accuses nobody. Acks go up, at most one each `ACK_INTERVAL_S`.
+loop has not listened, and accuses nobody. Acks go up, at most one each `ACK_INTERVAL_S`. A stream without unanswered
+calls rests where its router allows that: it sends a heartbeat at long intervals only. The first call that leaves ends
+the rest together with a heartbeat, so a dead router is found as quickly after that call as after any other.
 Owner: the stream's `RouterLink`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +26,10 @@ HEARTBEAT_BEATS: Final = 2
 """Beats from one heartbeat to the next."""
 SILENT_BEATS: Final = 7
 """Beats without a frame after which the router is given up: 3.5 s, found within 4 s."""
+IDLE_BEATS: Final = 4
+"""Beats without unanswered calls after which the stream rests: 2 s."""
+MAX_REST_S: Final = 60.0
+"""The longest interval between heartbeats of a resting stream, whatever its router allows."""
 ACK_INTERVAL_S: Final = 0.05
 """What a result frame waits at most until it is acknowledged, together with those that came meanwhile."""
 
@@ -30,15 +37,25 @@ ACK_INTERVAL_S: Final = 0.05
 class Pulse:
     """Runs from its making until `stop`."""
 
-    def __init__(self, wake: Callable[[], None], on_silence: Callable[[], None]) -> None:
-        """`wake` is called when there is something for `next_frame`, `on_silence` once."""
+    def __init__(
+        self, wake: Callable[[], None], on_silence: Callable[[], None], *, awaits_answers: Callable[[], bool]
+    ) -> None:
+        """`wake` is called when there is something for `next_frame`, `on_silence` once.
+
+        `awaits_answers`: whether calls are unanswered. While it is true, the stream does not rest.
+        """
         self._wake = wake
         self._on_silence = on_silence
+        self._awaits_answers = awaits_answers
         self._loop = asyncio.get_running_loop()
         self._beat_timer: asyncio.TimerHandle | None = self._loop.call_later(BEAT_S, self._beat)
         self._ack_timer: asyncio.TimerHandle | None = None
         self._beats = 0
         self._quiet_beats = 0
+        self._idle_beats = 0
+        self._rest_s = 0.0
+        self.is_resting = False
+        """No calls are unanswered, and the next heartbeat is a long time away."""
         self.is_due = False
         """`next_frame` may have something to give."""
         self._heartbeat_due = False
@@ -51,9 +68,19 @@ class Pulse:
 
     def stop(self) -> None:
         """Nothing is sent or watched any more."""
+        self.is_resting = False
         for timer in (self._beat_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
+
+    def allow_rest(self, interval_s: float) -> None:
+        """The router allows heartbeats to be so far apart while no calls are unanswered. 0: it does not say so."""
+        self._rest_s = min(interval_s, MAX_REST_S)
+
+    def rise(self) -> None:
+        """Ends a rest, because calls leave: a heartbeat leaves with them, and silence counts from now on."""
+        self._idle_beats = 0
+        self._rouse()
 
     def delivered(self, frame_no: int) -> None:
         """Everything in this result frame has reached those who wait."""
@@ -95,7 +122,28 @@ class Pulse:
             self._beat_timer = None
             self._on_silence()
             return
+        self._idle_beats = 0 if self._awaits_answers() else self._idle_beats + 1
+        if self._rest_s and self._idle_beats >= IDLE_BEATS and not self._quiet_beats:
+            self._rest()
+            return
         self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
         if self._beats % HEARTBEAT_BEATS == 0:
-            self.is_due = self._heartbeat_due = True
-            self._wake()
+            self._send_heartbeat()
+
+    def _rest(self) -> None:
+        self.is_resting = True
+        # Clients that lost the same router have opened their streams together. They do not beat together.
+        self._beat_timer = self._loop.call_later(self._rest_s * random.uniform(0.75, 1.0), self._rouse)  # noqa: S311 - spreads load
+
+    def _rouse(self) -> None:
+        """Beats again, with a heartbeat now. After `IDLE_BEATS` the stream rests as soon as that is answered."""
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self.is_resting = self.heard = False
+        self._beats = self._quiet_beats = 0
+        self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
+        self._send_heartbeat()
+
+    def _send_heartbeat(self) -> None:
+        self.is_due = self._heartbeat_due = True
+        self._wake()

@@ -156,6 +156,8 @@ class RouterLink:
 
     def _accept_opened(self, opened: router_service_pb2.StreamOpened) -> None:
         self._out.set_window(opened.window)
+        if self._pulse is not None and opened.HasField("idle_heartbeat"):
+            self._pulse.allow_rest(max(0.0, opened.idle_heartbeat.ToNanoseconds() / 1e9))
         if self.in_session and opened.HasField("roster"):
             self._learn_roster(opened.roster)
 

@@ -74,7 +74,11 @@ class OutgoingFrames:
         self._closing = False
         self.values = ArrivingValues(pending, self._pump.wake)
         """Says what was taken."""
-        self.pulse = None if on_silence is None else Pulse(self._pump.wake, on_silence)
+        self.pulse = (
+            None
+            if on_silence is None
+            else Pulse(self._pump.wake, on_silence, awaits_answers=lambda: self._pending.calls > 0)
+        )
         """Gives signs of life, in a session."""
         self.wake: Callable[[], None] = self._pump.wake
         """Calls wait in the outbox."""
@@ -240,6 +244,8 @@ class OutgoingFrames:
             return None
         if before:
             self._pacer.left()
+        elif self.pulse is not None and self.pulse.is_resting:
+            self.pulse.rise()
         request = Request()
         frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
         for part in parts:

@@ -49,6 +49,9 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     deaf_to_cancels = False
     """While true, calls that are taken back are answered as if they were not."""
 
+    idle_heartbeat_s = 0.0
+    """How far apart it allows heartbeats of idle sessions. 0: it does not say so, as routers of older versions."""
+
     def __init__(
         self,
         *,
@@ -181,6 +184,8 @@ class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
             window = router_service_pb2.Window(calls=self.window_calls, bytes=self.window_bytes)
             opened = router_service_pb2.StreamOpened(window=window, max_payload_bytes=self.max_payload_bytes)
             opened.alternates.extend(self.alternates)
+            if self.idle_heartbeat_s:
+                opened.idle_heartbeat.FromNanoseconds(round(self.idle_heartbeat_s * 1e9))
             opened.features.extend(self.features)
             if self.sessions:
                 opened.features.append("sessions")
