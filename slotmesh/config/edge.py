@@ -15,9 +15,9 @@ from pydantic import Field
 from slotmesh.config import Duration, Settings
 from slotmesh.wire.limits import MAX_MESSAGE_BYTES
 
-IDLE_HEARTBEAT_S: Final = 30.0
+IDLE_HEARTBEAT_S: Final = 60.0
 """Sessions without calls send a heartbeat this often. More often where streams may be silent for less than
-`HEARTBEATS_PER_TIMEOUT` times as long. Shorter than what proxies and NAT allow an idle connection."""
+`HEARTBEATS_PER_TIMEOUT` times as long. gRPC's own pings keep the connection alive meanwhile."""
 HEARTBEATS_PER_TIMEOUT: Final = 3
 
 

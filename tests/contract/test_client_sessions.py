@@ -129,14 +129,15 @@ async def test_a_quiet_router_with_a_heart_is_left_alone(
 async def test_an_idle_session_rests_where_its_router_allows_it_and_finds_the_router_dead_with_its_first_call(
     routers: Routers, digits: slotmesh.Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.02)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
     one, two = routers
-    one.idle_heartbeat_s = 30.0
+    one.idle_heartbeat_s = 100.0
     assert await digits.echo(b"1") == b"1"
     at_rest = await settled_heartbeats(one)
     assert at_rest <= 2 * pulse.IDLE_BEATS
     one.mute = True
-    assert await digits.echo(b"2") == b"2"
+    async with asyncio.timeout(30):
+        assert await digits.echo(b"2") == b"2"
     assert one.heartbeats > at_rest, "the call ends the rest"
     assert (one.opened, two.opened) == (1, 1)
 
@@ -151,17 +152,17 @@ async def settled_heartbeats(router: FakeRouter) -> int:
     while before != router.heartbeats:
         before = router.heartbeats
         with suppress(TimeoutError):
-            await router.until(partial(has_more_heartbeats, router, before), within_s=0.5)
+            await router.until(partial(has_more_heartbeats, router, before), within_s=1.5)
     return before
 
 
 async def test_an_idle_session_beats_each_second_at_a_router_that_does_not_allow_rests(
     routers: Routers, digits: slotmesh.Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.01)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
     one, _ = routers
     assert await digits.echo(b"1") == b"1"
-    await one.until(lambda: one.heartbeats >= 10 * pulse.IDLE_BEATS)
+    await one.until(lambda: one.heartbeats >= 3 * pulse.IDLE_BEATS)
 
 
 async def test_acks_follow_the_results_and_come_before_the_end(routers: Routers) -> None:

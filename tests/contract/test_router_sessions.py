@@ -115,7 +115,7 @@ async def test_a_router_that_knows_sessions_says_so(mesh: RouterBench) -> None:
 async def test_a_router_says_how_far_apart_heartbeats_of_idle_sessions_may_be(mesh: RouterBench) -> None:
     call = mesh.stub.StreamCalls()
     await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo", session_id=SESSION, epoch=1)))
-    assert (await next_frame(call)).opened.idle_heartbeat.ToSeconds() == 30
+    assert (await next_frame(call)).opened.idle_heartbeat.ToSeconds() == 60
     call.cancel()
 
 

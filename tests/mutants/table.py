@@ -14,6 +14,7 @@ from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
+from tests.mutants.state_table import STATE
 from tests.mutants.tenants_table import TENANTS
 from tests.mutants.types_table import TYPES
 
@@ -592,6 +593,7 @@ MUTANTS: Final = (
     *TYPES,
     *TENANTS,
     *SCALE,
+    *STATE,
     *CLIENT,
     *HTTP,
     *GUARDS,

@@ -28,7 +28,7 @@ SILENT_BEATS: Final = 7
 """Beats without a frame after which the router is given up: 3.5 s, found within 4 s."""
 IDLE_BEATS: Final = 4
 """Beats without unanswered calls after which the stream rests: 2 s."""
-MAX_REST_S: Final = 60.0
+MAX_REST_S: Final = 120.0
 """The longest interval between heartbeats of a resting stream, whatever its router allows."""
 ACK_INTERVAL_S: Final = 0.05
 """What a result frame waits at most until it is acknowledged, together with those that came meanwhile."""
@@ -133,7 +133,7 @@ class Pulse:
     def _rest(self) -> None:
         self.is_resting = True
         # Clients that lost the same router have opened their streams together. They do not beat together.
-        self._beat_timer = self._loop.call_later(self._rest_s * random.uniform(0.75, 1.0), self._rouse)  # noqa: S311 - spreads load
+        self._beat_timer = self._loop.call_later(self._rest_s * random.uniform(0.8, 1.0), self._rouse)  # noqa: S311 - spreads load
 
     def _rouse(self) -> None:
         """Beats again, with a heartbeat now. After `IDLE_BEATS` the stream rests as soon as that is answered."""

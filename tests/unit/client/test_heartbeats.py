@@ -65,7 +65,7 @@ class PulsingStream:
 def test_an_idle_session_sends_a_heartbeat_each_allowed_interval() -> None:
     stream = PulsingStream(allowed_rest_s=30.0)
     stream.pass_time(HOUR_S)
-    assert HOUR_S / 31 < len(stream.heartbeats) < HOUR_S / 22
+    assert HOUR_S / 31 < len(stream.heartbeats) < HOUR_S / 24 + 5
     assert max(b - a for a, b in zip(stream.heartbeats, stream.heartbeats[1:], strict=False)) <= 31
     assert stream.silent_at is None
 
