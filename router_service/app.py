@@ -116,16 +116,9 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         handed = HandedMetadata(call_metadata_keys(settings.call_metadata), with_traces=traces.tracing is not None)
         largest, turns = settings.max_payload_bytes, server.turns
         servicer = RouterServicer(
-            dispatcher,
-            unary,
-            settings.router_id,
-            window,
-            largest,
-            turns=turns,
-            handed=handed,
-            quotas=quotas,
-            idle_heartbeat_s=settings.edge_limits.idle_heartbeat_s,
+            dispatcher, unary, settings.router_id, window, largest, turns=turns, handed=handed, quotas=quotas
         )
+        servicer.idle_heartbeat_s = settings.edge_limits.idle_heartbeat_s
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         _add_other_ways(server, dispatcher, unary, handed)
         taps = TapServicer(dispatcher, allows_payloads=settings.tap_payloads)

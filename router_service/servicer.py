@@ -71,15 +71,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         turns: StepQueue | None = None,
         handed: HandedMetadata = NOTHING_HANDED,
         quotas: CallerQuotas | None = None,
-        idle_heartbeat_s: float = 0.0,
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
-        Large frames are dealt with in `turns`. `handed`: which metadata of unary rpcs handlers get. `quotas`: what one
-        caller may have. `idle_heartbeat_s`: how far apart heartbeats of sessions without calls may be; 0: no further
-        than of any other.
+        Large frames are dealt with in `turns`. `handed`: which metadata of rpcs handlers get. `quotas`: a caller's.
         """
-        self._idle_heartbeat = duration_to_wire(idle_heartbeat_s) if idle_heartbeat_s else None
+        self.idle_heartbeat_s = 0.0
+        """How far apart heartbeats of sessions without calls may be. 0: no further than those of any other."""
         self._quotas = quotas or CallerQuotas()
         self._handed = handed
         self._max_payload_bytes = max_payload_bytes
@@ -302,7 +300,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 max_payload_bytes=self._max_payload_bytes,
                 features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=roster,
-                idle_heartbeat=self._idle_heartbeat,
+                idle_heartbeat=duration_to_wire(self.idle_heartbeat_s) if self.idle_heartbeat_s else None,
             )
         )
 
@@ -339,8 +337,8 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
             case "open":
                 return bad_field("open", "the stream is open already; open comes once")
             case unknown:
-                told = f"the frame {unknown or 'of a newer protocol'} is not known to slotmesh {VERSION}"
-                return Failure(reason=Reason.NOT_IMPLEMENTED, message=told)
+                why = f"the frame {unknown or 'of a newer protocol'} is not known to slotmesh {VERSION}"
+                return Failure(reason=Reason.NOT_IMPLEMENTED, message=why)
         del request  # the latest frames of hundreds of idle clients would stay in memory
     await stream.finish()
     return None
@@ -348,6 +346,5 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
 
 def _alone(options: call_pb2.CallOptions) -> call_pb2.CallOptions:
     """A copy: a part of a frame keeps all of it in memory."""
-    copy = call_pb2.CallOptions()
-    copy.CopyFrom(options)
+    (copy := call_pb2.CallOptions()).CopyFrom(options)
     return copy
