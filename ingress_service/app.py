@@ -124,7 +124,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
             sockets=Sockets(mesh, cors, records, bodies, facts),
             inference=inference,
         )
-        server = _server(settings, front, counters, peers)
+        server = _server(settings, front, records, peers)
         try:
             metrics.observe_spans(lambda: traces.dropped)
             observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
@@ -169,7 +169,9 @@ def _metrics(settings: IngressSettings, tls: TlsSource | None) -> MetricsServer:
     )
 
 
-def _server(settings: IngressSettings, front: HttpFront, counters: Counters, peers: PeerAddresses) -> IngressServer:
+def _server(
+    settings: IngressSettings, front: HttpFront, records: RequestRecords, peers: PeerAddresses
+) -> IngressServer:
     limits = ConnectionLimits(
         header_bytes=settings.max_header_size,
         header_s=settings.header_timeout.total_seconds(),
@@ -186,7 +188,8 @@ def _server(settings: IngressSettings, front: HttpFront, counters: Counters, pee
         front,
         limits=limits,
         bound=ConnectionBound(settings.max_connections, peers),
-        counters=counters,
+        counters=records.counters,
+        failures=records.failures,
         max_message_bytes=settings.max_body_size,
         certificate=certificate,
     )

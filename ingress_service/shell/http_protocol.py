@@ -93,7 +93,7 @@ class HttpProtocol(ServedConnection):
             self._task.cancel()
 
     def _answer(self, command: AnswerProblem) -> None:
-        self.write_problem(command.problem)
+        self.write_problem(command.problem, command.headers)
 
     def _open(self, command: OpenSocket) -> None:
         socket = SocketProtocol(self.shared, self._addresses)

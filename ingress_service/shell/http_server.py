@@ -18,6 +18,7 @@ from typing import Final
 from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import Counters
+from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.http_protocol import HttpProtocol
 from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
 from ingress_service.shell.served_connections import HttpApp, ServedConnection, ServedConnections
@@ -38,13 +39,14 @@ class IngressServer:
         limits: ConnectionLimits,
         bound: ConnectionBound,
         counters: Counters,
+        failures: FailedRequests,
         max_message_bytes: int,
         certificate: tuple[Path, Path] | None,
     ) -> None:
         """`certificate`: files of certificate and key; None: plain text."""
         scheme = "http" if certificate is None else "https"
         self._shared = ServedConnections(
-            app, limits, bound, counters, max_message_bytes=max_message_bytes, scheme=scheme
+            app, limits, bound, counters, failures, max_message_bytes=max_message_bytes, scheme=scheme
         )
         self._files = certificate
         self._certificate: HttpsCertificate | None = None

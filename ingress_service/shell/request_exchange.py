@@ -15,6 +15,8 @@ from urllib.parse import unquote
 
 from ingress_service.core.connection.commands import Command, QueuedRequest
 from ingress_service.core.connection.machine import ConnectionMachine
+from ingress_service.core.problems import INTERNAL
+from ingress_service.core.request_ids import HEADER
 from ingress_service.shell.served_connections import (
     STATUS_LINES,
     Address,
@@ -28,7 +30,6 @@ HeaderPairs = list[tuple[bytes, bytes]]
 _ILLEGAL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-_INTERNAL: Final[HeaderPairs] = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
 
 _log = get_logger(__name__)
 
@@ -202,9 +203,11 @@ class RequestExchange:
         if self._is_over or self._has_left:
             return
         if not self._has_begun:
-            text = b"Internal Server Error"
+            problem = self._connection.shared.noted(INTERNAL, self._request.head.headers)
+            body = problem.body()
+            own = [(HEADER, problem.request_id.encode()), (b"content-length", b"%d" % len(body))]
             self._connection.is_writable = True
-            self.respond(500, [*_INTERNAL, (b"content-length", b"%d" % len(text))], text)
+            self.respond(problem.status, [*problem.header_lines(), *own, (b"connection", b"close")], body)
         else:
             self._is_over = True
             self._done(self._machine.break_off())

@@ -11,17 +11,17 @@ import asyncio
 import select
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
-from ingress_service.core.counters import ConnectionCut, Counters
+from ingress_service.core.counters import NO_ROUTE, ConnectionCut, Counters
 from ingress_service.core.problems import Problem
-from ingress_service.core.request_ids import HEADER
+from ingress_service.core.request_ids import HEADER, given_id
+from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.request_records import new_request_id
 
 HttpApp = Callable[[Any, Any, Any], Awaitable[None]]
@@ -53,6 +53,7 @@ class ServedConnections:
         limits: ConnectionLimits,
         bound: ConnectionBound,
         counters: Counters,
+        failures: FailedRequests,
         *,
         max_message_bytes: int,
         scheme: str,
@@ -62,6 +63,7 @@ class ServedConnections:
         self.limits = limits
         self._bound = bound
         self.counters = counters
+        self._failures = failures
         self.max_message_bytes = max_message_bytes
         self.scheme = scheme
         self.open: dict[ServedConnection, str] = {}
@@ -76,6 +78,17 @@ class ServedConnections:
             return False
         self.open[connection] = host
         return True
+
+    def noted(self, problem: Problem, headers: Iterable[tuple[bytes, bytes]]) -> Problem:
+        """Logs that a request with these headers (names in lower case) fails so, outside of the app.
+
+        Returns the problem with its ids: that of the request is its own X-Request-ID, or a new one.
+        """
+        if problem.log_ref and problem.request_id:
+            return problem
+        given = next((value for name, value in headers if name == HEADER), b"")
+        request_id = problem.request_id or given_id(given) or new_request_id()
+        return self._failures.noted(problem, NO_ROUTE, request_id=request_id)
 
     def replace(self, connection: ServedConnection, by: ServedConnection) -> None:
         """It has another protocol from now on."""
@@ -161,9 +174,9 @@ class ServedConnection(asyncio.Protocol):
             self.shared.counters.cuts[ConnectionCut.READ_TIME] += 1
             self.transport.abort()
 
-    def write_problem(self, problem: Problem) -> None:
-        """The last answer of the connection. A request that could not be read has a new id."""
-        problem = problem if problem.request_id else replace(problem, request_id=new_request_id())
+    def write_problem(self, problem: Problem, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """The last answer of the connection, to a request with these headers, as far as they were read."""
+        problem = self.shared.noted(problem, headers)
         body = problem.body()
         own = [*problem.header_lines(), (HEADER, problem.request_id.encode())]
         lines = b"".join(b"%b: %b\r\n" % line for line in own)

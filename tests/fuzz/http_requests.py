@@ -121,7 +121,11 @@ def _in_a_row() -> Iterator[HttpBytes]:
     yield HttpBytes("unfinished body behind", GET + POST[:-1], 1)
     yield HttpBytes("closing, garbage", CLOSING + b"\x00\x01", 1)
     yield HttpBytes("HTTP/1.0, get", request("GET / HTTP/1.0") + GET, 1)
-    yield HttpBytes("an empty line between", POST + b"\r\n" + GET, 1, 400)
+    yield HttpBytes("an empty line between", POST + b"\r\n" + GET, 2)
+    yield HttpBytes("an empty line in front", b"\r\n" + POST, 1)
+    yield HttpBytes("an empty line behind chunks", CHUNKED + b"\r\n" + GET, 2)
+    yield HttpBytes("two empty lines between", POST + b"\r\n\r\n" + GET, 1, 400)
+    yield HttpBytes("CR alone between", POST + b"\r" + GET, 1, 400)
     expects = request("POST / HTTP/1.1", "Expect: 100-continue", "Content-Length: 3", body=b"abc")
     yield HttpBytes("expects 100 behind", GET + expects + GET, 3)
 

@@ -87,4 +87,32 @@ FINISH: Final = (
         "            route = table.endpoints[endpoint.name]",
         "tests/unit/router/test_unused_endpoints.py",
     ),
+    mutant(
+        "an error in a body is answered under another X-Request-ID than that of its request",
+        "ingress_service/core/connection",
+        "self._problem = answer if broken is None else AnswerProblem(answer.problem, broken.head.headers)",
+        "self._problem = answer",
+        "tests/unit/ingress/test_ids_of_answers.py",
+    ),
+    mutant(
+        "a head that is refused loses its X-Request-ID",
+        "ingress_service/core/connection",
+        "        error.headers = headers\n",
+        "        pass\n",
+        "tests/unit/ingress/test_ids_of_answers.py",
+    ),
+    mutant(
+        "any number of empty lines before a request is ignored",
+        "ingress_service/core/connection",
+        "                self._skips = False\n",
+        "",
+        "tests/properties/test_http_connection.py tests/unit/ingress",
+    ),
+    mutant(
+        "an empty line that is held is lost when a request follows in a packet",
+        "ingress_service/core/connection",
+        "        if self._at < len(self._bytes):\n            return None\n",
+        "",
+        "tests/unit/ingress/test_ids_of_answers.py tests/properties/test_http_connection.py",
+    ),
 )

@@ -17,6 +17,7 @@ from ingress_service.core.connection.limits import ConnectionLimits
 from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import Counters
 from ingress_service.core.peers import PeerAddresses
+from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.http_protocol import HttpProtocol
 from ingress_service.shell.served_connections import ServedConnections
 
@@ -113,6 +114,7 @@ class RecordedConnection:
             limits,
             ConnectionBound(10, PeerAddresses()),
             self.counters,
+            FailedRequests(),
             max_message_bytes=65_536,
             scheme="http",
         )
@@ -237,9 +239,12 @@ def check_answers(connection: RecordedConnection) -> None:
 
 
 def seen_by_h11(data: bytes) -> tuple[list[SeenRequest], list[tuple[str, str]]]:
-    """Whole requests, and method and target of all heads. Nothing behind a WebSocket handshake is a request."""
-    model = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
-    model.receive_data(data)
+    """Whole requests, and method and target of all heads. Nothing behind a WebSocket handshake is a request.
+
+    One difference is taken out: h11 refuses an empty line before a request, of which the ingress ignores one, as RFC
+    9112, section 2.2, recommends. It is left out of what h11 is given.
+    """
+    model = _model_of(data)
     whole: list[SeenRequest] = []
     heads: list[tuple[str, str]] = []
     request, body = None, b""
@@ -259,10 +264,20 @@ def seen_by_h11(data: bytes) -> tuple[list[SeenRequest], list[tuple[str, str]]]:
                 model.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
                 model.send(h11.EndOfMessage())
                 model.start_next_cycle()
+                if not (rest := model.trailing_data[0]):
+                    return whole, heads
+                model = _model_of(rest)
             else:
                 return whole, heads
     except (h11.RemoteProtocolError, h11.LocalProtocolError):
         return whole, heads
+
+
+def _model_of(data: bytes) -> h11.Connection:
+    model = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+    if data := data.removeprefix(b"\r\n"):
+        model.receive_data(data)
+    return model
 
 
 def plain(requests: Iterable[SeenRequest]) -> list[SeenRequest]:

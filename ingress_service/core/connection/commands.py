@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingress_service.core.connection.heads import RequestHead
@@ -59,6 +60,8 @@ class AnswerProblem:
     """Write this answer, which closes the connection."""
 
     problem: Problem
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Of the request that it answers, names in lower case; empty if they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class MalformedRequest(Exception):
         self.detail = detail
         self.status = status
         self.cut = cut
+        self.headers: HeaderList = []
+        """Those of the request, if they could be read."""
 
 
 class RequestHead:
@@ -100,11 +102,15 @@ def parse_head(raw: bytes) -> RequestHead:
                 framing.append(header)
     version = "1.1" if minor == b"1" else "1.0"
     hosts = [value for name, value in framing if name == b"host"]
-    authority, path, query = _split_target(method, target)
-    head = RequestHead(method.decode("ascii"), path, query, version, headers)
-    head.size = len(raw)
-    _check_host(hosts, authority, version)
-    _read_framing(head, framing)
+    try:
+        authority, path, query = _split_target(method, target)
+        head = RequestHead(method.decode("ascii"), path, query, version, headers)
+        head.size = len(raw)
+        _check_host(hosts, authority, version)
+        _read_framing(head, framing)
+    except MalformedRequest as error:
+        error.headers = headers
+        raise
     return head
 
 

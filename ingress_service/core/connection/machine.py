@@ -39,7 +39,6 @@ from ingress_service.core.connection.states import (
     ReadState,
 )
 from ingress_service.core.counters import ConnectionCut, Counters
-from ingress_service.core.problems import Problem
 
 LINGER_S: Final = 2.0
 """How long a client that still sends may read its last answer."""
@@ -65,7 +64,7 @@ class ConnectionMachine:
         self._handshake: RequestHead | None = None
         self._held = bytearray()
         """What the client has sent behind its handshake."""
-        self._problem: Problem | None = None
+        self._problem: AnswerProblem | None = None
         """The error that is answered after all requests that were read."""
         self._is_ending = False
         """No answer follows the current one."""
@@ -94,7 +93,8 @@ class ConnectionMachine:
             try:
                 self._read_all(now, commands)
             except MalformedRequest as error:
-                self._refuse(error.cut, bad_request(error.detail, error.status), now, commands)
+                answer = AnswerProblem(bad_request(error.detail, error.status), error.headers)
+                self._refuse(error.cut, answer, now, commands)
         return commands
 
     def end_of_input(self) -> list[Command]:
@@ -133,7 +133,7 @@ class ConnectionMachine:
         elif self._awaits is None:
             self._end(now, commands)
         else:
-            self._refuse(self._awaits, too_slow(self._awaits), now, commands)
+            self._refuse(self._awaits, AnswerProblem(too_slow(self._awaits)), now, commands)
         return commands
 
     def stop(self, now: float) -> list[Command]:
@@ -262,9 +262,9 @@ class ConnectionMachine:
             self._refuse_ahead(now, commands)
 
     def _refuse_ahead(self, now: float, commands: list[Command]) -> None:
-        self._refuse(ConnectionCut.AHEAD, too_much_ahead(self._limits), now, commands)
+        self._refuse(ConnectionCut.AHEAD, AnswerProblem(too_much_ahead(self._limits)), now, commands)
 
-    def _refuse(self, why: ConnectionCut, problem: Problem, now: float, commands: list[Command]) -> None:
+    def _refuse(self, why: ConnectionCut, answer: AnswerProblem, now: float, commands: list[Command]) -> None:
         """Nothing more is understood. The error is the answer to the request that it is in, when that has its turn."""
         self._counters.cuts[why] += 1
         self._read(ReadEvent.REFUSED)
@@ -272,12 +272,12 @@ class ConnectionMachine:
         self._handshake, self._due, self._still_sends = None, inf, True
         self._held.clear()
         self._reader.take_rest()
-        self._problem = problem
+        self._problem = answer if broken is None else AnswerProblem(answer.problem, broken.head.headers)
         if broken is not None and broken is self.current:
             # Started, but not called: a call is made of a whole body only.
             commands.append(CancelRequest())
             self.current = None
-            self._tell_problem(problem, now, commands)
+            self._tell_problem(self._problem, now, commands)
             return
         if broken is not None:
             self._waiting.pop()
@@ -305,10 +305,10 @@ class ConnectionMachine:
         elif self.read_state is ReadState.IDLE:
             self._awaits, self._due = None, now + self._limits.keep_alive_s
 
-    def _tell_problem(self, problem: Problem, now: float, commands: list[Command]) -> None:
+    def _tell_problem(self, problem: AnswerProblem, now: float, commands: list[Command]) -> None:
         self._answer(AnswerEvent.REFUSED)
         self._due = now + LINGER_S
-        commands += (AnswerProblem(problem), Linger())
+        commands += (problem, Linger())
 
     def _end(self, now: float, commands: list[Command]) -> None:
         """The last answer is written, or there is none."""

@@ -13,6 +13,8 @@ from typing import Final
 from ingress_service.core.connection.heads import MalformedRequest, RequestHead, known_head
 from ingress_service.core.counters import ConnectionCut
 
+_CR: Final = ord("\r")
+_CRLF: Final = b"\r\n"
 _END: Final = b"\r\n\r\n"
 _ANY_END: Final = re.compile(rb"\n\r?\n")
 """The end of a head, by the most permissive reading: a head that ends so, and not by `_END`, is refused."""
@@ -41,7 +43,7 @@ class _Part(Enum):
 class HttpReader:
     """The requests of one connection, one after another."""
 
-    __slots__ = ("_at", "_bytes", "_head", "_left", "_max_header_bytes", "_part", "_seen", "_trailer_bytes")
+    __slots__ = ("_at", "_bytes", "_head", "_left", "_max_header_bytes", "_part", "_seen", "_skips", "_trailer_bytes")
 
     def __init__(self, max_header_bytes: int) -> None:
         self._max_header_bytes = max_header_bytes
@@ -55,12 +57,17 @@ class HttpReader:
         self._left = 0
         """Bytes of the body, or of the chunk, that are still to come."""
         self._part = _Part.SIZE
+        self._skips = True
+        """An empty line before the next request is ignored. Source: RFC 9112, section 2.2."""
         self._trailer_bytes = 0
 
     @property
     def is_between(self) -> bool:
         """Whether no byte of a next request was read."""
-        return self._head is None and self._at >= len(self._bytes)
+        left = len(self._bytes) - self._at
+        return self._head is None and (
+            left <= 0 or (self._skips and left <= len(_CRLF) and _CRLF.startswith(self._bytes[self._at :]))
+        )
 
     def feed(self, data: bytes) -> None:
         if self._at:
@@ -73,6 +80,8 @@ class HttpReader:
 
         Only between two requests.
         """
+        if self._at < len(self._bytes):
+            return None
         end = data.find(_END)
         if not 0 <= end <= self._max_header_bytes:
             return None
@@ -105,6 +114,14 @@ class HttpReader:
         data, at = self._bytes, self._at
         if at >= len(data):
             return None
+        if self._skips and data[at] == _CR:
+            if len(data) - at < len(_CRLF):
+                return None
+            if data.startswith(_CRLF, at):
+                self._skips = False
+                self._at = at = at + len(_CRLF)
+                if at >= len(data):
+                    return None
         if data[at] not in _STARTS_METHOD:
             raise MalformedRequest("this is not a request of HTTP/1.1")
         end = data.find(_END, max(at, self._seen - 3))
@@ -117,6 +134,7 @@ class HttpReader:
         if end < 0:
             return None
         head = self._head = known_head(data[at : end + 2])
+        self._skips = True
         self._at = self._seen = end + 4
         self._left = head.body_bytes
         self._part = _Part.SIZE
