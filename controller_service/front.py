@@ -144,8 +144,15 @@ class Front:
     def why_not_serving(self, in_full: bool) -> str:
         """For `/readyz`. `in_full`: whoever asks may see the mesh, as who leads."""
         if (leader := self.leader) is None:
+            if problem := self.store_problem:
+                return f"the state cannot be written: {problem}" if in_full else "the state cannot be written"
             return "not serving"
         return f"standing by: {leader().name} leads" if in_full else "standing by"
+
+    @property
+    def store_problem(self) -> str:
+        """Why the store of this controller cannot be written; empty if it can, or this controller does not lead."""
+        return self._leadership.standing.problem if self._leadership is not None else ""
 
     def _refusal(self) -> Failure:
         if self.leader is None:
@@ -164,5 +171,6 @@ class Front:
             info.controller.term = leads.standing.term
             info.controller.leader_address = leads.address
             info.controller.standby_addresses.extend(leads.standing.standbys)
+            info.controller.store_problem = leads.standing.problem
         elif self.leader is not None:
             info.controller.leader_address = self.leader().address

@@ -102,7 +102,8 @@ class ControllerLife:
         self._stop = stop
         self.front = Front(settings, *SERVICERS, tls=tls, tokens=tokens)
         self._tell_address: Callable[[], None] = self._announce
-        metrics.look_at(lambda: self.front.server.serving, self.front.why_not_serving)
+        front = self.front
+        metrics.look_at(lambda: front.server.serving and not front.store_problem, front.why_not_serving)
         metrics.observe_rpcs(self.front.server.rpc_times)
         observe_edge(metrics.meter, self.front.server.edge)
         observe_leadership(metrics.meter, lambda: self.front.leadership)

@@ -238,15 +238,14 @@ def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Tr
     return Transition(adoption.ended(observed, owner, now), (replica_notice(EventKind.REPLICA_STOPPED, known, how),))
 
 
-def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transition:
-    """A replica's lease ran out."""
+def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: float) -> Transition:
+    """A replica's lease ran out. `why`: for what its stream has ended, if that is known."""
     known = observed.replica(replica_id)
     if known is None or known.gone or known.suspect_since is not None:
         return Transition(observed)
     record = replace(known, suspect_since=now)
-    return Transition(
-        observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, "silent past its lease"),)
-    )
+    text = "silent past its lease" + (f": {why}" if why else "")
+    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, text),))
 
 
 def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transition:

@@ -55,7 +55,12 @@ class LeadershipBoard:
         self._listeners.pop(listener, None)
 
     def _post(self, standing: Standing) -> None:
-        if standing != self.standing:
+        if standing.problem != self.standing.problem:
+            if standing.problem:
+                _log.error("the state cannot be written: what is stored stays in force", reason=standing.problem)
+            else:
+                _log.info("the state can be written again")
+        if (standing.standbys, standing.waiting) != (self.standing.standbys, self.standing.waiting):
             _log.info(
                 "controllers that stand by",
                 term=standing.term,

@@ -12,8 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from slotmesh.errors import Failure
+from slotmesh.errors import Failure, SlotmeshError
 from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.guards import failure_of
+from slotmesh.runtime.open_streams import stream_of
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
 
@@ -28,6 +30,8 @@ class MemberStream(Generic[InT, OutT]):
         self._context = context
         self._pump = StreamPump(context.write, next_frame)
         self._ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        self.end_reason = ""
+        """Why it has ended, for a person; empty before that, and if the member has closed it."""
 
     def wake(self) -> None:
         """There is something to send."""
@@ -40,7 +44,19 @@ class MemberStream(Generic[InT, OutT]):
 
     async def run(self, on_frame: Callable[[InT], None]) -> None:
         """Until the member half-closes. Errors of `on_frame`, and the failure of `end`, are raised."""
-        await run_stream(self._pump, self._converse(on_frame))
+        try:
+            await run_stream(self._pump, self._converse(on_frame))
+        except BaseException as error:
+            self.end_reason = self._reason_of(error)
+            raise
+
+    def _reason_of(self, error: BaseException) -> str:
+        stream = stream_of(self._context)
+        if stream is not None and stream.failure is not None:
+            return f"the controller ended its stream: {stream.failure.message}"
+        if isinstance(error, SlotmeshError):
+            return f"the controller ended its stream: {failure_of(error).message}"
+        return "its connection broke"
 
     async def _converse(self, on_frame: Callable[[InT], None]) -> None:
         reading = asyncio.ensure_future(self._read_all(on_frame))

@@ -165,6 +165,8 @@ class ReplicaLinks:
         self._frames: dict[str, tuple[ToldConfiguration, wire.AttachReplicaResponse]] = {}
         """The newest configuration of each backend, as replicas get it."""
         self._links: dict[str, AttachedReplica] = {}
+        self._ended: dict[str, str] = {}
+        """Of replicas whose lease goes on without a stream: why their last one has ended."""
         self.ended_calls: dict[str, EndedCalls] = {}
         """By attached replica, as it reported last. Not observed state: it changes with each report."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
@@ -187,6 +189,7 @@ class ReplicaLinks:
         if older := self._links.get(hello.replica_id):
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
         self._links[hello.replica_id] = link = AttachedReplica(hello, context, self._store.term)
+        self._ended.pop(hello.replica_id, None)
         self._leases.heard(hello.replica_id)
         # A backend that nobody has applied yet may be: whoever starts replicas elsewhere need not wait for that.
         backend = self._store.read().backends.get(hello.backend)
@@ -196,17 +199,17 @@ class ReplicaLinks:
         finally:
             if self._links.get(hello.replica_id) is link:
                 del self._links[hello.replica_id]
+                if self._leases.is_heard(hello.replica_id):
+                    self._ended[hello.replica_id] = link.stream.end_reason
                 self.ended_calls.pop(hello.replica_id, None)
 
     def load_of(self, replica_id: str) -> SampledLoad | None:
         """The load that a replica has reported last; None where it is not attached, or does not say."""
-        link = self._links.get(replica_id)
-        return link.loads.newest if link is not None else None
+        return link.loads.newest if (link := self._links.get(replica_id)) is not None else None
 
     def earlier_load_of(self, replica_id: str) -> SampledLoad | None:
         """One that the same incarnation has reported some seconds before; None where there is none."""
-        link = self._links.get(replica_id)
-        return link.loads.earlier if link is not None else None
+        return link.loads.earlier if (link := self._links.get(replica_id)) is not None else None
 
     def configure(self, backend: Backend) -> None:
         """Sends the backend's replicas their configuration, where it is new to them."""
@@ -341,6 +344,7 @@ class ReplicaLinks:
             )
 
     def _silent(self, replica_id: str) -> None:
+        why = self._ended.pop(replica_id, "")
         self._state.apply_to_replica(
-            replica_id, lambda observed, now: transitions.fell_silent(observed, replica_id, now=now)
+            replica_id, lambda observed, now: transitions.fell_silent(observed, replica_id, why, now=now)
         )

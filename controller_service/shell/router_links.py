@@ -63,6 +63,8 @@ class RouterLinks:
         self._board = board
         self._leadership = leadership
         self._streams: dict[str, AttachedRouterStream] = {}
+        self._ended: dict[str, str] = {}
+        """Of listed routers without a stream: why their last one has ended."""
         self._hellos = RouterHellos(bounds, state.clock, store.generation, lambda: state.observed.brought)
         self.loads: dict[str, RecentReports[RouterLoad]] = {}
         """What the routers that are listed have reported. Not observed state: it changes each second."""
@@ -105,6 +107,7 @@ class RouterLinks:
         self._streams[router_id] = stream
         self._state.apply(routers.attached(self._state.observed, router, read.brought), Key(Concern.TABLE))
         self._leases.heard(router_id)
+        self._ended.pop(router_id, None)
         self._board.listen(stream.wake)
         self._leadership.listen(stream.wake)
         try:
@@ -117,6 +120,8 @@ class RouterLinks:
             self._leadership.ignore(stream.wake)
             if self._streams.get(router_id) is stream:
                 del self._streams[router_id]
+                if router_id in self._state.observed.routers:
+                    self._ended[router_id] = stream.end_reason
 
     def close(self) -> None:
         """The controller ends: routers keep their table, and attach again when there is another one."""
@@ -187,7 +192,8 @@ class RouterLinks:
         return load
 
     def _silent(self, router_id: str) -> None:
-        self._left(router_id, "was silent past its lease")
+        why = self._ended.pop(router_id, "")
+        self._left(router_id, "was silent past its lease" + (f": {why}" if why else ""))
         if stream := self._streams.get(router_id):
             stream.end(Failure(reason=Reason.ROUTER_LOST, message="silent past its lease: attach again"))
 

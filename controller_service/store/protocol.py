@@ -68,6 +68,8 @@ class Standing:
     among them."""
     waiting: int = 0
     """How many wait, those whose address is not known included."""
+    problem: str = ""
+    """Why the store cannot be written now, and the way out; empty if it can, as far as that was tried."""
 
 
 class Store(Protocol):

@@ -264,6 +264,11 @@ CONTROLLER_IS_LEADER = _gauge(
 CONTROLLER_STANDBYS = _gauge(
     "slotmesh.controller.standbys", "{controller}", "Controllers that stand by for this one; 0 while it does not lead."
 )
+CONTROLLER_STORE_FAILING = _gauge(
+    "slotmesh.controller.store_failing",
+    "1",
+    "1 while the leader's state cannot be written: changes are refused, what is stored stays in force.",
+)
 CONTROLLER_TERM = _gauge(
     "slotmesh.controller.term", "{term}", "The term under which this controller leads; 0 while it does not."
 )

@@ -75,6 +75,7 @@ class ControllerStanding(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     STANDBY_ADDRESSES_FIELD_NUMBER: _builtins.int
+    STORE_PROBLEM_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     """It decides what runs. Otherwise it stands by, or is about to begin or to end, and refuses all rpcs of operators and
     members with NOT_LEADER.
@@ -83,6 +84,10 @@ class ControllerStanding(_message.Message):
     """The term under which it leads; 0 where it does not."""
     leader_address: _builtins.str
     """Where the leader is, `HOST:PORT`, which may be itself. Empty where that is not known."""
+    store_problem: _builtins.str
+    """Of a leader: why its state cannot be written now, and the way out: changes are refused, what is stored stays in force.
+    Empty if it can be written, and from controllers of older versions.
+    """
     @_builtins.property
     def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Of a leader: where those controllers are that stand by."""
@@ -94,10 +99,11 @@ class ControllerStanding(_message.Message):
         term: _builtins.int = ...,
         leader_address: _builtins.str = ...,
         standby_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        store_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "standby_addresses", b"standby_addresses", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,7 +90,8 @@ async def test_a_mesh_that_is_well_and_then_has_several_faults(tmp_path: Path) -
         } <= found, document
         assert all(it["fix"] for it in document["findings"] if it["severity"] != "ok")
         broken = next(it["text"] for it in document["findings"] if it["subject"] == "backend/broken")
-        assert "0 of 1 replicas ready; calls wait" in broken
+        assert "0 of 1 replicas ready" in broken
+        assert "calls wait" in broken
 
 
 async def test_ingresses_that_are_named_are_looked_at(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from tests.mutants.mutant import mutant
 
 _ROUTER: Final = "router_service"
 _OPEN_CALLS: Final = "tests/contract/test_router_open_calls.py"
-_CORE: Final = "tests/properties/test_router_scheduler.py"
 
 _CALLS: Final = (
     mutant(
@@ -23,21 +22,21 @@ _CALLS: Final = (
         _ROUTER,
         "if known != ANSWERED and (keys is None or keys[at] == key):",
         "if known == 0 and (keys is None or keys[at] == key):",
-        f"{_OPEN_CALLS} {_CORE}",
+        _OPEN_CALLS,
     ),
     mutant(
         "of calls with keys of their own, all are taken for those of the key",
         _ROUTER,
         "if known != ANSWERED and (keys is None or keys[at] == key):",
         "if known != ANSWERED:",
-        _OPEN_CALLS,
+        "tests/unit/router/test_open_calls.py",
     ),
     mutant(
         "what waits for a frame to a replica is not listed",
         _ROUTER,
         "yield from [*replica.ops, *replica.outbox, *replica.inflight.values()]",
         "yield from [*replica.ops, *replica.inflight.values()]",
-        _CORE,
+        "tests/unit/router/test_open_calls.py",
     ),
     mutant(
         "ordering keys are shown to all",
@@ -100,4 +99,49 @@ _OPERATORS: Final = (
     ),
 )
 
-QUESTIONS: Final = (*_CALLS, *_OPERATORS)
+_CHECK: Final = (
+    mutant(
+        "a state that cannot be written is tried by changes alone",
+        "controller_service",
+        "if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS):",
+        "if False:",
+        "tests/contract/test_check_store.py",
+    ),
+    mutant(
+        "a full disk counts as one that can be written",
+        "controller_service",
+        "        self._require_same_file()\n        self._require_room()\n",
+        "        self._require_same_file()\n",
+        "tests/contract/test_state_disk.py",
+    ),
+    mutant(
+        "a controller that cannot write its state is ready",
+        "controller_service",
+        "front.server.serving and not front.store_problem",
+        "front.server.serving",
+        "tests/contract/test_check_store.py",
+    ),
+    mutant(
+        "a member that was cut off was merely silent",
+        "controller_service",
+        "if stream is not None and stream.failure is not None:",
+        "if False:",
+        "tests/contract/test_lost_members.py",
+    ),
+    mutant(
+        "one controller with two addresses is two leaders",
+        "slotmesh/cli",
+        "leaders = {it.leader_address or it.announced.address: it for it in told if it.leads}",
+        "leaders = {it.announced.address: it for it in told if it.leads}",
+        "tests/unit/cli/checking",
+    ),
+    mutant(
+        "a backend that its load has scaled to zero is in need",
+        "slotmesh/cli",
+        "if backend.autoscale is not None and backend.autoscale.min == 0:",
+        "if False:",
+        "tests/unit/cli/checking",
+    ),
+)
+
+QUESTIONS: Final = (*_CALLS, *_OPERATORS, *_CHECK)

@@ -9,11 +9,13 @@ Owner: the thread of the store.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.store.bad_document import BadDocument
@@ -39,6 +41,12 @@ from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, r
 from controller_service.store.sqlite.standby_notes import standbys_of
 from controller_service.store.sqlite.state_lock import StateLock, leader_of
 
+PROBE_CHECKS: Final = 30
+"""Without any other write, the file is written after this many checks, which are a second apart."""
+
+ROOM_BYTES: Final = 128 * 1024
+"""What has to fit on the disk beside the file for it to count as one that can be written."""
+
 
 class StateFile:
     """The file of one controller."""
@@ -52,6 +60,10 @@ class StateFile:
         self._lost: LeadershipLost | None = None
         self._connection: sqlite3.Connection | None = connection
         self._identity = _identity(path)
+        self.problem = ""
+        """Why the newest write failed; empty if it did not."""
+        self._checks = 0
+        """Since the newest write that went well."""
 
     @classmethod
     def open(cls, path: Path, make_state: Callable[[], tuple[str, Desired]] | None) -> StateFile:
@@ -87,6 +99,63 @@ class StateFile:
 
     def commit(self, change: ChangeSet, expected_revision: int) -> Desired:
         """Raises Conflict, StoreWriteFailed."""
+        with self._noted_problem():
+            return self._commit(change, expected_revision)
+
+    def probe(self) -> str:
+        """Whether the file can be written: tries it if the newest write failed, else once in `PROBE_CHECKS` calls.
+
+        Returns `problem`. Nothing that the file holds is changed.
+        """
+        self._checks += 1
+        if self._lost is None and (self.problem or self._checks >= PROBE_CHECKS):
+            with suppress(StoreWriteFailed), self._noted_problem():
+                self._write_nothing_new()
+        return self.problem
+
+    @contextmanager
+    def _noted_problem(self) -> Iterator[None]:
+        try:
+            yield
+        except LeadershipLost:
+            raise
+        except StoreWriteFailed as failed:
+            self.problem = str(failed)
+            raise
+        self.problem, self._checks = "", 0
+
+    def _write_nothing_new(self) -> None:
+        """Raises StoreWriteFailed."""
+        self._require_same_file()
+        self._require_room()
+        connection = self._connection or self._connect_again()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE head SET term = term WHERE id = 1")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._disconnect()
+            raise StoreWriteFailed(f"{self.path}: {reason_of(error)}", is_unwritten=True) from error
+
+    def _require_room(self) -> None:
+        """A small write may fit where the next change would not."""
+        scratch = self.path.with_name(f"{self.path.name}-room")
+        try:
+            with scratch.open("wb") as file:
+                file.write(bytes(ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreWriteFailed(
+                f"{self.path}: there is no room for a change beside it ({error.strerror}): make room on the disk, or"
+                " let this user write there",
+                is_unwritten=True,
+            ) from error
+        finally:
+            with suppress(OSError):
+                scratch.unlink()
+
+    def _commit(self, change: ChangeSet, expected_revision: int) -> Desired:
         if self._lost is not None:
             raise self._lost
         self._require_same_file()

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, LeadershipLost, OnCommitted, Standing
+from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, StoreWriteFailed
 from controller_service.store.sqlite.refusals import StateInUse
 from controller_service.store.sqlite.standby_notes import StandbyNote
 from controller_service.store.sqlite.state_file import StateFile
@@ -71,7 +71,8 @@ class SqliteStore:
         while not self._closed:
             self._check_due.clear()
             waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
-            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting))
+            problem = await asyncio.wrap_future(self._writer.submit(self._file.probe))
+            now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting), problem)
             if now != told:
                 told = now
                 yield now
@@ -120,7 +121,7 @@ class SqliteStore:
             found = (writing.result(), origin) if error is None else (self._file.desired, UNKNOWN_ORIGIN)
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._take, *found)
-        elif isinstance(error, LeadershipLost):
+        elif isinstance(error, StoreWriteFailed):
             with suppress(RuntimeError):  # as above
                 self._loop.call_soon_threadsafe(self._check_due.set)
 

@@ -83,6 +83,7 @@ async def _ask(announced: AnnouncedAddress) -> ServerAnswer:
         version=info.version,
         leads=info.controller.leads if info.HasField("controller") else None,
         leader_address=info.controller.leader_address,
+        store_problem=info.controller.store_problem,
         ahead_s=info.time.ToMicroseconds() / 1e6 - sent_at - took_s / 2 if info.HasField("time") else None,
         uncertain_s=took_s / 2,
         open_descriptors=info.open_descriptors,

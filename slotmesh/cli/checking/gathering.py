@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
-from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, SeenMesh
+from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, LostMember, SeenMesh
+from slotmesh.cli.event_stream import EventFilter, MeshEvent
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot
@@ -26,6 +29,11 @@ _LOOK_EVERY_S: Final = 0.1
 SILENT_S: Final = 10.0
 """Routers report every second."""
 ASK_WITHIN_S: Final = 10.0
+LOST_WITHIN_S: Final = 3_600.0
+MAX_LOST: Final = 1_000
+"""Events that are looked at, the newest ones."""
+ORDERLY: Final = "said goodbye"
+"""What the event of a router contains that has left by itself."""
 
 
 async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMesh:
@@ -46,11 +54,12 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
             raise CommandFailed(f"{standing.address} stands by, and does not lead; {way_out}") from None
         except TimeoutError:
             raise CommandFailed(f"the controller does not answer within {ASK_WITHIN_S:g} s") from None
-        answers, asked, (snapshot, lagging, unlinked), silent = await asyncio.gather(
-            ask_all([*announced_by(snapshot)]),
+        answers, asked, (snapshot, lagging, unlinked), silent, lost = await asyncio.gather(
+            ask_all([*announced_by(snapshot), *_others(address, snapshot)]),
             ask_ingresses(ingresses),
             _settled(operator, snapshot),
             _silent(operator),
+            _lost_members(operator),
         )
     return SeenMesh(
         now=time.time(),
@@ -59,6 +68,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         answers=(*answers, *asked),
         routes=routes,
         own_tls=own,
+        lost_members=_still_lost(lost, snapshot.members),
         silent_routers=silent,
         lagging_routers=lagging,
         unlinked=unlinked,
@@ -87,6 +97,15 @@ def announced_by(snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
             yield AnnouncedAddress(subject=subject, kind="metrics of a replica", address=replica.metrics_address)
 
 
+def _others(addresses: str, snapshot: Snapshot) -> Iterator[AnnouncedAddress]:
+    """Controllers that the command was given, and that the leader does not name: they may lead as well."""
+    standing = snapshot.controller
+    known = () if standing is None else (standing.address, *standing.standby_addresses)
+    for address in addresses.split(","):
+        if address not in known:
+            yield AnnouncedAddress(subject=f"controller {address}", kind="standby", address=address)
+
+
 async def _settled(
     operator: Operator, snapshot: Snapshot
 ) -> tuple[Snapshot, frozenset[str], dict[str, tuple[str, ...]]]:
@@ -110,6 +129,32 @@ def _lagging(members: Members) -> frozenset[str]:
 def _lacking(members: Members) -> frozenset[tuple[str, str]]:
     ready = members.ready()
     return frozenset((it.router_id, name) for it in members.routers for name in ready - it.linked_replica_ids)
+
+
+async def _lost_members(operator: Operator) -> dict[str, LostMember]:
+    """Members that have fallen silent within `LOST_WITHIN_S`, by subject; the newest of each."""
+    wanted = EventFilter(kinds=("router-left", "replica-suspect", "replica-dead"))
+    newest: deque[MeshEvent] = deque(maxlen=MAX_LOST)
+    try:
+        async with asyncio.timeout(ASK_WITHIN_S), aclosing(operator.events(wanted)) as past:
+            async for event in past:
+                newest.append(event)
+    except (CommandFailed, SlotmeshError, TimeoutError):
+        return {}  # what can be asked otherwise is asked
+    since = time.time() - LOST_WITHIN_S
+    return {
+        it.subject: LostMember(it.subject, it.time.timestamp(), it.message)
+        for it in newest
+        if it.time.timestamp() >= since and it.message != ORDERLY
+    }
+
+
+def _still_lost(lost: dict[str, LostMember], members: Members) -> tuple[LostMember, ...]:
+    """Replicas that have ended since, or were replaced, are not."""
+    there = {f"router/{it.router_id}" for it in members.routers}
+    suspect = {f"replica/{it.replica_id}" for it in members.replicas if it.state == "SUSPECT"}
+    is_lost = {subject for subject in lost if subject in suspect or subject.startswith("router/")} - there
+    return tuple(each for subject, each in lost.items() if subject in is_lost)
 
 
 async def _silent(operator: Operator) -> dict[str, float]:

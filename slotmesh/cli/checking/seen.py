@@ -90,6 +90,8 @@ class ServerAnswer:
     leads: bool | None = None
     """Of controllers."""
     leader_address: str = ""
+    store_problem: str = ""
+    """Of a controller that leads: why its state cannot be written; empty if it can."""
     ahead_s: float | None = None
     """How far its clock is before that of this machine; negative: behind. None: it does not say."""
     uncertain_s: float = 0.0
@@ -118,6 +120,17 @@ class OwnTls:
     authority: Validity | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LostMember:
+    """A router or replica that has fallen silent, and was not seen since."""
+
+    subject: str
+    """As `router/r-1`."""
+    at: float
+    """Seconds since 1970."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMesh:
     """All that was seen."""
@@ -130,6 +143,8 @@ class SeenMesh:
     routes: tuple[Route, ...] = ()
     """Paths of HTTP, and what they lead to."""
     own_tls: OwnTls = field(default_factory=OwnTls)
+    lost_members: tuple[LostMember, ...] = ()
+    """The newest ones of the last hour."""
     silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds since the newest report, of those that have sent none for long."""
     lagging_routers: frozenset[str] = frozenset()

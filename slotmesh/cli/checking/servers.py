@@ -24,13 +24,19 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Who leads, and who stands by."""
     section, standing = Section.CONTROLLER, seen.snapshot.controller
     told = [it for it in seen.answers if it.announced.kind in {"controller", "standby"} and it.leads is not None]
-    leaders = [it for it in told if it.leads]
+    # One controller may be reached at several addresses: it names its own.
+    leaders = {it.leader_address or it.announced.address: it for it in told if it.leads}
     if len(leaders) > 1:
-        named = ", ".join(it.announced.address for it in leaders)
+        named = ", ".join(sorted(leaders))
         fix = "end all but one, and start them with one --state file: only one can have its lock"
         yield MeshFinding(section, Severity.ERROR, "", f"several controllers lead: {named}", fix)
     elif standing is not None:
         yield ok(section, f"{standing.address} leads, term {standing.term}")
+    for address, each in leaders.items():
+        if each.store_problem:
+            text = f"{address} cannot write its state, and refuses changes: {each.store_problem}"
+            fix = "what is stored stays in force; make the file writable, and it goes on by itself"
+            yield MeshFinding(section, Severity.ERROR, each.announced.subject, text, fix)
     for each in told:
         if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:
             text = f"{each.announced.address} stands by for {each.leader_address}, which does not lead"

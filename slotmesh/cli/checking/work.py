@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
 from slotmesh.cli.checking.seen import SeenMesh
-from slotmesh.cli.snapshot import FAILED, Snapshot
+from slotmesh.cli.snapshot import FAILED, READY, Snapshot
 from slotmesh.cli.view.troubles import LOOPING_AFTER
 from slotmesh.spec.model import Backend
 from slotmesh.spec.routes import route_subject
 
 _MAX_REASON_CHARS: Final = 200
 _MOST_NAMED: Final = 5
+_MOST_LOST: Final = 10
 
 
 def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
@@ -43,6 +45,20 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
         yield ok(section, f"{len(there)} attached, with the newest routing table and links to all ready replicas")
 
 
+def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Members that the controller has lost, and that have not come back."""
+    for each in seen.lost_members[:_MOST_LOST]:
+        at = datetime.fromtimestamp(each.at, UTC).strftime("%H:%M:%S UTC")
+        text = f"{each.subject} was lost at {at}: {each.why}"
+        fix = "see whether it runs, and its log; start it again, unless it was ended on purpose"
+        if "certificate" in each.why or "token" in each.why:
+            fix = "give it a certificate or token that is valid (`slotmesh certs show`, `slotmesh certs rotate`)"
+        yield MeshFinding(Section.ROUTERS, Severity.WARNING, each.subject, text, fix)
+    if (more := len(seen.lost_members) - _MOST_LOST) > 0:
+        fix = "`slotmesh events` has them all"
+        yield MeshFinding(Section.ROUTERS, Severity.WARNING, "", f"{more} more members were lost", fix)
+
+
 def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Whether each has the replicas that it should have, and why not."""
     snapshot = seen.snapshot
@@ -54,6 +70,13 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
             well += 1
         else:
             yield finding
+    known = {backend.name for backend in snapshot.backends}
+    for replica in snapshot.members.replicas:
+        if replica.state == READY and replica.backend not in known:
+            name = replica.replica_id
+            text = f"{name} is ready, and its backend {replica.backend} is not configured: no call gets there"
+            fix = f"apply the backend (`slotmesh apply mesh.yaml`), or end the replica: `slotmesh drain {name}`"
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
     if well:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")
 
@@ -66,6 +89,8 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
         return None
     severity = Severity.WARNING if ready or not is_led_to else Severity.ERROR
     if wanted == 0:
+        if backend.autoscale is not None and backend.autoscale.min == 0:
+            return None  # the first call starts one
         return MeshFinding(
             Section.BACKENDS,
             severity,
@@ -77,7 +102,9 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
     if not replicas:
         text = f"{name} has no replica"
         if wanted is None:
-            fix = f"start one: `python -m replica_service MODULE:NAME --backend {name} --controller HOST:PORT`"
+            fix = (
+                f"start one: `python -m replica_service --handler MODULE:NAME --backend {name} --controller HOST:PORT`"
+            )
     else:
         text = f"{name} has {ready} of {'any' if wanted is None else wanted} replicas ready"
         looping = max((it.restart_count for it in replicas if it.state != "READY"), default=0)

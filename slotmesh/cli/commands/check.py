@@ -98,7 +98,8 @@ async def _check(address: str, ingresses: Sequence[IngressUrl], patience_s: floa
     deadline = loop.time() + patience_s
     while True:
         try:
-            findings = findings_of(await look_at(address, ingresses))
+            flags = "" if address == CONTROLLER else f"--address {address}"
+            findings = findings_of(await look_at(address, ingresses), flags)
         except CommandFailed as failure:
             if failure.exit_code == WRONG_INPUT:
                 raise

@@ -63,3 +63,9 @@ def one(seen: SeenMesh, section: Section) -> tuple[Severity, str, str]:
 def with_router(**changes: Any) -> SeenMesh:
     answers = (CONTROLLER_ANSWER, replace(ROUTER_ANSWER, **changes), REPLICA_ANSWER)
     return replace(SEEN, answers=answers)
+
+
+def with_replicas(*replicas: ReplicaStatus, wanted: int | None = 1) -> SeenMesh:
+    members = replace(SNAPSHOT.members, replicas=replicas)
+    backends = (Backend(name="b", handler="a:B", num_replicas=wanted),)
+    return replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends))

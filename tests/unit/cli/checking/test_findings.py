@@ -19,8 +19,7 @@ from slotmesh.cli.checking.seen import (
     ServerAnswer,
     Validity,
 )
-from slotmesh.cli.snapshot import ReplicaStatus
-from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
@@ -34,15 +33,10 @@ from tests.unit.cli.checking.meshes import (
     SNAPSHOT,
     announced,
     one,
+    with_replicas,
     with_router,
     wrong,
 )
-
-
-def with_replicas(*replicas: ReplicaStatus, wanted: int | None = 1) -> SeenMesh:
-    members = replace(SNAPSHOT.members, replicas=replicas)
-    backends = (Backend(name="b", handler="a:B", num_replicas=wanted),)
-    return replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends))
 
 
 def test_a_healthy_mesh_is_green_in_every_section() -> None:
@@ -78,12 +72,14 @@ def test_two_leaders_and_a_standby_of_another_mesh() -> None:
     standby = ServerAnswer(announced=announced("standby", "h:1"), leads=False, leader_address="127.0.0.1:1")
     assert not wrong(replace(SEEN, answers=(*SEEN.answers, standby)), Section.CONTROLLER)
     assert "1 standing by" in [it.text for it in findings_of(replace(SEEN, answers=(*SEEN.answers, standby)))]
-    second = replace(SEEN, answers=(*SEEN.answers, replace(standby, leads=True)))
+    second = replace(SEEN, answers=(*SEEN.answers, replace(standby, leads=True, leader_address="h:1")))
     assert one(second, Section.CONTROLLER) == (
         Severity.ERROR,
         "",
         "several controllers lead: 127.0.0.1:1, h:1",
     )
+    same = replace(standby, leads=True, leader_address="127.0.0.1:1")
+    assert not wrong(replace(SEEN, answers=(*SEEN.answers, same)), Section.CONTROLLER), "it has two addresses"
     stray = replace(SEEN, answers=(*SEEN.answers, replace(standby, leader_address="h:9")))
     assert one(stray, Section.CONTROLLER)[0] is Severity.WARNING
 

@@ -1,0 +1,91 @@
+"""A state file that cannot be written: the leader reports it, `check` finds it, and it ends when the file can be."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import grpc
+import pytest
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.store.protocol import StoreWriteFailed
+from controller_service.store.sqlite.state_file import PROBE_CHECKS, StateFile
+from slotmesh.spec.model import Backend
+from tests.support.controllers import eventually
+from tests.support.metrics import scraped
+from tests.support.shell import slotmesh
+from tests.support.standing_by import LivingController
+
+MESH = "backends: {v1: {}}\nendpoints: {e: {traffic: {v1: 1.0}}}\n"
+
+
+@pytest.mark.asyncio
+async def test_it_is_told_by_the_leader_and_found_by_check(tmp_path: Path) -> None:
+    state, elsewhere = tmp_path / "state", tmp_path / "moved"
+    async with LivingController(state, metrics_port=0) as controller:
+        await controller.leads()
+        await controller.apply(MESH)
+
+        async def problem() -> str:
+            standing = await controller.standing()
+            assert standing.leads
+            return standing.store_problem
+
+        async def failing() -> float:
+            return (await scraped(controller.metrics.address or "")).total("slotmesh_controller_store_failing")
+
+        assert not await problem()
+        assert (await readyz(controller))[0] == 200
+        assert await failing() == 0
+        state.rename(elsewhere)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await controller.apply(MESH.replace("v1: {}", "v1: {num_replicas: 2}"))
+        await eventually(problem, what="the leader tells of it", timeout=30)
+        assert f"{state}: was moved, deleted or replaced" in await problem()
+        assert await failing() == 1
+        status, text = await readyz(controller)
+        assert (status, text.startswith(f"the state cannot be written: {state}: was moved")) == (503, True)
+        found = await slotmesh("check", "--address", controller.address)
+        assert found.status == 4
+        assert f"{controller.address} cannot write its state, and refuses changes: {state}: was moved" in found.out
+        elsewhere.rename(state)
+
+        async def is_over() -> bool:
+            return not await problem()
+
+        await eventually(is_over, what="it ends without a change", timeout=30)
+        assert (await readyz(controller))[0] == 200
+        await controller.apply(MESH.replace("v1: {}", "v1: {num_replicas: 2}"))
+
+
+async def readyz(controller: LivingController) -> tuple[int, str]:
+    """Status and text."""
+
+    def get() -> tuple[int, str]:
+        try:
+            with urlopen(f"http://{controller.metrics.address}/readyz", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    return await asyncio.to_thread(get)
+
+
+def test_a_file_that_nothing_is_written_to_is_tried_now_and_then(tmp_path: Path) -> None:
+    file = StateFile.open(tmp_path / "state", lambda: ("a" * 32, Desired()))
+    before = file.desired
+    for _ in range(2 * PROBE_CHECKS):
+        assert not file.probe()
+    assert file.desired is before
+    (tmp_path / "state").rename(tmp_path / "moved")
+    told = [bool(file.probe()) for _ in range(PROBE_CHECKS)]
+    assert told.index(True) >= PROBE_CHECKS // 2, "not at each check"
+    with pytest.raises(StoreWriteFailed):
+        file.commit(ChangeSet(put_backends=(Backend(name="b"),)), before.revision)
+    (tmp_path / "moved").rename(tmp_path / "state")
+    assert not file.probe(), "after a failure each check tries it"
+    file.commit(ChangeSet(put_backends=(Backend(name="b"),)), before.revision)
+    file.close()

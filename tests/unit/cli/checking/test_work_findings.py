@@ -1,0 +1,60 @@
+"""Findings about the state of the controller, replicas and members, and the commands that hints contain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slotmesh.cli.checking.finding import Section, Severity
+from slotmesh.cli.checking.judging import findings_of, runnable
+from slotmesh.cli.checking.seen import LostMember
+from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import Backend
+from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, REPLICA, SEEN, SNAPSHOT, one, with_replicas, wrong
+
+
+def test_a_state_that_cannot_be_written_is_wrong() -> None:
+    answer = replace(CONTROLLER_ANSWER, store_problem="/s: the disk is full: make room on it")
+    severity, _, text = one(replace(SEEN, answers=(answer,)), Section.CONTROLLER)
+    assert severity is Severity.ERROR
+    assert text == "127.0.0.1:1 cannot write its state, and refuses changes: /s: the disk is full: make room on it"
+
+
+def test_a_ready_replica_of_a_backend_that_there_is_not_is_a_warning() -> None:
+    stranger = replace(REPLICA, replica_id="x-1", backend="x")
+    seen = with_replicas(REPLICA, stranger)
+    assert one(seen, Section.BACKENDS)[:2] == (Severity.WARNING, "replica/x-1")
+    assert not wrong(with_replicas(REPLICA, replace(stranger, state="DRAINING")), Section.BACKENDS)
+
+
+@pytest.mark.parametrize(("least", "is_well"), [(0, True), (1, False)])
+def test_a_backend_that_its_load_has_scaled_to_zero_is_well(least: int, is_well: bool) -> None:
+    backends = (Backend(name="b", handler="a:B", autoscale=Autoscale(min=least)),)
+    members = replace(SNAPSHOT.members, replicas=())
+    seen = replace(SEEN, snapshot=replace(SNAPSHOT, members=members, backends=backends, scaled_to={"b": 0}))
+    assert (not wrong(seen, Section.BACKENDS)) is is_well
+
+
+def test_members_that_were_lost_are_named_with_the_reason() -> None:
+    lost = (
+        LostMember(
+            "router/r-2", NOW, "was silent past its lease: the controller ended its stream: certificate expired"
+        ),
+        LostMember("replica/b-2", NOW, "silent past its lease: its connection broke"),
+    )
+    by_certificate, broke = wrong(replace(SEEN, lost_members=lost), Section.ROUTERS)
+    assert (by_certificate.severity, by_certificate.subject) == (Severity.WARNING, "router/r-2")
+    assert "certificate expired" in by_certificate.text
+    assert "slotmesh certs show" in by_certificate.fix
+    assert "its connection broke" in broke.text
+    assert "certs" not in broke.fix
+    many = tuple(replace(lost[1], subject=f"replica/b-{number}") for number in range(30))
+    assert wrong(replace(SEEN, lost_members=many), Section.ROUTERS)[-1].text == "20 more members were lost"
+
+
+def test_commands_of_a_hint_find_the_mesh_that_was_checked() -> None:
+    seen = with_replicas(wanted=2)
+    (finding,) = [it for it in findings_of(seen, "--address h:7") if it.section is Section.BACKENDS]
+    assert finding.fix == "`slotmesh logs b --address h:7`, `slotmesh status --tracebacks --address h:7`"
+    assert runnable("`slotmesh certs rotate`", "--address h:7") == "`slotmesh certs rotate`"
