@@ -208,7 +208,7 @@ class Mesh:
         try:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:
-            self._buffer.open()
+            self._buffer.lift()
             await self._routers.aclose()
 
     def __enter__(self) -> NoReturn:

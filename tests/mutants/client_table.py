@@ -77,7 +77,7 @@ CLIENT: Final = (
     mutant(
         "an endpoint that is alone in a client takes the room of others",
         "slotmesh/client",
-        "self.free_calls = max_calls + -(-max_calls // SHARE)",
+        "self.free_calls = max_calls + -(-max_calls // THRESHOLD.times)",
         "self.free_calls = max_calls",
         _SHARES,
     ),
@@ -112,7 +112,7 @@ CLIENT: Final = (
     mutant(
         "calls of a lane overtake its map that waits for room",
         "slotmesh/client",
-        "if spec.ordering_key and self._feeds.of(spec.queue):",
+        "if spec.ordering_key and self._feeds.is_waiting(spec.queue):",
         "if False:",
         _BUFFER,
     ),

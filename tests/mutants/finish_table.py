@@ -115,4 +115,26 @@ FINISH: Final = (
         "",
         "tests/unit/ingress/test_ids_of_answers.py tests/properties/test_http_connection.py",
     ),
+    mutant(
+        "a call of a lane passes one that was woken in this turn of the loop",
+        "slotmesh/client",
+        "        place = self._feeds.join(queue)\n        try:\n            await place.turn\n",
+        "        place = self._feeds.join(queue)\n        self._feeds.leave(queue, place)\n        try:\n"
+        "            place = self._feeds.join(queue) if False else place\n",
+        "tests/contract/test_client_lane_order.py",
+    ),
+    mutant(
+        "a tenant whose share was dropped gets a second one",
+        "slotmesh/client",
+        "self._dropped.pop(tenant, None) or BufferShare(self.buffer)",
+        "BufferShare(self.buffer)",
+        "tests/unit/client/test_buffer_shares.py",
+    ),
+    mutant(
+        "a holder may add one more than a dynamic threshold allows",
+        "slotmesh/wire",
+        "return (self.times * free - self.per * held) // (self.times + self.per)",
+        "return (self.times * free - self.per * held) // (self.times + self.per) + 1",
+        "tests/properties/test_thresholds.py",
+    ),
 )

@@ -35,7 +35,7 @@ _TURNS: Final = (
     mutant(
         "a tenant fills the whole queue",
         ROUTER,
-        "return max((free - 2 * held) // 3,",
+        "return max(_TENANT_THRESHOLD.room(held, free),",
         "return max(free,",
         "tests/unit/router/test_tenants.py",
     ),
@@ -56,7 +56,7 @@ _TURNS: Final = (
     mutant(
         "a tenant fills the client's window",
         CLIENT,
-        "count = max(min(count, (self._calls - held.calls) // 2), 0 if held.calls else 1)",
+        "count = max(min(count, THRESHOLD.room(held.calls, self._calls)), 0 if held.calls else 1)",
         "count = len(sizes)",
         "tests/unit/client/test_outbox.py",
     ),

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from slotmesh.client.calls.buffer import SHARE, BufferShare, ClientBuffer
+from slotmesh.client.calls.buffer import THRESHOLD, BufferShare, ClientBuffer
 from tests.support.examples import examples
 
 SHARES = 4
@@ -96,8 +96,8 @@ class BufferMachine(RuleBasedStateMachine):
         buffer = self.buffer
         granted_calls = sum(share.granted_calls for share in self.shares)
         granted_bytes = sum(share.granted_bytes for share in self.shares)
-        assert granted_calls + buffer.free_calls == buffer.max_calls + -(-buffer.max_calls // SHARE)
-        assert granted_bytes + buffer.free_bytes == buffer.max_bytes + -(-buffer.max_bytes // SHARE)
+        assert granted_calls + buffer.free_calls == buffer.max_calls + -(-buffer.max_calls // THRESHOLD.times)
+        assert granted_bytes + buffer.free_bytes == buffer.max_bytes + -(-buffer.max_bytes // THRESHOLD.times)
         assert buffer.free_calls >= 0
         largest = max((size for held in self.held for size in held), default=0)
         assert buffer.free_bytes >= -largest, "one call may pass what is free"

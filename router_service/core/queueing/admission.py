@@ -5,7 +5,7 @@ Invariants: `calls`, `size` and the flows' counts are the sums over the waiting 
 negative. `calls <= max_calls` and `size <= max_bytes`, but that a flow with little waiting is let in over a queue that
 others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all. A tenant of a flow gets
 half as much room as it leaves: however many calls of one wait, there is room for those of another.
-Source: dynamic queue length thresholds (Choudhury and Hahne, 1998).
+Source: `slotmesh/wire/thresholds.py`.
 Owner: the scheduler.
 """
 
@@ -21,11 +21,14 @@ from router_service.core.queueing.service_time import ServiceTime
 from router_service.core.tenants.account import TenantAccount
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.payload_block import nbytes_of
+from slotmesh.wire.thresholds import DynamicThreshold
 
 FLOOR_CALLS = 16
 """Calls that a flow may have waiting even where others have filled the queue."""
 FLOOR_BYTES = 64 * 1024
 """Payload bytes likewise."""
+_TENANT_THRESHOLD = DynamicThreshold(times=1, per=2)
+"""Of what one tenant may have waiting."""
 _FLOOR_SHARE = 8
 """Where a queue's own bounds are small, so are the floors: this part of them."""
 MIN_RETRY_DELAY_S = 0.01
@@ -212,7 +215,7 @@ class Account:
 
 def _left_to_tenant(free: int, floor: int, most: int, held: int) -> int:
     """What a tenant that has `held` may add: half of what it leaves then, or up to half of what a flow always may."""
-    return max((free - 2 * held) // 3, max(1, min(floor, most // _FLOOR_SHARE) // 2) - held)
+    return max(_TENANT_THRESHOLD.room(held, free), max(1, min(floor, most // _FLOOR_SHARE) // 2) - held)
 
 
 def _size(run: Charged, count: int) -> int:

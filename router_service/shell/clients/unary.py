@@ -28,8 +28,11 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.security.current import quota_name
 from slotmesh.security.limits import known_endpoints
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.wire.thresholds import DynamicThreshold
 from slotmesh.wire.trace_context import TraceContext
 
+_TENANT_THRESHOLD: Final = DynamicThreshold()
+"""Of what one tenant may have pending."""
 _IDS = range(1, 2)
 Answer = DeliverResults | DeliverDone | Failure
 """How a call ends."""
@@ -128,7 +131,8 @@ class UnaryCalls:
         `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
         """
         left = (2 * self._max_pending if for_slots else self._max_pending) - self._pending
-        if left > (self._peers[peer].tenants[tenant] if tenant and peer in self._peers else 0):
+        held = self._peers[peer].tenants[tenant] if tenant and peer in self._peers else 0
+        if left > 0 and (not held or _TENANT_THRESHOLD.room(held, left) > 0):
             share = self._quotas.share_of(quota_name())
             return None if share is None else share.refusal(1, size)
         return Failure(

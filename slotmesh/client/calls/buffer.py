@@ -3,11 +3,9 @@
 Purpose: calls that are made faster than the mesh takes them wait in the client. Past the bound a call is refused, or
 waits in its caller, so that a client cannot fill its process's memory.
 Invariants: all shares together hold at most the bound and an eighth more. A share may hold eight times what it leaves
-free: alone it has the whole bound, several that are full have equal parts, and there is always room for one more. A
-share that holds nothing may take one call of any size while anything is free. What a share was granted is a little
-ahead of what it holds, so that most calls need no decision. Those that wait for room get it in the order in which they
-came, each with its place already taken.
-Source: dynamic queue length thresholds (Choudhury and Hahne, 1998).
+free (`slotmesh/wire/thresholds.py`). A share that holds nothing may take one call of any size while anything is free.
+What a share was granted is a little ahead of what it holds, so that most calls need no decision. Calls that wait for
+room get it in the order in which they arrived, each with its place taken. A tenant of an endpoint has one share.
 Owner: the `Mesh`; a share belongs to an endpoint's outbox. On one event loop, or under `lock` if threads take places.
 """
 
@@ -18,23 +16,26 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Final
+from weakref import WeakValueDictionary
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.thresholds import DynamicThreshold
 
 MAX_BUFFERED_CALLS: Final = 65_536
 MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
 """What a client may hold by default."""
-SHARE: Final = 8
-"""A share may hold so many times what it leaves free."""
+THRESHOLD: Final = DynamicThreshold(times=8)
+"""Of what one share may hold."""
 _BLOCKS: Final = 64
 """A share is granted a part of the bound ahead: one of so many."""
 _BOUNDLESS: Final = 1 << 62
-_MAX_KEPT: Final = 4_096
-"""Shares of an endpoint that are kept while they hold nothing."""
+MAX_IDLE_SHARES: Final = 4_096
+"""Shares of an endpoint that are kept while they hold nothing, about."""
 
 Wake = Callable[[], bool]
-"""Tells a waiter that its place is taken; False if it does not wait any more."""
+"""Wakes a call whose place is taken; False if it does not wait any more."""
 
 
 class ClientBuffer:
@@ -48,15 +49,15 @@ class ClientBuffer:
         self.max_bytes = max_bytes
         self.has_threads = has_threads
         self.lock: AbstractContextManager[object] = threading.Lock() if has_threads else nullcontext()
-        self.free_calls = max_calls + -(-max_calls // SHARE)
-        self.free_bytes = max_bytes + -(-max_bytes // SHARE)
+        self.free_calls = max_calls + -(-max_calls // THRESHOLD.times)
+        self.free_bytes = max_bytes + -(-max_bytes // THRESHOLD.times)
         self._block_calls = max(max_calls // _BLOCKS, 1)
         self._block_bytes = max(max_bytes // _BLOCKS, 1)
         self._crowded: dict[BufferShare, None] = {}
-        """Shares of which somebody waits for room, longest first."""
+        """Shares with calls that wait for room, longest first."""
 
-    def open(self) -> None:
-        """There is no bound any more: the client is closed, and tells those that wait for room."""
+    def lift(self) -> None:
+        """There is no bound any more: the client is closed, and refuses the calls that wait for room."""
         with self.lock:
             self.free_calls = self.free_bytes = _BOUNDLESS
             self._let_in()
@@ -68,13 +69,13 @@ class ClientBuffer:
         if not need_calls and not need_bytes:
             return True
         left_calls, left_bytes = self.free_calls - need_calls, self.free_bytes - need_bytes
-        fits = share.calls <= SHARE * left_calls and share.nbytes <= SHARE * left_bytes
+        fits = THRESHOLD.allows(share.calls, left_calls) and THRESHOLD.allows(share.nbytes, left_bytes)
         if not fits and (share.calls > 1 or self.free_calls <= 0 or self.free_bytes <= 0):
             return False
         if fits and not self._crowded:
-            if share.calls + self._block_calls <= SHARE * (left_calls - self._block_calls):
+            if THRESHOLD.room(share.calls, left_calls) >= self._block_calls:
                 need_calls += self._block_calls
-            if share.nbytes + self._block_bytes <= SHARE * (left_bytes - self._block_bytes):
+            if THRESHOLD.room(share.nbytes, left_bytes) >= self._block_bytes:
                 need_bytes += self._block_bytes
         self._grant(share, need_calls, need_bytes)
         return True
@@ -82,8 +83,8 @@ class ClientBuffer:
     def shrink(self, share: BufferShare) -> None:
         """Takes back what a share was granted and does not need. Then those that wait may go on. Under the lock."""
         ahead_calls, ahead_bytes = 2 * self._block_calls, 2 * self._block_bytes
-        is_small = share.calls + ahead_calls <= SHARE * self.free_calls and (
-            share.nbytes + ahead_bytes <= SHARE * self.free_bytes
+        is_small = THRESHOLD.allows(share.calls + ahead_calls, self.free_calls) and (
+            THRESHOLD.allows(share.nbytes + ahead_bytes, self.free_bytes)
         )
         keeps = bool(share.calls) and is_small and not self._crowded
         calls = share.granted_calls - share.calls - ahead_calls * keeps
@@ -248,15 +249,29 @@ class BufferShares:
         """None: without a bound."""
         self.buffer = buffer or ClientBuffer(_BOUNDLESS, _BOUNDLESS)
         self._shares: dict[str, BufferShare] = {}
+        """The one that was looked at last is last."""
+        self._dropped: WeakValueDictionary[str, BufferShare] = WeakValueDictionary()
+        """Shares that held nothing, for as long as a method or a call has them: a tenant never has two."""
 
     def of(self, tenant: str) -> BufferShare:
         """That of the calls of a tenant; empty: of those without one."""
         share = self._shares.get(tenant)
-        return share or self._shares.setdefault(tenant, self._new())
+        return self._add(tenant) if share is None else share
 
-    def _new(self) -> BufferShare:
-        if len(self._shares) >= _MAX_KEPT:
-            for tenant, share in list(self._shares.items()):
-                if not share.calls and not share.waiters:
-                    self._shares.pop(tenant, None)  # whoever has it still counts in it
-        return BufferShare(self.buffer)
+    def _add(self, tenant: str) -> BufferShare:
+        with self.buffer.lock:
+            if (share := self._shares.get(tenant)) is None:
+                share = self._dropped.pop(tenant, None) or BufferShare(self.buffer)
+                self._shares[tenant] = share
+                if len(self._shares) > MAX_IDLE_SHARES:
+                    self._drop_idle()
+            return share
+
+    def _drop_idle(self) -> None:
+        """Looks at two shares, in turn: each that is added costs the same, however many hold something."""
+        for tenant in [*islice(self._shares, 2)]:
+            share = self._shares.pop(tenant)
+            if share.calls or share.waiters:
+                self._shares[tenant] = share
+            else:
+                self._dropped[tenant] = share

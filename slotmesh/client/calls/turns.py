@@ -4,7 +4,7 @@ Purpose: however many queues and calls one tenant has, those of another are next
 them. Pure.
 Invariants: queues of one tenant take turns among themselves, and tenants take turns. What is passed over for one frame
 keeps its place. Calls without a tenant are those of one more.
-Source: dynamic queue length thresholds (Choudhury and Hahne, 1998): nobody fills more than it leaves free.
+A tenant fills no more of the window than it leaves free (`slotmesh/wire/thresholds.py`).
 Owner: the endpoint's `CallOutbox`.
 """
 
@@ -14,9 +14,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.wire.thresholds import DynamicThreshold
 
 Queue = CallQueue[Any]
 
@@ -29,6 +30,8 @@ class TenantWindow(NamedTuple):
 
 
 NOTHING_HELD = TenantWindow(0, 0)
+THRESHOLD: Final = DynamicThreshold()
+"""Of what one tenant may have unanswered."""
 
 
 class TenantShares:
@@ -50,8 +53,8 @@ class TenantShares:
         if not sizes:
             return True
         held = self._held.get(tenant, NOTHING_HELD)
-        count = bisect_right(list(accumulate(sizes)), (self._nbytes - held.nbytes) // 2)
-        count = max(min(count, (self._calls - held.calls) // 2), 0 if held.calls else 1)
+        count = bisect_right(list(accumulate(sizes)), THRESHOLD.room(held.nbytes, self._nbytes))
+        count = max(min(count, THRESHOLD.room(held.calls, self._calls)), 0 if held.calls else 1)
         if count <= 0:
             return False
         del sizes[count:]

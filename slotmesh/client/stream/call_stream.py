@@ -126,8 +126,8 @@ class CallStream:
             elif self._closing:
                 self.share_of(spec).give(1, size)
             run = self._open_run(spec)
-            if has_place and self._feeds.of(spec.queue):
-                spec.queue.tail = None  # the next call comes behind the map
+            if has_place and self._feeds.is_waiting(spec.queue):
+                spec.queue.tail = None  # the next call comes behind what waits
         elif has_place:
             pass
         elif self._counts_here:
@@ -144,16 +144,24 @@ class CallStream:
         return future
 
     async def send(self, spec: CallSpec, payload: bytes) -> asyncio.Future[Any]:
-        """Makes a call once there is room for it."""
-        share = self.share_of(spec)
-        while spec.ordering_key and (feed := self._feeds.of(spec.queue)) is not None:
-            await asyncio.wait((feed,))
-        size = len(payload)
-        if size <= self._connection.max_payload_bytes and not self._take_place(spec, size):
-            await share.room(size)
-        elif size > self._connection.max_payload_bytes:
-            return self.submit(spec, payload)
-        return self.submit(spec, payload, has_place=True)
+        """Makes a call once there is room for it. Calls of a lane keep their order."""
+        share, queue, size = self.share_of(spec), spec.queue, len(payload)
+        fits = size <= self._connection.max_payload_bytes
+        if not (spec.ordering_key and self._feeds.is_waiting(queue)):
+            if not fits or self._take_place(spec, size):
+                return self.submit(spec, payload, has_place=fits)
+            if not spec.ordering_key:
+                await share.room(size)
+                return self.submit(spec, payload, has_place=True)
+        queue.tail = None  # later calls of the lane come behind this one
+        place = self._feeds.join(queue)
+        try:
+            await place.turn
+            if fits:
+                await share.room(size)
+            return self.submit(spec, payload, has_place=fits)
+        finally:
+            self._feeds.leave(queue, place)
 
     def submit_map(self, spec: CallSpec, pieces: Iterator[Piece], *, keeps_failures: bool) -> asyncio.Future[list[Any]]:
         """Makes a call for each payload, all with one future. Those for which there is no room are made later."""
@@ -163,7 +171,11 @@ class CallStream:
         self._check_open()
         if not payloads:
             future.set_result([])
-        elif has_room and not (spec.ordering_key and self._feeds.of(spec.queue)) and share.take(len(payloads), nbytes):
+        elif (
+            has_room
+            and not (spec.ordering_key and self._feeds.is_waiting(spec.queue))
+            and share.take(len(payloads), nbytes)
+        ):
             self._add_map(spec, payloads, Gather(len(payloads), future, keeps_failures=keeps_failures), 0)
         else:
             gather = Gather(0, future, keeps_failures=keeps_failures, is_open=True)
@@ -238,8 +250,8 @@ class CallStream:
             raise RuntimeError(f"the mesh is closed: no more calls of {self.endpoint}")
 
     def _take_place(self, spec: CallSpec, size: int) -> bool:
-        """False also where the call would overtake a map of its lane."""
-        if spec.ordering_key and self._feeds.of(spec.queue):
+        """False also where the call would overtake what waits of its lane."""
+        if spec.ordering_key and self._feeds.is_waiting(spec.queue):
             return False
         share = self.share_of(spec)
         return share.take(1, size) or (self._drop_cancelled() and share.take(1, size))
