@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.client_table import CLIENT
+from tests.mutants.clients_table import CLIENTS
 from tests.mutants.edge_table import EDGE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
@@ -595,6 +596,7 @@ MUTANTS: Final = (
     *SCALE,
     *STATE,
     *CLIENT,
+    *CLIENTS,
     *HTTP,
     *GUARDS,
     *QUESTIONS,

@@ -67,6 +67,11 @@ class CallOutbox:
     def __bool__(self) -> bool:
         return bool(self.rota)
 
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of the calls: not all are cancelled."""
+        return any(run.has_wanted for queue in self.rota.every() for run in queue.runs)
+
     def count(self, most: int) -> int:
         """How many calls wait; more than `most` need not be counted."""
         calls = 0
@@ -201,7 +206,7 @@ class CallOutbox:
 
     def seal(self, now: float) -> None:
         """What waits takes no more calls, as far as it has a timeout, which counts from now on at the latest."""
-        for queue in self._all_queues():
+        for queue in self.rota.every():
             for run in queue.runs:
                 if run.made_at is None and run.spec.options.timeout_s is not None:
                     run.made_at = now
@@ -210,7 +215,7 @@ class CallOutbox:
 
     def take_overdue(self, now: float) -> tuple[list[SentPart], list[SentPart]]:
         """Takes out the calls whose timeouts have passed while they waited, and what stops behind them."""
-        if not any(run.is_overdue(now) for queue in self._all_queues() for run in queue.runs):
+        if not any(run.is_overdue(now) for queue in self.rota.every() for run in queue.runs):
             return [], []
         overdue: list[SentPart] = []
         behind: list[SentPart] = []
@@ -223,14 +228,12 @@ class CallOutbox:
         def is_behind(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
             return 0 < spec.stop_generation <= failed.get(spec.queue, 0)
 
-        self._take(
-            lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues()
-        )
+        self._take(lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self.rota.every())
         return overdue, behind
 
     def drop_cancelled(self) -> None:
         """Makes room: cancelled calls wait no more, but those of lanes that stop, by which later ones are refused."""
-        for queue in self._all_queues():
+        for queue in self.rota.every():
             for run in queue.runs:
                 if not run.spec.stop_generation:
                     run.drop_cancelled(len(run))
@@ -238,7 +241,7 @@ class CallOutbox:
     def take_out(self, is_out: IsOut, queues: Iterable[WaitingRunQueue] | None = None) -> list[SentPart]:
         """Takes out calls that wait, never to be sent. `queues`: of these; None: of all."""
         parts: list[SentPart] = []
-        self._take(lambda _: (is_out, parts), self._all_queues() if queues is None else queues)
+        self._take(lambda _: (is_out, parts), self.rota.every() if queues is None else queues)
         return parts
 
     def _take(
@@ -307,13 +310,6 @@ class CallOutbox:
                 spec.queue.stop.fail(spec.queue, spec.stop_generation, 0, GAVE_UP)
             self.refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
         return True
-
-    def _all_queues(self) -> list[WaitingRunQueue]:
-        """Columns before the queues that wait for them."""
-        queues = list(self.rota)
-        for queue in queues:
-            queues += (each for run in queue.runs for each in run.followers)
-        return queues
 
     def _leave(self, queue: WaitingRunQueue) -> None:
         """The queue has nothing that waits any more."""

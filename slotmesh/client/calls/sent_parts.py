@@ -126,6 +126,13 @@ class SentPart:
         waiting: Any = self.gather or self.sinks[place]
         return not waiting.done()
 
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of its calls."""
+        if self.gather is not None:
+            return self.left > 0 and not self.gather.done()
+        return any(map(self.is_wanted, range(self.count)))
+
     def settled_places(self, places: list[int]) -> None:
         """As `settled`, for calls at these places."""
         if self.specs is None:

@@ -97,6 +97,13 @@ class QueueTurns:
     def __iter__(self) -> Iterator[Queue]:
         return (queue for line in self.lines for queue in line.queues)
 
+    def every(self) -> list[Queue]:
+        """All that have calls: columns before the queues that wait for them."""
+        queues = list(self)
+        for queue in queues:
+            queues += (each for run in queue.runs for each in run.followers)
+        return queues
+
     @property
     def first(self) -> Queue:
         """The one whose turn it is. Only while there is one."""

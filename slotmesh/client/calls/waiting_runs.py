@@ -64,6 +64,13 @@ class WaitingRun:
         """Calls that have not left."""
         return len(self.payloads) - self._at
 
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of its calls: not all are cancelled."""
+        if self.gather is not None:
+            return bool(self) and not self.gather.done()
+        return not all(map(_is_done, self.sinks[self._at :]))
+
     def is_overdue(self, now: float) -> bool:
         """Whether the timeout of each of its calls has passed."""
         timeout_s = self.spec.options.timeout_s

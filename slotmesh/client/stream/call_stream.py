@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
@@ -25,18 +24,13 @@ from slotmesh.client.calls.payload_limits import too_large
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import WaitingRun
+from slotmesh.client.stream.closing import end_streams
 from slotmesh.client.stream.connection import Connection
 from slotmesh.client.stream.map_feeds import MapFeeds
 from slotmesh.client.stream.routers import Routers
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.v1 import router_service_pb2_grpc
-
-IDLE_GRACE_S: Final = 1.0
-"""How long the orderly end of a stream may take on which nothing is unanswered."""
-
-LAST_WORDS_S: Final = 0.2
-"""How long a router may take to hear that nobody waits for what is unanswered, when a mesh is closed."""
 
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call was answered")
 
@@ -196,23 +190,11 @@ class CallStream:
         return self._outbox.share_of(spec)
 
     async def aclose(self, grace_s: float) -> None:
-        """Sends what waits, waits for what is unanswered, at most `grace_s` seconds; then fails the rest."""
+        """Sends what waits, and waits for calls that a caller waits for, at most `grace_s` seconds; fails the rest."""
         self._closing = True
         until = self._loop.time() + grace_s
         await self._feeds.end(grace_s)
-        grace_s = max(until - self._loop.time(), 0.0)
-        if not self._tasks:
-            return
-        self._connection.finish()
-        if self._connection.idle and not self._connection.lingering:
-            grace_s = min(grace_s, IDLE_GRACE_S)
-        if not await self._have_ended(grace_s):
-            self._connection.abandon(CLOSED)
-            await self._have_ended(LAST_WORDS_S)
-        left = self._tasks
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await end_streams(self._connection, lambda: self._tasks, until, CLOSED)
 
     def queue_of(self, ordering_key: str) -> CallQueue[Any]:
         """The queue of an ordering key, shared by all of its lanes."""
@@ -322,14 +304,6 @@ class CallStream:
     def _tasks(self) -> set[asyncio.Task[None]]:
         """All that have calls under way."""
         return self._connection.lingering | (set() if self._task is None else {self._task})
-
-    async def _have_ended(self, within_s: float) -> bool:
-        """Waits for all tasks: for those, too, that begin meanwhile because a router leaves."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while tasks := self._tasks:
-                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return not self._tasks
 
     def _wake(self) -> None:
         if self._task is None:

@@ -20,8 +20,8 @@ from typing import Final
 import grpc
 
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, give_up, refuse
-from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
+from slotmesh.client.calls.outcomes import fail, give_up
+from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.deadlines import Overdue
 from slotmesh.client.stream.endpoint_session import EndpointSession
@@ -31,6 +31,7 @@ from slotmesh.client.stream.link import RouterLink
 from slotmesh.client.stream.next_router import NextRouter
 from slotmesh.client.stream.outgoing_frames import Request, Response, StreamCall
 from slotmesh.client.stream.pending_calls import PendingCalls, Settled
+from slotmesh.client.stream.resend import refuse_oversize
 from slotmesh.client.stream.router_search import Search
 from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
@@ -52,9 +53,7 @@ _SOUND_S: Final = 1.0
 """A stream that lasted for so long was a good one, even if it has answered nothing."""
 
 GAVE_UP: Final = Failure(
-    reason=Reason.CANCELLED,
-    message="taken back by its caller while its session moved",
-    executed=Executed.UNKNOWN,
+    reason=Reason.CANCELLED, message="taken back by its caller while its session moved", executed=Executed.UNKNOWN
 )
 
 _NO_ANSWER: Final = Failure(reason=Reason.ROUTER_LOST, message="no answer")
@@ -99,9 +98,14 @@ class Connection:
         """Largest payload of one call."""
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is unanswered, and nothing waits."""
-        return not self._pending.calls and not self._outbox
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for a call, sent or not."""
+        return self._outbox.has_wanted or self._pending.has_wanted or self._lingering.has_wanted
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a stream to a router, which has to be ended."""
+        return self._link is not None or bool(self.lingering)
 
     @property
     def lingering(self) -> set[asyncio.Task[None]]:
@@ -114,8 +118,10 @@ class Connection:
             self._link.wake()
 
     def finish(self) -> None:
-        """No more calls come: the stream ends when all was answered."""
+        """No more calls come: the stream ends when all was answered. May be repeated, for calls cancelled since."""
         self._closing = True
+        if not self._outbox.has_wanted:
+            self._fail_unsent(GAVE_UP)
         if self._link is not None:
             self._link.finish()
 
@@ -148,7 +154,7 @@ class Connection:
         refusal = _NO_ANSWER
         self._overdue.start()
         try:
-            while not self.idle:
+            while self._pending.calls or self._outbox:
                 if pause_s := search.take_pause_s(self.address):
                     search.spent(pause_s)
                     await asyncio.sleep(pause_s)
@@ -224,7 +230,10 @@ class Connection:
             raise
         opened = response.opened
         self.address = address
-        self._limit_payloads(limit_of(opened.max_payload_bytes, cuts=features.CHUNKS in opened.features))
+        limit = limit_of(opened.max_payload_bytes, cuts=features.CHUNKS in opened.features)
+        if limit < self.max_payload_bytes:
+            refuse_oversize(self._outbox, self._pending, limit)
+        self.max_payload_bytes = limit
         self._routers.learn(opened.alternates)
         in_session = with_session and features.SESSIONS in opened.features
         if not in_session:
@@ -241,18 +250,6 @@ class Connection:
         )
         link.accept(response)
         return link
-
-    def _limit_payloads(self, limit: int) -> None:
-        """What waits, or is to be sent again, and is too large for this router, fails before it is sent."""
-        if limit < self.max_payload_bytes:
-            for part in self._outbox.take_oversize(limit):
-                refuse(part, limit)
-            ids, sizes = self._pending.oversize(limit)
-            for part, at, start, count in self._pending.settle(ids):
-                for index in range(count):
-                    fail(part, at + index, 1, too_large(sizes[start + index], limit, was_sent=True))
-                part.settled(at, count)
-        self.max_payload_bytes = limit
 
     def _begin_session(self, refusal: Failure) -> None:
         """No router resumes the session: its calls may have been executed. What was not sent may go over a new one.

@@ -37,6 +37,11 @@ class LingeringLinks:
         """Each ends with its stream."""
         return set(self._links)
 
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of their calls."""
+        return any(link.has_wanted for link in self._links.values())
+
     def keep(self, link: RouterLink, running: asyncio.Task[None], fail_rest: FailRest) -> None:
         """`running` is the link's `run`; `fail_rest` fails the calls that are left when it has ended."""
         link.linger()

@@ -70,6 +70,11 @@ class RouterLink:
         """Calls that got their outcome over this link."""
         return self._results.answered
 
+    @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of the calls that this link has sent."""
+        return self._pending.has_wanted
+
     def finish(self) -> None:
         """Half-closes once there is nothing more to say; `run` returns when all was answered."""
         self._out.finish()

@@ -49,6 +49,11 @@ class PendingCalls:
         """Answers that belonged to no unanswered call."""
 
     @property
+    def has_wanted(self) -> bool:
+        """Whether a caller waits for one of the unanswered calls: not all are cancelled."""
+        return any(part.has_wanted for part in self._sent.values())
+
+    @property
     def next_id(self) -> int:
         """The id of the next call to be sent."""
         return self._sent.next_id

@@ -13,9 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
+from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
+from slotmesh.client.calls.outcomes import fail, refuse
+from slotmesh.client.calls.payload_limits import too_large
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.traced_payload import request_bytes
+from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 
@@ -132,3 +135,14 @@ def _resent(part: SentPart, places: list[int]) -> ResentCalls:
         [part.payloads[at] for at in places],
         None if part.specs is None else [part.specs[at] for at in places],
     )
+
+
+def refuse_oversize(outbox: CallOutbox, pending: PendingCalls, limit: int) -> None:
+    """What waits, or is to be sent again, and is too large for the next router, fails before it is sent."""
+    for part in outbox.take_oversize(limit):
+        refuse(part, limit)
+    ids, sizes = pending.oversize(limit)
+    for part, at, start, count in pending.settle(ids):
+        for index in range(count):
+            fail(part, at + index, 1, too_large(sizes[start + index], limit, was_sent=True))
+        part.settled(at, count)

@@ -1,0 +1,78 @@
+"""Mutants of how clients and local meshes end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+_CLOSING: Final = (
+    mutant(
+        "closing a client waits for calls that were cancelled",
+        "slotmesh/client/stream",
+        "if not connection.has_wanted:",
+        "if False:",
+        "tests/contract/test_close_after_cancel.py::test_without_asyncio_too",
+    ),
+    mutant(
+        "closing a client takes a map that was cancelled for wanted",
+        "slotmesh/client/calls",
+        "return bool(self) and not self.gather.done()",
+        "return bool(self)",
+        "tests/contract/test_close_after_cancel.py",
+    ),
+    mutant(
+        "closing a client waits for cancelled calls that were sent",
+        "slotmesh/client/stream",
+        "return any(part.has_wanted for part in self._sent.values())",
+        "return self.calls > 0",
+        "tests/contract/test_close_after_cancel.py",
+    ),
+    mutant(
+        "closing a client drops calls that wait beside cancelled ones",
+        "slotmesh/client/stream",
+        "if not self._outbox.has_wanted:",
+        "if True:",
+        "tests/contract/test_close_after_cancel.py tests/contract/test_client_close.py",
+    ),
+)
+
+_STOPPING: Final = (
+    mutant(
+        "`run` keeps its routers until the ingress has ended",
+        "slotmesh/cli/local",
+        "await _all_ended([ingress], HEAD_START_S)",
+        "await _all_ended([ingress], 3600)",
+        "tests/unit/cli/test_stopping.py",
+    ),
+    mutant(
+        "`run` ends its controller beside the routers",
+        "slotmesh/cli/local",
+        "await _all_ended(fronts, self._left_s + SLACK_S)",
+        "pass",
+        "tests/unit/cli/test_stopping.py",
+    ),
+    mutant(
+        "a second Ctrl-C does nothing",
+        "slotmesh/cli/local",
+        "if loop.time() - began >= SAME_INTERRUPT_S:",
+        "if False:",
+        "tests/unit/cli/test_stopping.py",
+    ),
+    mutant(
+        "Ctrl-C that reaches `run` twice kills",
+        "slotmesh/cli/local",
+        "if loop.time() - began >= SAME_INTERRUPT_S:",
+        "if True:",
+        "tests/unit/cli/test_stopping.py",
+    ),
+    mutant(
+        "replicas live on when the controller is killed",
+        "slotmesh/cli/local",
+        "if late and process and not has_ended(process):",
+        "if False:",
+        "tests/e2e/test_cli_run_stop.py",
+    ),
+)
+
+CLIENTS: Final = (*_CLOSING, *_STOPPING)
