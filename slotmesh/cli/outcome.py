@@ -27,6 +27,9 @@ NOT_IN_TIME: Final = 3
 UNWELL: Final = 4
 """Exit status: it was looked at, and something is wrong with it."""
 
+INTERRUPTED: Final = 130
+"""Exit status: Ctrl-C ended it before it had done what it had to."""
+
 ResultT = TypeVar("ResultT")
 
 

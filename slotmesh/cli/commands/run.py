@@ -121,10 +121,10 @@ def run(
 
         ready router=HOST:PORT[,HOST:PORT...] controller=HOST:PORT [http=HOST:PORT]
 
-    Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes
-    everything down in order, with exit status 0; calls that run get up to 10 s, of a FILE what it says. When a router
-    or the controller dies, or a handler cannot start, all is taken down with exit status 1; a handler that is not there
-    or cannot be imported is wrong usage: exit status 2, and nothing was started. No process is ever left behind.
+    Progress, logs and what handlers print go to stderr. Replicas that die are replaced. Ctrl-C or SIGTERM takes all
+    down in order, with exit status 0; running calls get 10 s in all, of a FILE the longest `graceful_timeout`; Ctrl-C
+    again kills them: exit status 130. When a router or the controller dies, or a handler cannot start, all is taken
+    down with exit status 1; a handler that is missing or cannot be imported: exit status 2, nothing was started.
 
     With `--reload`, for development, FILE, modules of handlers, and protos with what is generated beside them, but not
     what these import, are watched: when one has changed and can still be used, replicas of its backends are replaced.

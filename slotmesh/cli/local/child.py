@@ -75,18 +75,22 @@ class Child:
         """Waits for its end; returns how, for a person."""
         return how(await self._process.wait())
 
-    async def stop(self, grace_s: float) -> None:
-        """Asks it to end, waits, and kills it when `grace_s` is over."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end was noticed."""
+        return self._process.returncode is not None
+
+    def terminate(self) -> None:
+        """Asks it to end in order."""
         self._pipe.close()
         with suppress(ProcessLookupError):
             self._process.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self._process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._pipe.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
 
 def environment() -> Mapping[str, str]:

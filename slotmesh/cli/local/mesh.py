@@ -1,8 +1,7 @@
 """The processes of a local mesh, from the first to the last.
 
 Order of start: the handlers are described; controller; routers; the ingress, where there is one; then the controller
-gets the configuration, and launches replicas. Order of stop: the ingress; routers, which let calls end that run; then
-the controller, which drains its replicas first.
+gets the configuration, and launches replicas. `stopping.py` has the order of stop.
 Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
@@ -16,12 +15,13 @@ from typing import Any, Final
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.description import check_handler
-from slotmesh.cli.local.order import GRACEFUL_TIMEOUT_S, Order
+from slotmesh.cli.local.order import Order
 from slotmesh.cli.local.ports import HOST, port_mistakes
 from slotmesh.cli.local.readiness import first_failure, lacks, says_why
 from slotmesh.cli.local.reloading import Reloader
+from slotmesh.cli.local.stopping import MeshProcesses, Shutdown
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.outcome import INTERRUPTED, CommandFailed
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.units import format_duration
@@ -30,9 +30,6 @@ POLL_S: Final = 0.05
 """How soon a change of the members is seen while the mesh starts."""
 LAST_WORDS_S: Final = 1.0
 """A process that ended is often seen before what it reported last."""
-ROUTER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 5.0
-CONTROLLER_SLACK_S: Final = 15.0
-"""Its replicas drain, those that do not in their graceful timeout are killed, then it ends within this time."""
 
 Tell = Callable[[str], object]
 
@@ -121,14 +118,12 @@ class LocalMesh:
                 await self._reloader.follow(operator)
 
     async def stop(self) -> None:
-        """Ends all processes, in order, and waits for them."""
+        """Ends all processes, in order, and waits for them. Raises CommandFailed if a second Ctrl-C cut that short."""
         for watch in self._watches:
             watch.cancel()
-        if self._ingress is not None:
-            await self._ingress.stop(ROUTER_GRACE_S)
-        await asyncio.gather(*(router.stop(ROUTER_GRACE_S) for router in self._routers))
-        if self._controller is not None:
-            await self._controller.stop(self._order.longest_grace_s + CONTROLLER_SLACK_S)
+        processes = MeshProcesses(self._ingress, self._routers, self._controller)
+        if not await Shutdown(processes, self._order.grace_s, self._tell).run():
+            raise CommandFailed("interrupted: processes were killed, and the calls that ran in them", INTERRUPTED)
 
     async def _start_controller(self) -> str:
         order = self._order
@@ -146,7 +141,7 @@ class LocalMesh:
         for number, router_id in enumerate(order.router_ids):
             port = order.router_port if number == 0 else 0
             flags = [f"--host={HOST}", f"--port={port}", f"--controller={controller}", f"--router-id={router_id}"]
-            flags.append(f"--graceful-timeout={GRACEFUL_TIMEOUT_S:g}s")
+            flags.append(f"--graceful-timeout={order.grace_s:g}s")
             child = await Child.start(router_id, "router_service", [*flags, *self._flags()], self._parent)
             self._routers.append(child)
         for child in self._routers:
@@ -160,7 +155,7 @@ class LocalMesh:
         if order.http_port is None:
             return
         flags = [f"--host={HOST}", f"--port={order.http_port}", f"--controller={controller}"]
-        flags += [f"--routers={','.join(self.router_addresses)}", f"--graceful-timeout={GRACEFUL_TIMEOUT_S:g}s"]
+        flags += [f"--routers={','.join(self.router_addresses)}", f"--graceful-timeout={order.grace_s:g}s"]
         child = await Child.start("ingress", "ingress_service", [*flags, *self._flags()], self._parent)
         self._ingress = child
         address = await child.announced()

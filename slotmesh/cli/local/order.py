@@ -57,9 +57,9 @@ class Order:
         return tuple(f"router-{number}" for number in range(1, self.routers + 1))
 
     @property
-    def longest_grace_s(self) -> float:
-        """How long calls may run on when the mesh is taken down."""
-        return max([GRACEFUL_TIMEOUT_S, *(backend.graceful_timeout_s for backend in self.mesh.backends)])
+    def grace_s(self) -> float:
+        """How long calls may run on when the mesh is taken down: as long as the backend that lets them run longest."""
+        return max((backend.graceful_timeout_s for backend in self.mesh.backends), default=GRACEFUL_TIMEOUT_S)
 
 
 def mesh_of_handler(
