@@ -7,8 +7,12 @@ Exit status: 0 drained: each call that had come has an answer, be it that it was
 
 from __future__ import annotations
 
+import sys
+
 from replica_service.config import ReplicaSettings
+from replica_service.shell.held_name import HeldName
 from slotmesh.runtime.environment import set_grpc_environment
+from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
 
 
@@ -23,7 +27,8 @@ def main() -> None:
     from replica_service import app  # noqa: PLC0415 - it loads gRPC
     from replica_service.shell.log_facts import facts_of_call  # noqa: PLC0415 - likewise
 
-    replica_id = settings.make_replica_id()
+    held = _held_name(settings)
+    replica_id = settings.make_replica_id() if held is None else held.name
     named = settings.model_copy(update={"replica_id": replica_id})
     fields = {"replica": replica_id}
     run(
@@ -33,6 +38,17 @@ def main() -> None:
         log_fields=fields,
         log_facts=facts_of_call,
     )
+
+
+def _held_name(settings: ReplicaSettings) -> HeldName | None:
+    """The name that the process has until it ends. Exits where there can be none."""
+    if settings.replica_names is None:
+        return None
+    try:
+        return HeldName.take(settings.replica_names, settings.backend_name)
+    except CannotStart as refusal:
+        sys.stderr.write(f"{refusal}\n")
+        raise SystemExit(CannotStart.exit_code) from refusal
 
 
 if __name__ == "__main__":

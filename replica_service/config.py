@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -35,6 +36,12 @@ class ReplicaSettings(MemberSettings):
         max_length=255,
         description="Identity, unique in the mesh; made from the backend's name where not given. @hostname is the "
         "machine's own name.",
+    )
+    replica_names: Path | None = Field(
+        None,
+        description="A directory that the replicas of one machine share, on a local disk, in place of --replica-id: "
+        "the replica takes the lowest free name of BACKEND-0, BACKEND-1 and so on there, and holds it by a lock until "
+        "its process ends. The process that comes in place of one that has ended has the same name.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=30),
@@ -73,6 +80,12 @@ class ReplicaSettings(MemberSettings):
     def _has_handler(self) -> Self:
         if self.handler is None and self.describe is None:
             raise ValueError("--handler MODULE:NAME (SLOTMESH_HANDLER) is required: the class or function to run")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_name(self) -> Self:
+        if self.replica_id is not None and self.replica_names is not None:
+            raise ValueError("--replica-id and --replica-names: give one of them")
         return self
 
     @property
