@@ -33,6 +33,7 @@ from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launching import Launching
 from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.table_board import TableBoard
@@ -75,7 +76,7 @@ class TableDrive:
         self._state = _QuietState(MonotonicClock(), self._queue, EventFeed("benchmark"))
         self.board = TableBoard()
         self._feed = TableFeed(self.board, takes_deltas=True)
-        links = ReplicaLinks(self._state, store, lease_s=3_600.0)
+        links = ReplicaLinks(self._state, store, NewerMembers(store, self._state), lease_s=3_600.0)
         launching = Launching(self._state, links, ExternalLauncher(), str)
         self.loop = ReconcileLoop(
             store=store, state=self._state, queue=self._queue, board=self.board, links=links, launching=launching

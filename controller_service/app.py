@@ -24,7 +24,7 @@ from controller_service.core.unattached import restored
 from controller_service.front import Front
 from controller_service.membership_servicer import MembershipServicer
 from controller_service.route_servicer import RouteServicer
-from controller_service.servicer import ControllerServicer
+from controller_service.servicer import ControllerServicer, OperatorControls
 from controller_service.shell.autoscaler import Autoscaler
 from controller_service.shell.change_journal import ChangeJournal
 from controller_service.shell.configurator import Configurator
@@ -36,8 +36,10 @@ from controller_service.shell.launching import Launching
 from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.mesh_state import Key, MeshState
 from controller_service.shell.metrics import observe as observe_controller
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.shell.process_watch import ProcessWatch
 from controller_service.shell.reconcile_loop import ReconcileLoop
+from controller_service.shell.replica_control import ReplicaControl
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.replica_logs.log_book import LogBook
 from controller_service.shell.rollout_control import RolloutControl
@@ -45,6 +47,7 @@ from controller_service.shell.router_links import RouterLinks
 from controller_service.shell.scale_policies import load_policies
 from controller_service.shell.shift_control import ShiftControl
 from controller_service.shell.shifter import Shifter
+from controller_service.shell.state_keeper import StateKeeper
 from controller_service.shell.table_board import TableBoard
 from controller_service.shell.work_queue import WorkQueue
 from controller_service.store.memory import MemoryCandidacy
@@ -161,28 +164,31 @@ async def _controller_of(
     leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
-    replicas = ReplicaLinks(state, store, lease_s=lease_s)
+    leadership.newer = newer = NewerMembers(store, state)
+    replicas = ReplicaLinks(state, store, newer, lease_s=lease_s)
     for replica in known.replicas():
         replicas.expect(replica.replica_id)
     journal = ChangeJournal(state)
     store.listen(journal.committed)
     policies = load_policies(policy_names(settings.autoscale_policies))
     autoscaler = Autoscaler(store, state, policies)
-    routers = RouterLinks(state, store, board, leadership, settings.hello_bounds, lease_s, autoscaler.loads_reported)
+    make_routers = partial(RouterLinks, state, store, board, leadership, newer, bounds=settings.hello_bounds)
+    routers = make_routers(lease_s=lease_s, on_loads=autoscaler.loads_reported)
     board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
     leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
     logs = LogBook(max_bytes=settings.replica_log_size, echo=_echo if settings.replica_output == "echo" else None)
     configurator = Configurator(
         store, state, launches=launches, policies=policies, read_code=read_code if launches else None
     )
-    shifter = Shifter(configurator, store, state)
-    operators = ControllerServicer(
-        *(configurator, store, state, board, feed, logs),
-        loads=KnownLoads(newest_of=replicas.load_of, earlier_of=replicas.earlier_load_of, of_routers=routers.loads),
-        rollouts=RolloutControl(store, state, replicas.ended_calls, launches=launches),
-        shifts=ShiftControl(configurator, store, state, shifter),
-        launches=launches,
+    shifter = Shifter(configurator, store, state, newer)
+    controls = OperatorControls(
+        RolloutControl(store, state, replicas.ended_calls, launches=launches),
+        ShiftControl(configurator, store, state, shifter),
+        ReplicaControl(store, state, replicas),
+        StateKeeper(store, newer, clock),
     )
+    parts = (configurator, store, state, board, feed, logs)
+    operators = ControllerServicer(*parts, loads=_loads_of(replicas, routers), controls=controls, launches=launches)
     front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store), leadership)
     async with Supervisor(on_end) as tasks:
         await front.start()
@@ -190,23 +196,24 @@ async def _controller_of(
         leadership.address = front.address
         store.serving_at(front.address)
         launcher = await _launcher_at(server, settings, partial(_make, make_launcher, state, logs), patience_s)
-        silent_s = settings.dead_after.total_seconds() - lease_s
-        launching = Launching(state, replicas, launcher, mint_replica_id, give_up_after_s=silent_s)
+        launching = Launching(state, replicas, launcher, mint_replica_id, give_up_after_s=settings.give_up_after_s)
         launching.take_stock()
         loop = ReconcileLoop(store=store, state=state, queue=queue, board=board, links=replicas, launching=launching)
-        parts = (state, configurator, loop, launching, replicas, routers, board, feed, leadership)
-        controller = Controller(server.address, server, store, *parts)
+        members = (replicas, routers, board, feed, leadership)
+        controller = Controller(server.address, server, store, state, configurator, loop, launching, *members)
         reconciling = _start_tasks(tasks, loop, autoscaler, shifter, state, logs)
         on_lost = _end_at_once(front, controller, reconciling, on_end)
         tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
         try:
             yield controller
         finally:
-            # Replicas find no standby of which nobody knows where it is.
-            has_successor = bool(leadership.lost or leadership.standing.standbys)
-            await _stop(controller, front, launcher, drains=settings.on_stop == "drain" and not has_successor)
+            await _stop(controller, front, launcher, drains=settings.on_stop == "drain" and not leadership.has_heir)
             queue.close()
             journal.close()
+
+
+def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:
+    return KnownLoads(newest_of=replicas.load_of, earlier_of=replicas.earlier_load_of, of_routers=routers.loads)
 
 
 def _end_at_once(

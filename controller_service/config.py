@@ -147,6 +147,11 @@ class ControllerSettings(TokenPortSettings):
         )
 
     @property
+    def give_up_after_s(self) -> float:
+        """How long a replica that this controller has started may be suspect before it is killed, seconds."""
+        return (self.dead_after - self.lease).total_seconds()
+
+    @property
     def is_announced(self) -> bool:
         """Others are told where it is only where another controller stands by."""
         return False

@@ -172,5 +172,6 @@ class Front:
             info.controller.leader_address = leads.address
             info.controller.standby_addresses.extend(leads.standing.standbys)
             info.controller.store_problem = leads.standing.problem
+            info.controller.newer_members.extend(() if leads.newer is None else leads.newer.reasons)
         elif self.leader is not None:
             info.controller.leader_address = self.leader().address

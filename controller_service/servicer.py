@@ -11,13 +11,13 @@ import sys
 import time
 from contextlib import aclosing
 from itertools import count
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import grpc
 
-from controller_service.convert.changes import applied_to_wire, change_of, terms_from_wire
+from controller_service.convert.changes import applied_to_wire, change_of, from_members, terms_from_wire
 from controller_service.convert.events import event_to_wire, wanted_notices
-from controller_service.convert.mistakes import names_all_mistakes
+from controller_service.convert.mistakes import logs_not_found, names_all_mistakes
 from controller_service.convert.origins import origin_of
 from controller_service.convert.replica_pages import page_of_replicas
 from controller_service.convert.replicas import replica_to_wire
@@ -27,7 +27,6 @@ from controller_service.convert.routers import router_to_wire
 from controller_service.convert.scales import decision_to_wire
 from controller_service.convert.shifts import said_shift_from_wire, shift_to_wire
 from controller_service.convert.snapshots import KnownLoads, snapshot_to_wire
-from controller_service.core import transitions
 from controller_service.core.log_lines import MAX_LINE_BYTES
 from controller_service.core.outdated import outdated_among
 from controller_service.core.planning import ChangeTerms
@@ -35,15 +34,14 @@ from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
 from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.replica_control import ReplicaControl
 from controller_service.shell.replica_logs.log_book import LogBook
 from controller_service.shell.rollout_control import RolloutControl
 from controller_service.shell.shift_control import ShiftControl
+from controller_service.shell.state_keeper import StateKeeper
 from controller_service.shell.table_board import TableBoard
 from controller_service.store.protocol import Store
-from slotmesh.errors import Failure, Reason
-from slotmesh.security.audit import AUDIT
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
-from slotmesh.spec.rules import show
 from slotmesh.spec.wire import (
     backend_from_wire,
     backend_to_wire,
@@ -53,15 +51,20 @@ from slotmesh.spec.wire import (
     traffic_from_wire,
 )
 from slotmesh.status import to_exception
-from slotmesh.suggestions import did_you_mean
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from slotmesh.wire.sendable_text import sendable_text
 
-_MOST_NAMED: Final = 20
-"""Replicas and backends that an error names, at most."""
-
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class OperatorControls(NamedTuple):
+    """What operators order of parts of the mesh."""
+
+    rollouts: RolloutControl
+    shifts: ShiftControl
+    replicas: ReplicaControl
+    state: StateKeeper
 
 
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
@@ -77,15 +80,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         logs: LogBook,
         *,
         loads: KnownLoads,
-        rollouts: RolloutControl,
-        shifts: ShiftControl,
+        controls: OperatorControls,
         launches: bool,
     ) -> None:
         """`loads`: what members have reported of theirs. `launches`: whether this controller starts replicas."""
         self._logs = logs
         self._loads = loads
-        self._rollouts = rollouts
-        self._shifts = shifts
+        self._rollouts, self._shifts, self._control, self._keeper = controls
         self._launches = launches
         self._configurator = configurator
         self._store = store
@@ -284,19 +285,18 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         return pb.UndoRolloutResponse(revision=outcome.revision)
 
     async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
-        replica = self._state.observed.replica(request.replica_id)
-        if replica is None or replica.gone:
-            failure = Failure(
-                reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {show(request.replica_id)!r}"
-            )
-            raise to_exception(failure)
-        self._state.apply_to_replica(
-            request.replica_id,
-            lambda observed, _: transitions.told_to_drain(observed, request.replica_id, "an operator asked for it"),
-        )
-        revision = self._store.read().configured_at
-        AUDIT.changed(origin_of(context).who, f"replica/{request.replica_id}", revision, revision)
+        self._control.drain(request.replica_id, origin_of(context))
         return pb.DrainReplicaResponse()
+
+    async def ForgetReplica(self, request: pb.ForgetReplicaRequest, context: Context) -> pb.ForgetReplicaResponse:
+        ended = await self._control.forget(request.replica_id, request.incarnation, origin_of(context))
+        incarnations = [owner.incarnation for owner in ended]
+        return pb.ForgetReplicaResponse(incarnations=incarnations, revision=self._store.read().revision)
+
+    @names_all_mistakes
+    async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
+        generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))
+        return pb.AdoptStateResponse(generation=generation, revision=revision, changed=changed)
 
     @names_all_mistakes
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
@@ -328,22 +328,12 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         if request.lines < 0:
             raise InvalidSpec([Mistake("lines", f"must be 0 or more, is {request.lines}")])
         if not self._logs.knows(request.name):
-            raise to_exception(self._logs_not_found(request.name))
+            raise to_exception(logs_not_found(request.name, self._logs.names() if self._launches else None))
         pages = self._logs.read(request.name, count=request.lines or sys.maxsize, follow=request.follow)
         async with aclosing(pages):
             async for page in pages:
                 lines = (sendable_text(line, MAX_LINE_BYTES) for line in page.lines)
                 await context.write(pb.ReadLogsResponse(replica_id=page.replica_id, lines=lines, missed=page.missed))
-
-    def _logs_not_found(self, name: str) -> Failure:
-        if self._launches:
-            known = self._logs.names()
-            those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
-            way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
-        else:
-            way_out = "; this controller starts none: look where they are started"
-        text = f"no output is known of a replica or a backend {show(name)!r}{way_out}"
-        return Failure(reason=Reason.REPLICA_NOT_FOUND, message=text)
 
     def _wall_s(self, monotonic_s: float) -> float:
         return time.time() - (self._state.clock.now() - monotonic_s)

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     BACKEND_IN_USE = "BACKEND_IN_USE"
+    REPLICA_CONNECTED = "REPLICA_CONNECTED"
     REVISION_CONFLICT = "REVISION_CONFLICT"
     APPLY_CONFLICT = "APPLY_CONFLICT"
     QUEUE_FULL = "QUEUE_FULL"
@@ -251,6 +252,12 @@ class BackendInUse(SlotmeshError):
     """A traffic policy names the backend; change the policy first."""
 
     reason = Reason.BACKEND_IN_USE
+
+
+class ReplicaConnected(SlotmeshError):
+    """The replica reports, or a router has a link to it: it has not ended. Drain it, or stop its process."""
+
+    reason = Reason.REPLICA_CONNECTED
 
 
 class QueueFull(ResourceExhausted):

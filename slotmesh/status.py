@@ -53,6 +53,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.UNAUTHENTICATED: _Code.UNAUTHENTICATED,
         Reason.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
         Reason.BACKEND_IN_USE: _Code.FAILED_PRECONDITION,
+        Reason.REPLICA_CONNECTED: _Code.FAILED_PRECONDITION,
         Reason.REVISION_CONFLICT: _Code.ABORTED,
         Reason.APPLY_CONFLICT: _Code.ABORTED,
         Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,

@@ -6,21 +6,25 @@ by one, so that the reader can let the event loop do other work between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from controller_service.convert.checks import (
     ID,
     MAX_EPOCH,
     MAX_PROCESS_CHARS,
+    MAX_TERM_ID_CHARS,
     refuse,
     require,
     require_address,
     require_generation,
 )
+from controller_service.convert.members_mesh import MeshAssembly
 from controller_service.core.brought_table import BroughtTable
+from controller_service.core.lineage import HeldTable
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.state_adoption import MembersMesh
 from slotmesh.v1 import membership_service_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -28,11 +32,16 @@ from slotmesh.wire.partitions import PARTITIONS
 class BroughtAssembly:
     """One table, of which some parts have arrived. The first part has all but backends, assignments and endpoints."""
 
-    def __init__(self, generation: str, now: float) -> None:
-        """A table of this `generation`, the controller's own, is left unread. `now`: seconds since 1970."""
+    def __init__(self, generation: str, now: float, is_newer: Callable[[HeldTable], bool] = lambda _: False) -> None:
+        """Of a table of this `generation`, the controller's own, the configuration is read if `is_newer`, else nothing.
+
+        `now`: seconds since 1970.
+        """
+        self._is_newer = is_newer
+        self._mesh: MeshAssembly | None = None
         self._own_generation = generation
         self._now = now
-        self.generation, self.revision = "", 0
+        self.generation, self.revision, self.term_id = "", 0, ""
         """Of the table; empty and 0 before its first part."""
         self._roster: IncarnationRoster | None = None
         self._router_addresses: frozenset[str] = frozenset()
@@ -45,8 +54,14 @@ class BroughtAssembly:
     def add(self, part: membership_service_pb2.RoutingTable) -> Iterator[None]:
         """Converts the next part, one element a step."""
         if not self.generation:
-            self.generation, self.revision = part.generation, part.revision
+            self.generation, self.revision = part.generation, max(0, part.revision)
+            self.term_id = part.term_id[:MAX_TERM_ID_CHARS]
+            held = HeldTable(generation=self.generation, revision=self.revision, term_id=self.term_id)
+            if self.generation == self._own_generation and self._is_newer(held):
+                self._mesh = MeshAssembly(self.revision)
         if self.generation == self._own_generation:
+            if self._mesh is not None:
+                yield from self._mesh.add(part)
             return
         if self._roster is None:
             yield from self._take_head(part)
@@ -73,6 +88,10 @@ class BroughtAssembly:
             router_addresses=self._router_addresses,
             ownership=self._ownership,
         )
+
+    def mesh(self) -> MembersMesh | None:
+        """The configuration in a newer table of the controller's own generation."""
+        return None if self._mesh is None else self._mesh.finish()
 
     def _take_head(self, head: membership_service_pb2.RoutingTable) -> Iterator[None]:
         require_generation("hello.table.generation", head.generation)

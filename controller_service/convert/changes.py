@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller_service.core.planning import ChangeTerms, Plan
 from controller_service.core.revisions import ChangeOrigin
+from slotmesh.spec.model import InvalidSpec, Mistake
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
 
@@ -55,3 +56,11 @@ def applied_to_wire(revision: int, plan: Plan) -> pb.ApplyMeshResponse:
             for it in plan.conflicts
         ],
     )
+
+
+def from_members(request: pb.AdoptStateRequest) -> bool:
+    """Whether the configuration that members know counts. Raises InvalidSpec for a source that is none."""
+    sources = {pb.STATE_SOURCE_MEMBERS: True, pb.STATE_SOURCE_STORE: False}
+    if (choice := sources.get(request.source)) is None:
+        raise InvalidSpec([Mistake("source", "must be STATE_SOURCE_MEMBERS or STATE_SOURCE_STORE")])
+    return choice

@@ -16,6 +16,7 @@ INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_GENERATION_CHARS: Final = 64
 MAX_PROCESS_CHARS: Final = 256
 MAX_VERSION_CHARS: Final = 64
+MAX_TERM_ID_CHARS: Final = 64
 MAX_EPOCH: Final = 2**62
 
 

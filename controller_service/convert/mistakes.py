@@ -11,13 +11,17 @@ import grpc
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.spec.rules import show
 from slotmesh.status import FIELDS_TEXT_BYTES, abort
+from slotmesh.suggestions import did_you_mean
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
+_MOST_NAMED: Final = 20
+"""Replicas and backends that an error names, at most."""
 _LAST_LINE_BYTES: Final = 64
 """Room for the line that says how many mistakes were left out."""
 
@@ -52,3 +56,14 @@ def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
             break
         told.append(mistake)
     return told
+
+
+def logs_not_found(name: str, known: Sequence[str] | None) -> Failure:
+    """No output is known under that name. `known` has those that there are; None: this controller starts none."""
+    if known is None:
+        way_out = "; this controller starts none: look where they are started"
+    else:
+        those = ", ".join([*known[:_MOST_NAMED], *["…"][: len(known) > _MOST_NAMED]])
+        way_out = did_you_mean(name, known) or (f"; there is that of {those}" if known else "; there is none yet")
+    text = f"no output is known of a replica or a backend {show(name)!r}{way_out}"
+    return Failure(reason=Reason.REPLICA_NOT_FOUND, message=text)

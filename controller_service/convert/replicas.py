@@ -13,6 +13,7 @@ from controller_service.convert.checks import (
     INCARNATION,
     MAX_EPOCH,
     MAX_PROCESS_CHARS,
+    MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
@@ -20,6 +21,7 @@ from controller_service.convert.checks import (
     require_address,
 )
 from controller_service.convert.times import seconds_of, timestamp
+from controller_service.core.lineage import HeldTable
 from controller_service.core.observed import ObservedReplica, ReplicaState
 from controller_service.core.replica_load import ExecutedCalls, SampledLoad
 from controller_service.core.rollouts.failures import EndedCalls
@@ -59,6 +61,15 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
     )
 
 
+def held_from_hello(hello: membership_service_pb2.ReplicaHello) -> HeldTable:
+    """What a replica has been configured with last."""
+    return HeldTable(
+        generation=hello.generation,
+        revision=max(0, hello.revision),
+        term_id=hello.term_id[:MAX_TERM_ID_CHARS],
+    )
+
+
 def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> ObservedReport:
     """A report: any later frame of a replica, but for `emptied`."""
     kind = frame.WhichOneof("frame")
@@ -93,14 +104,16 @@ def ended_calls_from_wire(frame: membership_service_pb2.AttachReplicaRequest) ->
 def configuration_to_wire(
     backend: Backend,
     *,
-    generation: str,
+    version: HeldTable,
     is_known: bool,
     router_addresses: Sequence[str],
     controller_addresses: Sequence[str],
 ) -> membership_service_pb2.AttachReplicaResponse:
     """`is_known`: there is a backend of that name."""
     configuration = membership_service_pb2.ReplicaConfiguration(
-        generation=generation,
+        generation=version.generation,
+        revision=version.revision,
+        term_id=version.term_id,
         backend=backend_to_wire(backend),
         is_backend_unknown=not is_known,
         router_addresses=router_addresses,

@@ -37,6 +37,7 @@ def head_of_table(table: AnnouncedTable) -> membership_service_pb2.RoutingTable:
     return membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
+        term_id=table.term_id,
         router_addresses=table.routes.router_addresses,
         router_token_addresses=table.routes.router_token_addresses,
         roster_revision=roster.revision,

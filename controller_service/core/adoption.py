@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation, PartitionOwnership, inherit
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.unattached import unattached, with_all_unattached
@@ -102,7 +102,7 @@ def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnat
         and (successor := observed.replica(owner.replica_id)) is not None
         and successor.incarnation
         and successor.brought_by is None
-        and not any(_may_be_linked(router, owner) for router in routers)
+        and not any(router.may_link(owner) for router in routers)
     ]
 
 
@@ -124,10 +124,6 @@ def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
     if successor is None:
         return observed.with_replica(record)
     return observed.with_replica(successor.having_replaced(owner.incarnation))
-
-
-def _may_be_linked(router: ObservedRouter, owner: Incarnation) -> bool:
-    return owner.replica_id in router.linked_replica_ids if router.linked is None else owner in router.linked
 
 
 def _rival(observed: Observed, member: ListedIncarnation) -> ObservedReplica | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from controller_service.core.lineage import LeaderTerm, with_term
 from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.revisions import (
     UNKNOWN_ORIGIN,
@@ -82,8 +83,20 @@ class Desired:
     """The incarnations that the newest table names."""
     history: History = ()
     """The newest changes of backends and endpoints."""
+    terms: tuple[LeaderTerm, ...] = field(default=(), compare=False)
+    """Those in which this state was written, oldest first; the newest `TERMS_KEPT`. No part of what should be."""
     applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
     """By subject, as `backend/digits-v1`: what a file said when it was applied last, where it was."""
+
+    @property
+    def term_id(self) -> str:
+        """Of the present term."""
+        return self.terms[-1].term_id if self.terms else ""
+
+    def beginning(self, term_id: str) -> Desired:
+        """A term begins: with a revision, so that its tables are newer than all that were announced before."""
+        terms = with_term(self.terms, LeaderTerm(term_id, self.revision + 1))
+        return replace(self, revision=self.revision + 1, terms=terms)
 
     def is_configured_as_of(self, revision: int) -> bool:
         """Whether no backend and no endpoint has changed since a revision. One that is still to come is none."""

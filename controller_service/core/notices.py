@@ -67,6 +67,8 @@ class EventKind(Enum):
     ROUTE_CREATED = 50
     ROUTE_UPDATED = 51
     ROUTE_DELETED = 52
+    STATE_OUTDATED = 60
+    """A member holds a newer table than the state file: nothing is reconciled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,10 @@ class ObservedRouter:
     run_id: str = ""
     """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
 
+    def may_link(self, owner: Incarnation) -> bool:
+        """Whether it has reported a link to this incarnation, or to one that it does not name under the same id."""
+        return owner.replica_id in self.linked_replica_ids if self.linked is None else owner in self.linked
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:

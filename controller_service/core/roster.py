@@ -85,6 +85,10 @@ class IncarnationRoster:
         """The incarnations."""
         return frozenset(member.owner for member in self.members)
 
+    def has_departed(self, owner: Incarnation) -> bool:
+        """Whether an incarnation is listed as departed."""
+        return any(it.owner == owner for it in self.departed)
+
     def covered_revision(self, generation: str) -> int:
         """Up to which roster it covers an earlier generation; -1 where not at all."""
         return next((it.revision for it in self.covers if it.generation == generation), -1)

@@ -79,3 +79,5 @@ class AnnouncedTable:
     revision: int
     routes: Routes
     roster: IncarnationRoster = NO_ROSTER
+    term_id: str = ""
+    """Of the term in which it is announced."""

@@ -71,11 +71,16 @@ class NamesakeLives(Exception):
     """Another process has this id, and is not known to have ended: this one may attach when it has."""
 
 
-def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
+def attached(
+    observed: Observed, hello: Hello, *, now: float, is_heard: bool = False, has_departed: bool = False
+) -> Transition:
     """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
 
-    `is_heard`: whether the incarnation that is known under its id has reported within its lease.
+    `is_heard`: whether the incarnation that is known under its id has reported within its lease. `has_departed`: the
+    roster lists this incarnation as departed, and no record of it is left.
     """
+    if has_departed:
+        raise AttachRefused(f"incarnation {hello.incarnation} of replica {hello.replica_id} counts as ended")
     owner = Incarnation(hello.replica_id, hello.incarnation)
     must_fence_through = _must_fence_through(hello)
     served_under = hello.generation if hello.has_served else ""

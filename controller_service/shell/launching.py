@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from controller_service.core import launches, transitions
@@ -37,12 +38,14 @@ class Launching:
     ) -> None:
         """`mint_id` gives the id under which a replica of a backend is shown that could not be started.
 
+        What was started by a newer state, or by another controller, is reported to the newer members of `links`.
         `give_up_after_s`: how long a launched replica may be suspect before it is killed.
         """
         self.give_up_after_s = give_up_after_s
         self._state = state
         self._links = links
         self._launcher = launcher
+        self._newer = links.newer
         self._mint_id = mint_id
         self.launches = launcher.launches
         """Whether replicas are started; no longer, once the controller is about to end."""
@@ -54,12 +57,17 @@ class Launching:
         for instance in self._launcher.observe():
             known = self._state.observed.replica(instance.replica_id)
             if known is None or not known.launched:
+                self._newer.look_at(f"replica/{instance.replica_id}", instance.order.version)
                 self._take_over(instance)
+        self._newer.disown = self._launcher.disown
+        for stranger in self._launcher.strangers():
+            self._newer.found(f"replica/{stranger.replica_id}", stranger.why)
 
     async def start(self, backend: Backend, count: int) -> None:
         """Sees to it that `count` replicas run that have the backend's present settings."""
         template, fixed = template_of(backend), fixed_of(backend)
         order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
+        order = replace(order, version=self._newer.version())
         failure = ""
         try:
             await self._launcher.start(order, count)

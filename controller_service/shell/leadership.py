@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.store.protocol import LeadershipLost, Standing, Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.telemetry.log import get_logger
@@ -28,6 +29,8 @@ class LeadershipBoard:
         self.standing = Standing(store.term)
         self.controllers: tuple[str, ...] = ()
         """Addresses of the mesh's controllers, the leader first; none as long as none has ever stood by."""
+        self.newer: NewerMembers | None = None
+        """Members that know a newer state than the store."""
         self.lost = ""
         """Why this controller leads no more; empty while it does."""
 
@@ -35,6 +38,14 @@ class LeadershipBoard:
     def generation(self) -> str:
         """Of the store."""
         return self._store.generation
+
+    @property
+    def has_heir(self) -> bool:
+        """Whether another controller has what this one leaves. Replicas do not find a standby without an address.
+
+        What members know better than this controller is not its to end.
+        """
+        return bool(self.lost or self.standing.standbys or self.newer)
 
     async def watch(self, on_lost: Callable[[], None]) -> None:
         """Until the store closes, or another controller may lead: then `on_lost` is called."""

@@ -80,6 +80,7 @@ class ReconcileLoop:
         links: ReplicaLinks,
         launching: Launching,
     ) -> None:
+        """Nothing is done while `links` know newer members."""
         self._store = store
         self._state = state
         self._queue = queue
@@ -125,14 +126,16 @@ class ReconcileLoop:
     async def drain_all(self) -> None:
         """From now on no launched replica should run: the controller is about to end."""
         self._launching.launches = False
-        for name in [*self._state.observed.by_backend]:
+        for name in [] if self._links.newer else [*self._state.observed.by_backend]:
             await self._look_at_backend(name)
 
     async def _pass(self, keys: list[Key], slices: LoopSlices) -> None:
+        if self._links.newer:
+            return
         endpoints, self._left = self._left, {}
         endpoints.update((key.name, None) for key in keys if key.concern is Concern.ENDPOINT)
         for key in keys:
-            if key.concern is not Concern.BACKEND:
+            if key.concern is not Concern.BACKEND or self._links.newer:
                 continue
             try:
                 outcome = await self._look_at_backend(key.name)
@@ -142,7 +145,8 @@ class ReconcileLoop:
                 self._done(key, outcome.retry_after_s)
             endpoints.update(dict.fromkeys(sorted(self._find_concerns().endpoints_of.get(key.name, ()))))
         try:
-            await self._announce(endpoints, slices)
+            if not self._links.newer:
+                await self._announce(endpoints, slices)
         except Conflict:
             # An operator was faster: look again at what there is now.
             self._add(Concern.ENDPOINT, endpoints)
@@ -224,7 +228,11 @@ class ReconcileLoop:
             desired = await self._store.commit(ChangeSet(), expected_revision=desired.revision)
         self._board.post(
             AnnouncedTable(
-                generation=self._store.generation, revision=desired.revision, routes=routes, roster=desired.roster
+                generation=self._store.generation,
+                revision=desired.revision,
+                routes=routes,
+                roster=desired.roster,
+                term_id=desired.term_id,
             )
         )
         self._done(Key(Concern.TABLE), None)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
 from controller_service.convert.replicas import (
     busy_from_wire,
-    configuration_to_wire,
     drain_to_wire,
     emptied_from_wire,
     ended_calls_from_wire,
     fence_to_wire,
+    held_from_hello,
     hello_from_wire,
     load_of_report,
     report_from_wire,
@@ -35,9 +35,11 @@ from controller_service.core.recent import RecentReports
 from controller_service.core.replica_load import SampledLoad
 from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives
+from controller_service.shell.configuration_frames import ConfigurationFrames, ToldConfiguration
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.duplex import read_request
@@ -49,18 +51,6 @@ from slotmesh.v1 import membership_service_pb2 as wire
 
 PARTITIONS_AN_ORDER: Final = 8_192
 """Partitions, of whatever number of endpoints, that one frame orders a replica to give up."""
-MAX_FRAMES: Final = 1024
-"""Configurations that are kept: one for each backend."""
-
-
-class ToldConfiguration(NamedTuple):
-    """What a replica's configuration follows from."""
-
-    backend: Backend
-    is_known: bool
-    """There is a backend of that name."""
-    router_addresses: tuple[str, ...]
-    controller_addresses: tuple[str, ...]
 
 
 class AttachedReplica:
@@ -157,13 +147,14 @@ class AttachedReplica:
 class ReplicaLinks:
     """All attached replicas."""
 
-    def __init__(self, state: MeshState, store: Store, *, lease_s: float) -> None:
+    def __init__(self, state: MeshState, store: Store, newer: NewerMembers, *, lease_s: float) -> None:
+        """Replicas are configured only while there are no `newer` members."""
+        self.newer = newer
         self._state = state
         self._store = store
         self._router_addresses: tuple[str, ...] = ()
         self._controller_addresses: tuple[str, ...] = ()
-        self._frames: dict[str, tuple[ToldConfiguration, wire.AttachReplicaResponse]] = {}
-        """The newest configuration of each backend, as replicas get it."""
+        self._frames = ConfigurationFrames(newer.version)
         self._links: dict[str, AttachedReplica] = {}
         self._ended: dict[str, str] = {}
         """Of replicas whose lease goes on without a stream: why their last one has ended."""
@@ -185,6 +176,7 @@ class ReplicaLinks:
         if first is None:
             return
         hello = hello_from_wire(first, generation=self._store.generation)
+        self.newer.look_at(f"replica/{hello.replica_id}", held_from_hello(first.hello))
         self._attach(hello)
         if older := self._links.get(hello.replica_id):
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
@@ -248,6 +240,12 @@ class ReplicaLinks:
         if link := self._links.get(replica_id):
             link.drain(message)
 
+    def dismiss(self, owner: Incarnation) -> None:
+        """Ends the stream of an incarnation that counts as ended: it is refused when it attaches again."""
+        link = self._links.get(owner.replica_id)
+        if link is not None and link.hello.incarnation == owner.incarnation:
+            link.stream.end(Failure(reason=Reason.REPLICA_GONE, message="this incarnation counts as ended"))
+
     def revoke(self, endpoint: str, ownership: PartitionOwnership) -> None:
         """Orders owners, as far as they are attached, to give up partitions of an endpoint."""
         for owner, epochs in ownership.leaving_by_owner().items():
@@ -263,7 +261,7 @@ class ReplicaLinks:
 
     def _tell_addresses(self) -> None:
         for link in self._links.values():
-            link.follow(self._router_addresses, self._controller_addresses, self._frame_of)
+            link.follow(self._router_addresses, self._controller_addresses, self._frames.of)
 
     def _attach(self, hello: Hello) -> None:
         """Raises what the replica is refused with."""
@@ -273,11 +271,15 @@ class ReplicaLinks:
                 raise to_exception(failure)
         if known is not None and known.incarnation != hello.incarnation and has_ended(known.process):
             self._state.replica_ended(known.owner, "its process has ended")
+        owner = Incarnation(hello.replica_id, hello.incarnation)
+        has_departed = self._state.observed.incarnation(owner) is None and self._store.read().roster.has_departed(owner)
         is_heard = self._leases.is_heard(hello.replica_id)
         try:
             self._state.apply_to_replica(
                 hello.replica_id,
-                lambda observed, now: transitions.attached(observed, hello, now=now, is_heard=is_heard),
+                lambda observed, now: transitions.attached(
+                    observed, hello, now=now, is_heard=is_heard, has_departed=has_departed
+                ),
             )
         except AttachRefused as refusal:
             failure = Failure(reason=Reason.REPLICA_GONE, message=str(refusal), metadata={"field": "hello.incarnation"})
@@ -287,24 +289,10 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
+        if self.newer:
+            return
         told = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
-        link.configure(told, self._frame_of)
-
-    def _frame_of(self, told: ToldConfiguration) -> wire.AttachReplicaResponse:
-        """Made once for all replicas of a backend."""
-        known = self._frames.get(told.backend.name)
-        if known is None or known[0] != told:
-            frame = configuration_to_wire(
-                told.backend,
-                generation=self._store.generation,
-                is_known=told.is_known,
-                router_addresses=told.router_addresses,
-                controller_addresses=told.controller_addresses,
-            )
-            if len(self._frames) >= MAX_FRAMES:
-                self._frames.clear()
-            known = self._frames[told.backend.name] = told, frame
-        return known[1]
+        link.configure(told, self._frames.of)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

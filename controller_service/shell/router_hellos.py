@@ -17,6 +17,8 @@ import grpc
 from controller_service.config import HelloBounds
 from controller_service.convert.brought_tables import BroughtAssembly
 from controller_service.core.brought_table import BroughtTable
+from controller_service.core.lineage import HeldTable
+from controller_service.core.state_adoption import MembersMesh
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request
@@ -34,15 +36,32 @@ class ReadHello(NamedTuple):
     generation: str
     """Of the table; empty if the router has none."""
     revision: int
+    term_id: str = ""
+    mesh: MembersMesh | None = None
+    """The configuration in the table, if it is newer than the controller's."""
+
+    @property
+    def held(self) -> HeldTable:
+        """The version of the table."""
+        return HeldTable(generation=self.generation, revision=self.revision, term_id=self.term_id)
 
 
 class RouterHellos:
     """Reads them, one for each stream."""
 
     def __init__(
-        self, bounds: HelloBounds, clock: Clock, generation: str, waiting: Callable[[], Container[str]]
+        self,
+        bounds: HelloBounds,
+        clock: Clock,
+        generation: str,
+        waiting: Callable[[], Container[str]],
+        is_newer: Callable[[HeldTable], bool] = lambda _: False,
     ) -> None:
-        """`generation`: the controller's own. `waiting`: the routers whose tables were not learnt from yet."""
+        """`generation`: the controller's own. `waiting`: the routers whose tables were not learnt from yet.
+
+        Of tables of its own generation the configuration is read if they are newer (`is_newer`).
+        """
+        self._is_newer = is_newer
         self._bounds = bounds
         self._clock = clock
         self._generation = generation
@@ -73,20 +92,20 @@ class RouterHellos:
         return hello
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any], account: _Account) -> ReadHello | None:
-        table = BroughtAssembly(self._generation, now := self._clock.time_of_day())
+        table = BroughtAssembly(self._generation, now := self._clock.time_of_day(), self._is_newer)
         while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
             part: wire.TablePart = frame.table_part
             self._count(account, "table_part", part.ByteSize())
             if part.is_first:
-                table = BroughtAssembly(self._generation, now)
+                table = BroughtAssembly(self._generation, now, self._is_newer)
             await _convert(table, part.table)
         if frame is None:
             return None
         if frame.WhichOneof("frame") == "hello" and frame.hello.HasField("table"):
             self._count(account, "hello.table", frame.hello.table.ByteSize())
-            table = BroughtAssembly(self._generation, now)
+            table = BroughtAssembly(self._generation, now, self._is_newer)
             await _convert(table, frame.hello.table)
-        return ReadHello(frame, table.finish(), table.generation, table.revision)
+        return ReadHello(frame, table.finish(), table.generation, table.revision, table.term_id, table.mesh())
 
     def _count(self, account: _Account, field: str, size: int) -> None:
         bounds = self._bounds

@@ -25,17 +25,15 @@ from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
-from controller_service.shell.router_hellos import ReadHello, RouterHellos
+from controller_service.shell.newer_members import NewerMembers
+from controller_service.shell.router_hellos import RouterHellos
 from controller_service.shell.table_board import TableBoard, TableTooLarge
 from controller_service.shell.table_feed import TableFeed
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
-from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.wire.features import TABLE_DELTAS, TABLE_PARTS
-
-_log = get_logger(__name__)
 
 AttachedRouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
 
@@ -49,15 +47,19 @@ class RouterLinks:
         store: Store,
         board: TableBoard,
         leadership: LeadershipBoard,
+        newer: NewerMembers,
+        *,
         bounds: HelloBounds,
         lease_s: float,
         on_loads: Callable[[tuple[BackendLoad, ...]], None] = lambda _: None,
     ) -> None:
         """Tables of other generations than that of the store are brought, and taken over.
 
+        Routers get tables only while there are no `newer` members.
         `on_loads` is told the load that each report has.
         """
         self._on_loads = on_loads
+        self._newer = newer
         self._state = state
         self._store = store
         self._board = board
@@ -65,7 +67,9 @@ class RouterLinks:
         self._streams: dict[str, AttachedRouterStream] = {}
         self._ended: dict[str, str] = {}
         """Of listed routers without a stream: why their last one has ended."""
-        self._hellos = RouterHellos(bounds, state.clock, store.generation, lambda: state.observed.brought)
+        self._hellos = RouterHellos(
+            bounds, state.clock, store.generation, lambda: state.observed.brought, newer.is_newer
+        )
         self.loads: dict[str, RecentReports[RouterLoad]] = {}
         """What the routers that are listed have reported. Not observed state: it changes each second."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
@@ -85,6 +89,8 @@ class RouterLinks:
 
         def next_frame() -> wire.AttachRouterResponse | None:
             nonlocal told
+            if self._newer:
+                return None
             try:
                 frame = feed.next_frame()
             except TableTooLarge as refusal:
@@ -99,8 +105,8 @@ class RouterLinks:
 
         stream = AttachedRouterStream(context, next_frame)
         router = router_from_wire(first, started_at=self._state.clock.now())
-        self._warn_of_older_store(read)
         router_id = router.router_id
+        self._newer.look_at(f"router/{router_id}", read.held, read.mesh)
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
@@ -128,19 +134,6 @@ class RouterLinks:
         self._leases.close()
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
-
-    def _warn_of_older_store(self, hello: ReadHello) -> None:
-        """Nothing is announced that is not stored: unless the store was put back to what it was before."""
-        stored = self._store.read().revision
-        if hello.generation == self._store.generation and hello.revision > stored:
-            _log.error(
-                "a router has a newer table of this generation than the state file: the file is an older copy, and the"
-                " router takes no table of it. Stop this controller, and make a file with a new generation of it:"
-                " `slotmesh state export`, then `slotmesh state import`",
-                router=hello.frame.hello.router_id,
-                router_revision=hello.revision,
-                stored_revision=stored,
-            )
 
     def _refuse_namesake(self, router: ObservedRouter) -> None:
         """A router that attaches again has the same address."""

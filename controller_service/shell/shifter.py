@@ -25,6 +25,7 @@ from controller_service.core.shifting.planning import NO_PLAN, plan_move
 from controller_service.core.shifting.record import ShiftRecord
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.store.protocol import Store
 from slotmesh.errors import SlotmeshError
 from slotmesh.telemetry.log import get_logger
@@ -52,7 +53,9 @@ class WatchedShift:
 class Shifter:
     """Moves the shifts that are under way."""
 
-    def __init__(self, configurator: Configurator, store: Store, state: MeshState) -> None:
+    def __init__(self, configurator: Configurator, store: Store, state: MeshState, newer: NewerMembers) -> None:
+        """None moves while there are `newer` members."""
+        self._newer = newer
         self._configurator = configurator
         self._store = store
         self._state = state
@@ -67,6 +70,8 @@ class Shifter:
 
     async def look(self) -> None:
         """Looks at every shift, once."""
+        if self._newer:
+            return
         self._forget_ended()
         for name, shift in self._store.read().shifts.items():
             if shift.is_under_way:

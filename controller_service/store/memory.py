@@ -13,8 +13,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.lineage import LeaderTerm
 from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, Store
+from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, Store, StoreWriteFailed
 
 
 class MemoryStore:
@@ -22,7 +23,7 @@ class MemoryStore:
 
     def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
         self._generation = generation
-        self._newest = NewestRevision(Desired(epoch_floor=epoch_floor))
+        self._newest = NewestRevision(Desired(epoch_floor=epoch_floor, terms=(LeaderTerm(generation, 0),)))
         self._closed = asyncio.Event()
 
     @property
@@ -49,6 +50,9 @@ class MemoryStore:
             raise Conflict(expected_revision, before.revision)
         self._newest.set(before.apply(change), change.origin)
         return self._newest.value
+
+    async def begin_generation(self, generation: str, desired: Desired) -> None:  # noqa: ARG002 - no other can have it
+        raise StoreWriteFailed("the state is in memory: it ends with its controller", is_unwritten=True)
 
     def listen(self, listener: OnCommitted) -> None:
         self._newest.listen(listener)

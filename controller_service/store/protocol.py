@@ -99,6 +99,12 @@ class Store(Protocol):
         or still is: the next commit finds out, and listeners are called where it was.
         """
 
+    async def begin_generation(self, generation: str, desired: Desired) -> None:
+        """This state, in a new generation, is what the next controller finds. This one leads no more.
+
+        Raises StoreWriteFailed.
+        """
+
     def listen(self, listener: OnCommitted) -> None:
         """Has it called, on the event loop, for every change that is in force from now on: in order, each once.
 

@@ -30,6 +30,7 @@ from controller_service.store.documents import (
 )
 from controller_service.store.rollout_documents import rollout_document
 from controller_service.store.shift_documents import shift_document
+from controller_service.store.term_documents import term_document
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
@@ -59,6 +60,7 @@ def export_state(generation: str, desired: Desired) -> str:
             **roster_document(desired.roster),
             "members": [member_document(it) for it in desired.roster.members],
         },
+        "terms": {it.term_id: term_document(it) for it in desired.terms},
         "ownership": {name: _exported(it) for name, it in sorted(desired.ownership.items())},
     }
     return _indented(document)

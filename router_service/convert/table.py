@@ -71,6 +71,7 @@ def head_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
     return membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
+        term_id=table.term_id,
         router_addresses=table.router_addresses,
         router_token_addresses=table.router_token_addresses,
         roster_revision=roster.version.revision,

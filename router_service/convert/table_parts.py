@@ -67,6 +67,7 @@ class TableAssembly:
             router_addresses=tuple(head.router_addresses),
             router_token_addresses=tuple(head.router_token_addresses),
             roster=roster_from_wire(head),
+            term_id=head.term_id,
         )
 
 

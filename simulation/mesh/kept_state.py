@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
@@ -31,8 +30,8 @@ class KeptState:
         """For a controller that starts; its predecessor is gone."""
         if not self.generation:
             self.generation, self.desired = generation, Desired(epoch_floor=epoch_floor)
-        self.desired = replace(self.desired, revision=self.desired.revision + 1)
         self.term += 1
+        self.desired = self.desired.beginning(f"term-{self.term}")
         return KeptStore(self)
 
 
@@ -68,6 +67,9 @@ class KeptStore:
         if written is before:
             raise Conflict(expected_revision, before.revision)
         return written
+
+    async def begin_generation(self, generation: str, desired: Desired) -> None:
+        self._kept.generation, self._kept.desired = generation, desired
 
     def listen(self, listener: OnCommitted) -> None:
         self._newest.listen(listener)

@@ -16,6 +16,7 @@ from slotmesh.cli.commands.delete import delete
 from slotmesh.cli.commands.describe import describe
 from slotmesh.cli.commands.drain import drain
 from slotmesh.cli.commands.events import events
+from slotmesh.cli.commands.forget import forget
 from slotmesh.cli.commands.get import get
 from slotmesh.cli.commands.health import health
 from slotmesh.cli.commands.history import history
@@ -58,6 +59,7 @@ app.command()(connects(apply))
 app.command()(connects(get))
 app.command()(connects(scale))
 app.command()(connects(drain))
+app.command()(connects(forget))
 app.command()(connects(delete))
 app.command()(connects(history))
 app.command()(connects(rollback))
@@ -88,8 +90,8 @@ def slotmesh(
 
     Start a mesh on this machine with `slotmesh run`, call it with `slotmesh call`, look at it with `slotmesh status`,
     `slotmesh top`, `slotmesh describe`, `slotmesh get`, `slotmesh logs` and `slotmesh events`, have it checked with
-    `slotmesh check`, change it with `slotmesh apply`, `slotmesh scale`, `slotmesh drain` and `slotmesh delete`, divide
-    its calls with `slotmesh traffic`, see and undo changes with `slotmesh history` and `slotmesh rollback`, follow new
-    versions with `slotmesh rollout`; `slotmesh token` makes tokens for who may call it. What one of them prints as a
-    name, as `backend/NAME`, the others take.
+    `slotmesh check`, change it with `slotmesh apply`, `slotmesh scale`, `slotmesh drain`, `slotmesh forget` and
+    `slotmesh delete`, divide its calls with `slotmesh traffic`, see and undo changes with `slotmesh history` and
+    `slotmesh rollback`, follow new versions with `slotmesh rollout`; `slotmesh token` makes tokens for who may call
+    it. What one of them prints as a name, as `backend/NAME`, the others take.
     """

@@ -62,6 +62,7 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         term=said.term,
         leader_address=said.leader_address,
         standby_addresses=tuple(said.standby_addresses),
+        newer_members=tuple(said.newer_members),
     )
 
 

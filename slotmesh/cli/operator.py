@@ -275,6 +275,20 @@ class Operator:
             request = pb.DrainReplicaRequest(replica_id=replica_id)
             await self._stub.DrainReplica(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
 
+    async def adopt_state(self, *, from_members: bool) -> tuple[str, tuple[str, ...]]:
+        """Begins a generation; the controller ends. Returns it, and the subjects that have changed."""
+        request = pb.AdoptStateRequest(source=pb.STATE_SOURCE_MEMBERS if from_members else pb.STATE_SOURCE_STORE)
+        with self._peer.telling():
+            response = await self._stub.AdoptState(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        return response.generation, tuple(response.changed)
+
+    async def forget(self, replica_id: str) -> int:
+        """Declares that a replica has ended; returns how many of its incarnations did not count as that before."""
+        with self._peer.telling():
+            request = pb.ForgetReplicaRequest(replica_id=replica_id)
+            response = await self._stub.ForgetReplica(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
+        return len(response.incarnations)
+
     async def describe_backend(self, name: str) -> BackendDescription:
         """The backend of that name, and what has become of it. Raises BackendNotFound."""
         with self._peer.telling():

@@ -200,6 +200,8 @@ class ControllerStatus:
     """Of the controller that leads; empty where that is not known."""
     standby_addresses: tuple[str, ...] = ()
     """Of those that stand by for it."""
+    newer_members: tuple[str, ...] = ()
+    """Why it reconciles nothing: members that know a newer state than its store. Empty: it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

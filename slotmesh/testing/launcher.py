@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from controller_service.shell.launchers.protocol import Exit, Instance, LaunchOrder, OnExit
+from controller_service.shell.launchers.protocol import Exit, Instance, LaunchOrder, OnExit, Stranger
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.runtime.exits import CannotStart
@@ -108,6 +108,12 @@ class InProcessLauncher:
     def kill(self, replica_id: str) -> None:
         if replica := self._running.get(replica_id):
             replica.cancel()
+
+    def strangers(self) -> Sequence[Stranger]:
+        return ()
+
+    def disown(self) -> None:
+        """There are none."""
 
     async def leave(self) -> None:
         """There are no processes that could go on."""

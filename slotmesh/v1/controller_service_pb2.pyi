@@ -118,6 +118,34 @@ SHIFT_PHASE_OVERTAKEN: ShiftPhase.ValueType  # 5
 """Somebody has changed the weights meanwhile."""
 Global___ShiftPhase: _TypeAlias = ShiftPhase  # noqa: Y015
 
+class _StateSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StateSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StateSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STATE_SOURCE_UNSPECIFIED: _StateSource.ValueType  # 0
+    """Refused."""
+    STATE_SOURCE_MEMBERS: _StateSource.ValueType  # 1
+    """The newest routing table that a router holds: its endpoints and traffic, and settings of its backends that routers
+    know. Other settings are those of the store.
+    """
+    STATE_SOURCE_STORE: _StateSource.ValueType  # 2
+    """The store. What members know beyond it is dropped: replicas of backends that it lacks drain."""
+
+class StateSource(_StateSource, metaclass=_StateSourceEnumTypeWrapper):
+    """What counts where members and the store of a controller differ."""
+
+STATE_SOURCE_UNSPECIFIED: StateSource.ValueType  # 0
+"""Refused."""
+STATE_SOURCE_MEMBERS: StateSource.ValueType  # 1
+"""The newest routing table that a router holds: its endpoints and traffic, and settings of its backends that routers
+know. Other settings are those of the store.
+"""
+STATE_SOURCE_STORE: StateSource.ValueType  # 2
+"""The store. What members know beyond it is dropped: replicas of backends that it lacks drain."""
+Global___StateSource: _TypeAlias = StateSource  # noqa: Y015
+
 class _RolloutPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -236,6 +264,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """A route of HTTP was changed."""
     EVENT_KIND_ROUTE_DELETED: _EventKind.ValueType  # 52
     """A route of HTTP was deleted."""
+    EVENT_KIND_STATE_OUTDATED: _EventKind.ValueType  # 60
+    """A member holds a newer table than the state file of the controller, which therefore reconciles nothing."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kinds of events."""
@@ -316,6 +346,8 @@ EVENT_KIND_ROUTE_UPDATED: EventKind.ValueType  # 51
 """A route of HTTP was changed."""
 EVENT_KIND_ROUTE_DELETED: EventKind.ValueType  # 52
 """A route of HTTP was deleted."""
+EVENT_KIND_STATE_OUTDATED: EventKind.ValueType  # 60
+"""A member holds a newer table than the state file of the controller, which therefore reconciles nothing."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -2161,6 +2193,114 @@ class DrainReplicaResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainReplicaResponse: _TypeAlias = DrainReplicaResponse  # noqa: Y015
+
+@_typing.final
+class AdoptStateRequest(_message.Message):
+    """Arguments of `ControllerService.AdoptState`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    source: Global___StateSource.ValueType
+    """What counts."""
+    def __init__(
+        self,
+        *,
+        source: Global___StateSource.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptStateRequest: _TypeAlias = AdoptStateRequest  # noqa: Y015
+
+@_typing.final
+class AdoptStateResponse(_message.Message):
+    """Result of `ControllerService.AdoptState`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """The generation that the store has from now on."""
+    revision: _builtins.int
+    """The revision in it."""
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Subjects of the configuration that have changed, as `endpoint/digits`."""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        changed: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "generation", b"generation", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptStateResponse: _TypeAlias = AdoptStateResponse  # noqa: Y015
+
+@_typing.final
+class ForgetReplicaRequest(_message.Message):
+    """Arguments of `ControllerService.ForgetReplica`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """The replica. Errors: REPLICA_NOT_FOUND."""
+    incarnation: _builtins.str
+    """Which of its incarnations. Empty means all that are silent."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetReplicaRequest: _TypeAlias = ForgetReplicaRequest  # noqa: Y015
+
+@_typing.final
+class ForgetReplicaResponse(_message.Message):
+    """Result of `ControllerService.ForgetReplica`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The revision of the store that has it."""
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The incarnations that count as ended from now on. Empty if they did before."""
+
+    def __init__(
+        self,
+        *,
+        incarnations: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetReplicaResponse: _TypeAlias = ForgetReplicaResponse  # noqa: Y015
 
 @_typing.final
 class Rollout(_message.Message):

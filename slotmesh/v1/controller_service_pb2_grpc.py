@@ -143,6 +143,16 @@ class ControllerServiceStub(object):
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaRequest.SerializeToString,
                 response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaResponse.FromString,
                 _registered_method=True)
+        self.AdoptState = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/AdoptState',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateResponse.FromString,
+                _registered_method=True)
+        self.ForgetReplica = channel.unary_unary(
+                '/slotmesh.v1.ControllerService/ForgetReplica',
+                request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaRequest.SerializeToString,
+                response_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaResponse.FromString,
+                _registered_method=True)
         self.ListRollouts = channel.unary_unary(
                 '/slotmesh.v1.ControllerService/ListRollouts',
                 request_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ListRolloutsRequest.SerializeToString,
@@ -333,6 +343,24 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdoptState(self, request, context):
+        """Decides what counts where members know a newer state than the controller's store, and begins a new generation. The
+        controller ends then: whoever started it starts it again, or a standby leads. Errors: BAD_REQUEST where no member is
+        newer, or where what the members know cannot be adopted; the message says what to do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetReplica(self, request, context):
+        """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
+        If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
+        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRollouts(self, request, context):
         """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
         has no rollouts. Errors: BACKEND_NOT_FOUND.
@@ -484,6 +512,16 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.DrainReplica,
                     request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaRequest.FromString,
                     response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaResponse.SerializeToString,
+            ),
+            'AdoptState': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptState,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateResponse.SerializeToString,
+            ),
+            'ForgetReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetReplica,
+                    request_deserializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaRequest.FromString,
+                    response_serializer=slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaResponse.SerializeToString,
             ),
             'ListRollouts': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRollouts,
@@ -1065,6 +1103,60 @@ class ControllerService(object):
             '/slotmesh.v1.ControllerService/DrainReplica',
             slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaRequest.SerializeToString,
             slotmesh_dot_v1_dot_controller__service__pb2.DrainReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/AdoptState',
+            slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.AdoptStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/slotmesh.v1.ControllerService/ForgetReplica',
+            slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaRequest.SerializeToString,
+            slotmesh_dot_v1_dot_controller__service__pb2.ForgetReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,6 +76,16 @@ class ControllerServiceStub:
     """
     DrainReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DrainReplicaRequest, _controller_service_pb2.DrainReplicaResponse]
     """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced."""
+    AdoptState: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.AdoptStateRequest, _controller_service_pb2.AdoptStateResponse]
+    """Decides what counts where members know a newer state than the controller's store, and begins a new generation. The
+    controller ends then: whoever started it starts it again, or a standby leads. Errors: BAD_REQUEST where no member is
+    newer, or where what the members know cannot be adopted; the message says what to do.
+    """
+    ForgetReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ForgetReplicaRequest, _controller_service_pb2.ForgetReplicaResponse]
+    """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
+    If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
+    again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+    """
     ListRollouts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRolloutsRequest, _controller_service_pb2.ListRolloutsResponse]
     """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
     has no rollouts. Errors: BACKEND_NOT_FOUND.
@@ -283,6 +293,28 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_controller_service_pb2.DrainReplicaRequest, _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.DrainReplicaResponse]:
         """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced."""
+
+    @_abc_1.abstractmethod
+    def AdoptState(
+        self,
+        request: _controller_service_pb2.AdoptStateRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.AdoptStateRequest, _abc.Awaitable[_controller_service_pb2.AdoptStateResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.AdoptStateResponse]:
+        """Decides what counts where members know a newer state than the controller's store, and begins a new generation. The
+        controller ends then: whoever started it starts it again, or a standby leads. Errors: BAD_REQUEST where no member is
+        newer, or where what the members know cannot be adopted; the message says what to do.
+        """
+
+    @_abc_1.abstractmethod
+    def ForgetReplica(
+        self,
+        request: _controller_service_pb2.ForgetReplicaRequest,
+        context: _aio.ServicerContext[_controller_service_pb2.ForgetReplicaRequest, _abc.Awaitable[_controller_service_pb2.ForgetReplicaResponse]],
+    ) -> _abc.Awaitable[_controller_service_pb2.ForgetReplicaResponse]:
+        """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
+        If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
+        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+        """
 
     @_abc_1.abstractmethod
     def ListRollouts(

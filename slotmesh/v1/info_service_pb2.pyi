@@ -76,6 +76,7 @@ class ControllerStanding(_message.Message):
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     STANDBY_ADDRESSES_FIELD_NUMBER: _builtins.int
     STORE_PROBLEM_FIELD_NUMBER: _builtins.int
+    NEWER_MEMBERS_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     """It decides what runs. Otherwise it stands by, or is about to begin or to end, and refuses all rpcs of operators and
     members with NOT_LEADER.
@@ -92,6 +93,13 @@ class ControllerStanding(_message.Message):
     def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Of a leader: where those controllers are that stand by."""
 
+    @_builtins.property
+    def newer_members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a leader that reconciles and announces nothing: members, or processes, that know a newer state than its store, each
+        with what it knows, as `router/r holds revision 15, …`. Its store is an older copy, or that of another mesh. Empty
+        means that it reconciles. See `ControllerService.AdoptState`.
+        """
+
     def __init__(
         self,
         *,
@@ -100,10 +108,11 @@ class ControllerStanding(_message.Message):
         leader_address: _builtins.str = ...,
         standby_addresses: _abc.Iterable[_builtins.str] | None = ...,
         store_problem: _builtins.str = ...,
+        newer_members: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

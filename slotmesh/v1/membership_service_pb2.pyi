@@ -110,6 +110,8 @@ class ReplicaHello(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    TERM_ID_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it, once the older
     one has fallen silent to the controller and to all routers: whoever starts it vouches that the older process is gone.
@@ -133,6 +135,10 @@ class ReplicaHello(_message.Message):
     """Which process this is: the machine's boot, the namespace of process ids, process id and start time. By this a
     controller on the same machine can tell that the process has ended. Empty where the machine does not say.
     """
+    revision: _builtins.int
+    """The revision of the newest configuration that it has got, in `generation`. 0: it has none, or is of an older version."""
+    term_id: _builtins.str
+    """As `term_id` of that configuration."""
     def __init__(
         self,
         *,
@@ -145,10 +151,12 @@ class ReplicaHello(_message.Message):
         generation: _builtins.str = ...,
         newest_epoch: _builtins.int = ...,
         process: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        term_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -280,6 +288,8 @@ class ReplicaConfiguration(_message.Message):
     IS_BACKEND_UNKNOWN_FIELD_NUMBER: _builtins.int
     ROUTER_ADDRESSES_FIELD_NUMBER: _builtins.int
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    TERM_ID_FIELD_NUMBER: _builtins.int
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def max_ongoing(self) -> _builtins.int:
@@ -316,6 +326,10 @@ class ReplicaConfiguration(_message.Message):
     """No backend of the replica's name has been applied. `backend` has the defaults, and nobody calls the replica; it goes on
     waiting for a configuration, which follows when the backend is applied.
     """
+    revision: _builtins.int
+    """The revision of the store as it was sent: what the replica states in later hellos. 0 comes from older versions."""
+    term_id: _builtins.str
+    """As `term_id` of a routing table."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def user_config(self) -> _struct_pb2.Struct:
@@ -371,10 +385,12 @@ class ReplicaConfiguration(_message.Message):
         is_backend_unknown: _builtins.bool = ...,
         router_addresses: _abc.Iterable[_builtins.str] | None = ...,
         controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.int = ...,
+        term_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "router_addresses", b"router_addresses", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "controller_addresses", b"controller_addresses", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "revision", b"revision", "router_addresses", b"router_addresses", "term_id", b"term_id", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
@@ -845,6 +861,7 @@ class RoutingTable(_message.Message):
     DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
     COVERS_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
+    TERM_ID_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """Identity of the store that the revision counts in."""
     revision: _builtins.int
@@ -853,6 +870,11 @@ class RoutingTable(_message.Message):
     """The revision at which the set of replicas, incarnation by incarnation, changed last: the version of the roster."""
     departed_since: _builtins.int
     """Departures at this revision of this generation and at older ones may be missing from `departed`."""
+    term_id: _builtins.str
+    """Identity of the term in which it was announced, drawn anew whenever a controller begins to lead: 32 hexadecimal
+    digits. By it a controller finds that its store is an older copy of the one that the table follows from. A delta
+    leaves it as it is. Empty comes from older versions.
+    """
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRoute]:
         """The endpoints."""
@@ -895,10 +917,11 @@ class RoutingTable(_message.Message):
         departed_since: _builtins.int = ...,
         covers: _abc.Iterable[Global___CoveredGeneration] | None = ...,
         assignments: _abc.Iterable[Global___PartitionAssignment] | None = ...,
+        term_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses", "router_token_addresses", b"router_token_addresses", "term_id", b"term_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,3 +209,49 @@ def test_controllers_of_one_state_file_keep_their_replicas_in_one_place(tmp_path
     assert len(paths) == 1 + len(others)
     assert default_directory("127.0.0.1:7070", None) != default_directory("127.0.0.1:7170", None)
     assert len(default_directory("h:1", tmp_path / ("x" * 250)).name) < 128
+
+
+@pytest.mark.asyncio
+async def test_the_processes_of_the_directory_that_this_one_is_a_copy_of_are_left_alone(tmp_path: Path) -> None:
+    async with left_behind(tmp_path / "l", "a", "b") as pids:
+        shutil.copytree(tmp_path / "l", tmp_path / "copy")
+        exits: list[Exit] = []
+        clone = process_launcher(tmp_path / "copy", exits)
+        assert not clone.observe()
+        strangers = clone.strangers()
+        assert sorted(it.replica_id for it in strangers) == sorted(pids)
+        assert all("another controller" in it.why for it in strangers)
+        for replica_id in pids:
+            clone.kill(replica_id)
+            clone.stop(replica_id, grace_s=0.0)
+        await clone.close()
+        assert all(is_running(pid) for pid in pids.values())
+        assert not exits
+        again = process_launcher(tmp_path / "copy", exits)
+        assert len(again.strangers()) == 2, "they are found again, until an operator decides"
+        again.disown()
+        assert not again.strangers()
+        await again.close()
+        last = process_launcher(tmp_path / "copy", exits)
+        assert not last.strangers()
+        await last.close()
+        # The directory that was moved is the same one.
+        (tmp_path / "l").rename(tmp_path / "moved")
+        own = process_launcher(tmp_path / "moved", exits)
+        assert not own.strangers()
+        assert {it.replica_id: it.pid for it in own.observe()} == pids
+        await own.close()
+
+
+@pytest.mark.asyncio
+async def test_records_of_other_versions_are_read(tmp_path: Path) -> None:
+    async with left_behind(tmp_path / "l", "a", "b") as pids:
+        for name, change in (("a", {"future": 1}), ("b", {"directory": None, "term_id": None, "revision": None})):
+            path = tmp_path / "l" / f"{name}.json"
+            said = json.loads(path.read_text("utf-8"))
+            assert said["directory"]
+            said.update(change)
+            path.write_text(json.dumps({key: value for key, value in said.items() if value is not None}), "utf-8")
+        launcher = process_launcher(tmp_path / "l", [])
+        assert {it.replica_id: it.pid for it in launcher.observe()} == pids
+        await launcher.close()

@@ -13,6 +13,7 @@ from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
+from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
 from tests.mutants.state_table import STATE
@@ -554,9 +555,9 @@ _STORE: Final = (
     ),
     mutant(
         "a state file: a start takes no revision of its own",
-        "controller_service/store",
-        "term=head.term + 1, revision=head.revision + 1",
-        "term=head.term + 1",
+        "controller_service/core",
+        "return replace(self, revision=self.revision + 1, terms=terms)",
+        "return replace(self, terms=terms)",
         "tests/contract/test_controller_lineage.py tests/properties/test_controller_store.py",
     ),
     mutant(
@@ -599,5 +600,6 @@ MUTANTS: Final = (
     *CLIENTS,
     *HTTP,
     *GUARDS,
+    *OPERATOR,
     *QUESTIONS,
 )

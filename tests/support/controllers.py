@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +18,7 @@ from grpc_status import rpc_status
 from controller_service.app import Controller, MakeLauncher, mint_replica_id, open_controller
 from controller_service.config import MEMORY, ControllerSettings
 from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import Instance
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.wire import mesh_to_wire
@@ -59,16 +60,23 @@ class Controlled:
 
 @asynccontextmanager
 async def running_controller(
-    *, launches: bool = False, lease_s: float = 60.0, port: int = 0, state: Path | None = None, **changes: Any
+    *,
+    launches: bool = False,
+    lease_s: float = 60.0,
+    port: int = 0,
+    state: Path | None = None,
+    found: Sequence[Instance] = (),
+    **changes: Any,
 ) -> AsyncIterator[Controlled]:
     """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one.
 
-    `state` is the file of its store; without one it remembers nothing. `changes`: other settings.
+    `found`: what the launcher finds running. `state` is the file of its store; without one it remembers nothing.
+    `changes`: other settings.
     """
     fakes: list[FakeLauncher] = []
 
     def make_fake(_address: str, on_exit: Any, _logs: Any) -> FakeLauncher:
-        fakes.append(FakeLauncher(on_exit, mint_id=mint_replica_id))
+        fakes.append(FakeLauncher(on_exit, mint_id=mint_replica_id, found=found))
         return fakes[0]
 
     make_launcher: MakeLauncher = make_fake if launches else lambda *_: ExternalLauncher()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller_service.shell.launchers.protocol import Instance, LaunchFailed, LaunchOrder
+from controller_service.shell.launchers.protocol import Instance, LaunchFailed, LaunchOrder, Stranger
 
 
 class ExternalLauncher:
@@ -25,6 +25,12 @@ class ExternalLauncher:
 
     def observe(self) -> Sequence[Instance]:
         return ()
+
+    def strangers(self) -> Sequence[Stranger]:
+        return ()
+
+    def disown(self) -> None:
+        """There are none."""
 
     async def leave(self) -> None:
         """Nothing was started here."""

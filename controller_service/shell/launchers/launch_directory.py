@@ -43,6 +43,14 @@ class LaunchRecord:
     fixed: str
     pid: int = 0
     process: str = ""
+    directory: str = ""
+    """The identity of the directory that it was written to; empty: by an older version."""
+    controller: str = ""
+    """Where the controller served that started it, for people."""
+    generation: str = ""
+    """Of the state by which it was started; so are the next two."""
+    revision: int = 0
+    term_id: str = ""
 
 
 class LaunchDirectoryInUse(CannotStart):
@@ -56,6 +64,9 @@ class LaunchDirectory:
         self.path = path
         self._lock = lock
         self._is_temporary = is_temporary
+        status = path.stat()
+        self.identity = f"{status.st_dev}:{status.st_ino}"
+        """A copy of the directory has another one."""
 
     @classmethod
     def open(cls, path: Path, *, is_temporary: bool = False) -> LaunchDirectory:
@@ -110,7 +121,9 @@ class LaunchDirectory:
         found: list[tuple[float, LaunchRecord]] = []
         for path in self.path.glob(f"*{_RECORD_SUFFIX}"):
             try:
-                found.append((path.stat().st_mtime, LaunchRecord(**json.loads(path.read_text("utf-8")))))
+                said = json.loads(path.read_text("utf-8"))
+                known = {name: said[name] for name in LaunchRecord.__slots__ if name in said}  # a newer one has more
+                found.append((path.stat().st_mtime, LaunchRecord(**known)))
             except (OSError, ValueError, TypeError) as error:
                 _log.warning("record of a launched replica cannot be read; left out", path=str(path), error=str(error))
         return [record for _, record in sorted(found, key=lambda it: it[0])]

@@ -122,6 +122,11 @@ class FoundProcess:
             self._pidfd = -1
         return ProcessEnd(ENDED_UNSEEN, failed=True)
 
+    def close(self) -> None:
+        """It is not watched."""
+        os.close(self._pidfd)
+        self._pidfd = -1
+
     def terminate(self) -> None:
         self._send(signal.SIGTERM)
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from controller_service.core.lineage import HeldTable
 from controller_service.shell.launchers.launch_directory import LOG_SUFFIX, LaunchDirectory, LaunchRecord
 from controller_service.shell.launchers.launched_processes import (
     ChildProcess,
@@ -27,7 +28,14 @@ from controller_service.shell.launchers.launched_processes import (
     LaunchedProcess,
     ProcessEnd,
 )
-from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit
+from controller_service.shell.launchers.protocol import (
+    Exit,
+    Instance,
+    LaunchFailed,
+    LaunchOrder,
+    OnExit,
+    Stranger,
+)
 from controller_service.shell.replica_logs.log_book import LogBook
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
 from slotmesh.telemetry.log import get_logger
@@ -93,13 +101,19 @@ class ProcessLauncher:
         logs: LogBook,
         mint_id: Callable[[str], str],
         *,
+        controller: str = "",
         tether: int | None = None,
         close_grace_s: float = CLOSE_GRACE_S,
     ) -> None:
-        """`mint_id` gives a new replica id for a backend. `tether` is a descriptor that processes inherit."""
+        """`mint_id` gives a new replica id for a backend. `controller` is its address, for people.
+
+        `tether` is a descriptor that processes inherit.
+        """
         self._command = command
         self._on_exit = on_exit
         self._directory = directory
+        self._controller = controller
+        self._strangers: dict[str, Stranger] = {}
         self._logs = logs
         self._mint_id = mint_id
         self._inherited = () if tether is None else (tether,)
@@ -135,6 +149,14 @@ class ProcessLauncher:
             running.is_asked = True
             running.process.kill()
 
+    def strangers(self) -> Sequence[Stranger]:
+        return [*self._strangers.values()]
+
+    def disown(self) -> None:
+        for replica_id in self._strangers:
+            self._directory.remove(replica_id)
+        self._strangers.clear()
+
     async def leave(self) -> None:
         for running in self._running.values():
             running.is_left = True
@@ -158,8 +180,20 @@ class ProcessLauncher:
             if found is None:
                 self._directory.remove(record.replica_id)
                 continue
+            if record.directory not in ("", self._directory.identity):
+                found.close()
+                why = f"was started by another controller ({record.controller or 'unknown'}), by whose launch directory"
+                self._strangers[record.replica_id] = Stranger(
+                    replica_id=record.replica_id, why=f"{why} this one is a copy of"
+                )
+                continue
+            version = HeldTable(generation=record.generation, revision=record.revision, term_id=record.term_id)
             order = LaunchOrder(
-                backend=record.backend, handler=record.handler, template=record.template, fixed=record.fixed
+                backend=record.backend,
+                handler=record.handler,
+                template=record.template,
+                fixed=record.fixed,
+                version=version,
             )
             self._follow(record.replica_id, record.backend, is_older=True)
             self._watch(
@@ -168,7 +202,7 @@ class ProcessLauncher:
             )
         for path in self._directory.logs():
             replica_id = path.name.removesuffix(LOG_SUFFIX)
-            if replica_id not in self._running:
+            if replica_id not in self._running and replica_id not in self._strangers:
                 with suppress(OSError):  # it was not there to be shown
                     self._logs.remember(replica_id, replica_id.rpartition("-")[0], path)
 
@@ -182,6 +216,11 @@ class ProcessLauncher:
             handler=order.handler,
             template=order.template,
             fixed=order.fixed,
+            directory=self._directory.identity,
+            controller=self._controller,
+            generation=order.version.generation,
+            revision=order.version.revision,
+            term_id=order.version.term_id,
         )
         try:
             self._directory.write(record)

@@ -13,8 +13,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from controller_service.core.lineage import HeldTable
+
+UNKNOWN_VERSION: Final = HeldTable(generation="", revision=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ class LaunchOrder:
     """A digest of all that they are started with: what differs in it is another order."""
     fixed: str = ""
     """A digest of the part of it that no replica takes on without a restart."""
+    version: HeldTable = field(default=UNKNOWN_VERSION, compare=False)
+    """That of the state by which it was started: no part of what it is started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,15 @@ class Instance:
     """The identity of its process, as in its hello; empty where that is not known."""
     was_found: bool = False
     """An earlier life of the controller has started it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """A process that lives, and that this launcher has a record of, but has not started."""
+
+    replica_id: str
+    why: str
+    """What tells that; for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +103,12 @@ class Launcher(Protocol):
 
     def observe(self) -> Sequence[Instance]:
         """The instances whose end was not reported yet, oldest first."""
+
+    def strangers(self) -> Sequence[Stranger]:
+        """Processes that were found by records of another controller. They are neither adopted nor ended here."""
+
+    def disown(self) -> None:
+        """Has no record of strangers any more."""
 
     async def leave(self) -> None:
         """Ends without the instances: they go on, and the next life of this controller finds them."""

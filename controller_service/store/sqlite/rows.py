@@ -39,6 +39,7 @@ from controller_service.store.documents import (
 from controller_service.store.rollout_documents import rollout_document, rollout_from
 from controller_service.store.shift_documents import shift_document, shift_from
 from controller_service.store.sqlite.schema import checksum_of
+from controller_service.store.term_documents import term_document, terms_from
 
 ValueT = TypeVar("ValueT")
 
@@ -56,6 +57,7 @@ class RowKind(StrEnum):
     ROLLOUT = "rollout"
     SHIFT = "shift"
     APPLIED = "applied"
+    TERM = "term"
 
 
 class DamagedRows(Exception):
@@ -112,6 +114,7 @@ def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
         epoch_floor=head.epoch_floor,
         roster=NO_ROSTER if roster is None else roster_from(roster, map(member_from, rows[RowKind.MEMBER].values())),
         applied=_read(rows[RowKind.APPLIED], resource_of),
+        terms=terms_from(rows[RowKind.TERM]),
         history=tuple(record_from(int(name), records[name]) for name in sorted(records, key=int)),
     )
     _require_consistent(desired)
@@ -139,6 +142,9 @@ def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, d
     yield from _differing(RowKind.APPLIED, before.applied, after.applied, resource_document)
     yield from _differing(RowKind.OWNERSHIP, before.ownership, after.ownership, _once(ownership_document))
     yield from _differing(RowKind.ROLLOUT, before.rollouts, after.rollouts, rollout_document)
+    if before.terms is not after.terms:
+        terms, new_terms = ({it.term_id: it for it in each.terms} for each in (before, after))
+        yield from _differing(RowKind.TERM, terms, new_terms, term_document)
     yield from _differing(RowKind.SHIFT, before.shifts, after.shifts, shift_document)
     if before.roster is not after.roster:
         yield RowKind.ROSTER, "", roster_document(after.roster)

@@ -40,6 +40,7 @@ from controller_service.store.sqlite.refusals import (
 from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_state, write_changes
 from controller_service.store.sqlite.standby_notes import standbys_of
 from controller_service.store.sqlite.state_lock import StateLock, leader_of
+from slotmesh.ids import new_id
 
 PROBE_CHECKS: Final = 30
 """Without any other write, the file is written after this many checks, which are a second apart."""
@@ -87,9 +88,8 @@ class StateFile:
                     migrate(connection, path)
                     _require_whole(connection)
                     head = read_head(connection)
-                    state = read_state(connection, head)
-                    head = _begin_term(connection, head)
-                    return cls(path, lock, connection, head, replace(state, revision=head.revision))
+                    head, state = _begin_term(connection, head, read_state(connection, head))
+                    return cls(path, lock, connection, head, state)
                 except BaseException:
                     connection.close()
                     raise
@@ -155,19 +155,36 @@ class StateFile:
             with suppress(OSError):
                 scratch.unlink()
 
+    def begin_generation(self, generation: str, desired: Desired) -> None:
+        """The file has this state from now on, in a new generation; this controller leads no more.
+
+        Raises StoreWriteFailed.
+        """
+        with self._noted_problem():
+            self._put(self._ready(), desired, generation)
+        self._lost = LeadershipLost(f"{self.path}: begins generation {generation} with the next start")
+
     def _commit(self, change: ChangeSet, expected_revision: int) -> Desired:
+        connection, before = self._ready(), self.desired
+        if expected_revision != before.revision:
+            raise Conflict(expected_revision, before.revision)
+        self._put(connection, after := before.apply(change), self.generation)
+        self.desired = after
+        return after
+
+    def _ready(self) -> sqlite3.Connection:
+        """To write. Raises StoreWriteFailed."""
         if self._lost is not None:
             raise self._lost
         self._require_same_file()
-        connection = self._connection or self._connect_again()
-        before = self.desired
-        if expected_revision != before.revision:
-            raise Conflict(expected_revision, before.revision)
-        after = before.apply(change)
+        return self._connection or self._connect_again()
+
+    def _put(self, connection: sqlite3.Connection, after: Desired, generation: str) -> None:
+        """One transaction. Raises StoreWriteFailed."""
         try:
             connection.execute("BEGIN IMMEDIATE")
-            write_changes(connection, before, after)
-            is_ours = self._write_head(connection, before, after)
+            write_changes(connection, self.desired, after)
+            is_ours = self._write_head(connection, after, generation)
             connection.execute("COMMIT" if is_ours else "ROLLBACK")
         except BaseException as error:
             self._disconnect()
@@ -178,8 +195,6 @@ class StateFile:
         if not is_ours:
             self._disconnect()
             raise self._fenced()
-        self.desired = after
-        return after
 
     def check(self) -> tuple[str, ...]:
         """Raises LeadershipLost where another controller may write; returns `standbys_of` the file.
@@ -189,7 +204,7 @@ class StateFile:
         if self._lost is None and not self._lock.keep():
             raise self._fenced()
         with suppress(sqlite3.Error, OSError, DamagedRows):
-            if self._connection is not None and _identity(self.path) == self._identity:
+            if self._lost is None and self._connection is not None and _identity(self.path) == self._identity:
                 self._require_term(read_head(self._connection))
         if self._lost is not None:
             raise self._lost
@@ -202,15 +217,15 @@ class StateFile:
         self._disconnect()
         self._lock.release()
 
-    def _write_head(self, connection: sqlite3.Connection, before: Desired, after: Desired) -> bool:
+    def _write_head(self, connection: sqlite3.Connection, after: Desired, generation: str) -> bool:
         """Whether the file is where this controller left it."""
-        head = Head(self.generation, after.revision, after.configured_at, after.epoch_floor, self.term)
+        head = Head(generation, after.revision, after.configured_at, after.epoch_floor, self.term)
         written = connection.execute(
-            "UPDATE head SET revision = ?, configured_at = ?, epoch_floor = ?, checksum = ?"
+            "UPDATE head SET generation = ?, revision = ?, configured_at = ?, epoch_floor = ?, checksum = ?"
             " WHERE id = 1 AND generation = ? AND term = ? AND revision = ?",
             (
-                *(head.revision, head.configured_at, head.epoch_floor, head.checksum),
-                *(self.generation, self.term, before.revision),
+                *(head.generation, head.revision, head.configured_at, head.epoch_floor, head.checksum),
+                *(self.generation, self.term, self.desired.revision),
             ),
         )
         return written.rowcount == 1
@@ -296,13 +311,17 @@ def create_file(path: Path, generation: str, desired: Desired) -> None:
         lock.release()
 
 
-def _begin_term(connection: sqlite3.Connection, head: Head) -> Head:
+def _begin_term(connection: sqlite3.Connection, head: Head, state: Desired) -> tuple[Head, Desired]:
     """A controller may write from now on, and no earlier one any more."""
-    head = replace(head, term=head.term + 1, revision=head.revision + 1)
+    begun = state.beginning(new_id())
+    head = replace(head, term=head.term + 1, revision=begun.revision)
+    connection.execute("BEGIN IMMEDIATE")
+    write_changes(connection, state, begun)
     connection.execute(
         "UPDATE head SET term = ?, revision = ?, checksum = ? WHERE id = 1", (head.term, head.revision, head.checksum)
     )
-    return head
+    connection.execute("COMMIT")
+    return head, begun
 
 
 def _require_whole(connection: sqlite3.Connection) -> None:

@@ -91,6 +91,10 @@ class SqliteStore:
         writing.add_done_callback(partial(self._written, change.origin))
         return await asyncio.wrap_future(writing)
 
+    async def begin_generation(self, generation: str, desired: Desired) -> None:
+        await asyncio.wrap_future(self._writer.submit(self._file.begin_generation, generation, desired))
+        self._check_due.set()
+
     def listen(self, listener: OnCommitted) -> None:
         self._newest.listen(listener)
 

@@ -228,8 +228,6 @@ class ControllerLink:
         except (TimeoutError, grpc.aio.AioRpcError, *_BROKEN):
             _log.warning("the controller did not hear the last report", address=self._search.current)
 
-    # -- a stream --------------------------------------------------------------------------------------------------
-
     async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> str:
         """One stream, from hello to its end; returns why the replica, or the controller, ended it."""
         self._call = call
@@ -258,7 +256,8 @@ class ControllerLink:
                 self._backoff.reset()
                 self._absence.end()
                 self._refusal = ""
-                self._hello.generation = frame.configuration.generation
+                for name in ("generation", "revision", "term_id"):
+                    setattr(self._hello, name, getattr(frame.configuration, name))
                 self._search.told(frame.configuration.controller_addresses)
                 _log.info("attached", controller=self._search.current)
                 self._tell_whether_known(frame.configuration)

@@ -84,6 +84,8 @@ class RoutingTable:
     router_token_addresses: Sequence[str] = ()
     """For clients that have a bearer token and no certificate."""
     roster: TableRoster = NO_ROSTER
+    term_id: str = ""
+    """Of the term in which it was announced: brought to controllers, and read by them alone."""
 
     def supersedes(self, other: RoutingTable) -> bool:
         """Whether this table may replace the other.

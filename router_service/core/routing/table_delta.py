@@ -112,6 +112,7 @@ def follow_delta(table: RoutingTable, delta: TableDelta) -> RoutingTable:
             table.router_token_addresses if delta.router_addresses is None else delta.router_token_addresses
         ),
         roster=_roster(table.roster, delta),
+        term_id=table.term_id,
     )
 
 

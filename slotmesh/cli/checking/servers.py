@@ -37,6 +37,10 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
             text = f"{address} cannot write its state, and refuses changes: {each.store_problem}"
             fix = "what is stored stays in force; make the file writable, and it goes on by itself"
             yield MeshFinding(section, Severity.ERROR, each.announced.subject, text, fix)
+    if standing is not None and standing.newer_members:
+        text = f"nothing is reconciled: {'; '.join(standing.newer_members[:_MOST_NAMED])}"
+        fix = "put the newest --state file back, or adopt what members know: `slotmesh state adopt --from-members`"
+        yield MeshFinding(section, Severity.ERROR, f"controller {standing.address}", text, fix)
     for each in told:
         if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:
             text = f"{each.announced.address} stands by for {each.leader_address}, which does not lead"

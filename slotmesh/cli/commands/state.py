@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.credentials import connects
 from slotmesh.cli.local.child import environment
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import complete
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.saying import say
 
-state = typer.Typer(name="state", no_args_is_help=True, help="Export or import the state file of a controller.")
+state = typer.Typer(name="state", no_args_is_help=True, help="The state file of a controller.")
 
 StateFilePath = Annotated[str, typer.Argument(metavar="PATH", help="The file that the controller has with --state.")]
 
@@ -41,6 +46,54 @@ def import_(
         slotmesh state import mesh.json mesh.state
     """
     raise typer.Exit(_run(path, f"--import-state={document}"))
+
+
+@state.command("adopt")
+@connects
+def adopt(
+    *,
+    from_members: Annotated[
+        bool, typer.Option("--from-members", help="Traffic and endpoints are those of the newest routing table.")
+    ] = False,
+    discard_members: Annotated[
+        bool, typer.Option("--discard-members", help="The configuration is that of the state file.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before it is decided.")] = False,
+    address: ControllerAddress = CONTROLLER,
+) -> None:
+    """Decide what counts where members know a newer state than the controller's state file.
+
+    A controller whose state file is an older copy, or that of another mesh, reconciles nothing; `slotmesh status` and
+    `slotmesh check` say so. Put the newest file back if there is one. Else one of the two options begins a new
+    generation: which replicas there are, and who owns which keys, is learned from routers in any case. The controller
+    ends then, and goes on when it is started again.
+
+    With `--from-members`, endpoints, traffic and what routers know of backends are those of the newest table that a
+    router holds, and the rest is from the file: apply the newest mesh.yaml before, which takes no effect until then.
+    With `--discard-members` changes that the file does not have are lost: replicas of backends that it lacks drain.
+
+    Like this:
+
+        slotmesh apply mesh.yaml && slotmesh state adopt --from-members
+    """
+    if from_members == discard_members:
+        raise typer.BadParameter("give one of --from-members and --discard-members")
+    asks = sys.stdin.isatty() and sys.stderr.isatty() and not yes
+    complete(_adopt(address, from_members=from_members, asks=asks))
+
+
+async def _adopt(address: str, *, from_members: bool, asks: bool) -> None:
+    async with Operator.at(address) as operator:
+        newer = (await operator.standing()).newer_members
+        for line in newer:
+            say(line, err=True)
+        if asks and newer:
+            what = "adopt what members know" if from_members else "discard what members know beyond the state file"
+            typer.confirm(f"{what}, and begin a new generation?", abort=True, err=True)
+        generation, changed = await operator.adopt_state(from_members=from_members)
+    for subject in changed:
+        say(f"changed   {subject}")
+    say(f"generation {generation} begins when the controller, which ends now, is started again")
 
 
 def _run(path: str, flag: str) -> int:

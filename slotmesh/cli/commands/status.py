@@ -13,7 +13,8 @@ from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.snapshot import ControllerStatus, Snapshot
 from slotmesh.cli.top.figures import NO_FIGURES, MeshFigures, figures_of
-from slotmesh.cli.view.report import as_json, names_in, print_tables, standby_json, standby_text
+from slotmesh.cli.view.controllers import standby_json, standby_text
+from slotmesh.cli.view.report import as_json, names_in, print_tables
 from slotmesh.errors import NotLeader
 from slotmesh.printable_text import printable_text
 

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from slotmesh.cli.saying import PrintableConsole
-from slotmesh.cli.snapshot import FAILED, READY, STARTING, ControllerStatus, Members, ReplicaStatus, Snapshot
+from slotmesh.cli.snapshot import FAILED, READY, STARTING, Members, ReplicaStatus, Snapshot
 from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
 from slotmesh.cli.top.columns import shown_rate
 from slotmesh.cli.top.figures import NO_FIGURES, BackendFigures, EndpointFigures, MeshFigures, RouterFigures
+from slotmesh.cli.view.controllers import leader_text, newer_members_text
 from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
 from slotmesh.cli.view.troubles import crash_loops_of, is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
@@ -71,7 +72,9 @@ def print_tables(
     """
     console = console_of(out)
     members = snapshot.members
-    console.print(f"controller {address}{_standing(snapshot.controller)}  revision {members.revision}")
+    console.print(f"controller {address}{leader_text(snapshot.controller)}  revision {members.revision}")
+    if lines := newer_members_text(snapshot.controller):
+        console.print(Text(lines, style="red"))
     console.print(_endpoints(snapshot.endpoints, load))
     console.print(_backends(snapshot, load))
     console.print(replica_table(members.replicas, {backend.name for backend in snapshot.backends}))
@@ -91,23 +94,6 @@ def print_tables(
             console.print(Text(f"\n{replica.replica_id}:", style="yellow"))
             console.print(Text(replica.warning.rstrip()))
     _print_crash_loops(console, members, sys.maxsize if tracebacks else LINES_SHOWN)
-
-
-def standby_text(status: ControllerStatus) -> str:
-    """A controller that does not lead, in a line."""
-    leader = f"{status.leader_address} leads" if status.leader_address else "where the leader is, it does not know"
-    return f"controller {status.address}  standby: {leader}"
-
-
-def standby_json(status: ControllerStatus) -> dict[str, Any]:
-    return {"controller": status.address, "leads": False, "leader": status.leader_address}
-
-
-def _standing(status: ControllerStatus | None) -> str:
-    if status is None or not status.term:
-        return ""
-    standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
-    return f"  leader, term {status.term}{standbys}"
 
 
 def _print_troubles(console: Console, members: Members) -> None:
@@ -139,6 +125,7 @@ def as_json(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) ->
         "leads": True,
         "term": snapshot.controller.term if snapshot.controller is not None else 0,
         "standbys": list(snapshot.controller.standby_addresses) if snapshot.controller is not None else [],
+        "newer_members": list(snapshot.controller.newer_members) if snapshot.controller is not None else [],
         "generation": members.generation,
         "revision": members.revision,
         "endpoints": [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit
+from controller_service.shell.launchers.protocol import Exit, Instance, LaunchFailed, LaunchOrder, OnExit, Stranger
 
 
 class FakeLauncher:
@@ -36,6 +36,9 @@ class FakeLauncher:
         self.refusal = ""
         """Why nothing can be started; empty where it can."""
         self.is_left = False
+        self.foreign: list[Stranger] = []
+        """What `strangers` returns."""
+        self.is_disowned = False
         self._on_exit = on_exit
         self._on_start = on_start
         self._killing: dict[str, asyncio.TimerHandle] = {}
@@ -80,6 +83,12 @@ class FakeLauncher:
 
     def observe(self) -> Sequence[Instance]:
         return [*self.running.values()]
+
+    def strangers(self) -> Sequence[Stranger]:
+        return [] if self.is_disowned else self.foreign
+
+    def disown(self) -> None:
+        self.is_disowned = True
 
     async def leave(self) -> None:
         self.is_left = True

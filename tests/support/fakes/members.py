@@ -108,6 +108,8 @@ class FakeReplica(_Member):
         """What it says of itself when it attaches, with the three below."""
         self.generation = ""
         self.newest_epoch = 0
+        self.revision = 0
+        self.term_id = ""
         self.process = ""
         self.terms: set[int] = set()
         """Under which it was told anything."""
@@ -170,6 +172,8 @@ class FakeReplica(_Member):
                 generation=self.generation,
                 newest_epoch=self.newest_epoch,
                 process=self.process,
+                revision=self.revision,
+                term_id=self.term_id,
             )
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.cli.view.report import as_json, print_tables
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.unit.cli.top.samples import mesh, router
@@ -157,3 +158,17 @@ def test_json_says_the_same() -> None:
     assert (failed["state"], failed["error"], failed["start_time"]) == ("FAILED", TRACEBACK, None)
     assert [router["current"] for router in document["routers"]] == [False, True]
     assert document["routers"][0]["linked_replica_ids"] == ["v1-abcdef"]
+
+
+def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> None:
+    newer = ("router/r holds revision 9, which this state file never had",)
+    status = ControllerStatus(address="127.0.0.1:1", leads=True, term=3, newer_members=newer)
+    out = io.StringIO()
+    print_tables("127.0.0.1:1", replace(SNAPSHOT, controller=status), out)
+    text = out.getvalue()
+    assert text.index("Nothing is reconciled") < text.index(newer[0]) < text.index("slotmesh state adopt")
+    assert as_json("127.0.0.1:1", replace(SNAPSHOT, controller=status))["newer_members"] == [*newer]
+    calm = io.StringIO()
+    print_tables("127.0.0.1:1", SNAPSHOT, calm)
+    assert "Nothing is reconciled" not in calm.getvalue()
+    assert as_json("127.0.0.1:1", SNAPSHOT)["newer_members"] == []

@@ -19,6 +19,7 @@ from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
 from controller_service.shell.launching import Launching
 from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.table_board import TableBoard
@@ -60,7 +61,7 @@ class World:
         self.state = MeshState(MonotonicClock(), self.queue, EventFeed("f"))
         self.store = TroubledStore()
         self.board = TableBoard()
-        links = ReplicaLinks(self.state, self.store, lease_s=60.0)
+        links = ReplicaLinks(self.state, self.store, NewerMembers(self.store, self.state), lease_s=60.0)
         self.loop = ReconcileLoop(
             store=self.store,
             state=self.state,

@@ -18,6 +18,7 @@ from controller_service.core.transitions import Hello, ObservedReport
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.shell.shift_control import ShiftControl
 from controller_service.shell.shifter import SETTLED_AFTER_S, Shifter
 from controller_service.shell.work_queue import WorkQueue
@@ -62,7 +63,7 @@ class Bench:
         self.clock = clock
         self.state = MeshState(clock, WorkQueue[Key](), EventFeed("a"))
         configurator = Configurator(store, self.state, launches=False)
-        self.shifter = Shifter(configurator, store, self.state)
+        self.shifter = Shifter(configurator, store, self.state, NewerMembers(store, self.state))
         self.control = ShiftControl(configurator, store, self.state, self.shifter)
 
     async def begin(self, *guards: Guard) -> None:

@@ -46,6 +46,17 @@ def test_a_healthy_mesh_is_green_in_every_section() -> None:
     assert {it.section for it in findings} == {*Section} - {Section.CERTIFICATES, Section.HTTP}
 
 
+def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_members_and_the_way_out() -> None:
+    newer = ("router/r holds revision 9, which this state file never had", "replica/a holds revision 8")
+    assert SNAPSHOT.controller is not None
+    held = replace(SEEN, snapshot=replace(SNAPSHOT, controller=replace(SNAPSHOT.controller, newer_members=newer)))
+    (found,) = wrong(held, Section.CONTROLLER)
+    severity, subject, text = one(held, Section.CONTROLLER)
+    assert (severity, subject) == (Severity.ERROR, "controller 127.0.0.1:1")
+    assert all(each in text for each in newer)
+    assert "slotmesh state adopt" in str(found)
+
+
 def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
     gone = with_router(problem="no answer within 3 s")
     severity, subject, text = one(gone, Section.REACHABILITY)

@@ -1,0 +1,56 @@
+"""Whether a table that a member holds follows from this store, or the store is an older copy of its own past.
+
+Purpose: a state file that was put back, or copied, counts revisions again that there have been. Each start of a leader
+begins a term with an id of its own, which the store keeps with the term's first revision, and which tables carry. So a
+table is told from one of another copy of the store, however many revisions that copy has counted since.
+Invariants: a table of another generation says nothing here; one without a term's id, of older members and controllers,
+is newer only if its revision is: unknown is not no. A table stays newer, since terms of the past have ended.
+Owner: `shell.newer_members`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+TERMS_KEPT: Final = 256
+"""Terms that a store remembers, the newest. Tables of older ones count by their revision."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTerm:
+    """A start of a controller that may write the store."""
+
+    term_id: str
+    """Random."""
+    first_revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTable:
+    """The version of the newest table, or of the configuration, that a member holds."""
+
+    generation: str
+    revision: int
+    """0: it holds none, or does not report it."""
+    term_id: str = ""
+    """Of the term in which it was announced; empty: of an older version."""
+
+
+def with_term(terms: Sequence[LeaderTerm], term: LeaderTerm) -> tuple[LeaderTerm, ...]:
+    """With one that begins."""
+    return (*terms, term)[-TERMS_KEPT:]
+
+
+def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence[LeaderTerm]) -> bool:
+    """Whether a member's table was announced by a newer state than that of this store, which is at `revision`."""
+    if held.generation != generation or not held.revision:
+        return False
+    for number, term in enumerate(terms):
+        if held.term_id == term.term_id:
+            is_last = number + 1 == len(terms)
+            return held.revision > (revision if is_last else terms[number + 1].first_revision - 1)
+    if held.term_id and terms and held.revision >= terms[0].first_revision:
+        return True  # a term that this store never had
+    return held.revision > revision

@@ -1,0 +1,89 @@
+"""What operators order of single replicas: to drain, and to count as ended.
+
+Invariants: a replica that is connected is never declared ended; an order has its audit line from the moment at which it
+is in force, also where its caller was cancelled; a replica counts as forgotten towards the caller once the store lists
+it no more.
+Owner: the event loop; the servicer calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Final
+
+from controller_service.core import transitions
+from controller_service.core.forgetting import find_forgettable
+from controller_service.core.partitions import Incarnation
+from controller_service.core.revisions import ChangeOrigin
+from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.store.protocol import Store
+from slotmesh.errors import Failure, Reason
+from slotmesh.security.audit import AUDIT
+from slotmesh.spec.rules import show
+from slotmesh.status import to_exception
+
+STORED_WITHIN_S: Final = 10.0
+"""The longest wait for the store to have it that a replica is forgotten."""
+OPERATORS_WORD: Final = "an operator declared that it has ended"
+
+
+class ReplicaControl:
+    """Orders that concern one replica."""
+
+    def __init__(self, store: Store, state: MeshState, links: ReplicaLinks) -> None:
+        self._store = store
+        self._state = state
+        self._links = links
+
+    def drain(self, replica_id: str, origin: ChangeOrigin) -> None:
+        """Has a replica drain. Raises ReplicaNotFound."""
+        replica = self._state.observed.replica(replica_id)
+        if replica is None or replica.gone:
+            raise to_exception(_not_found(replica_id))
+        self._state.apply_to_replica(
+            replica_id,
+            lambda observed, _: transitions.told_to_drain(observed, replica_id, "an operator asked for it"),
+        )
+        self._audit(replica_id, origin)
+
+    async def forget(self, replica_id: str, incarnation: str, origin: ChangeOrigin) -> list[Incarnation]:
+        """Takes it that silent incarnations of a replica have ended. Returns them once that is stored.
+
+        Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable.
+        """
+        departed = self._store.read().roster.departed
+        found = find_forgettable(self._state.observed, departed, replica_id, incarnation)
+        if not found.is_known:
+            raise to_exception(_not_found(replica_id))
+        if found.refusal:
+            text = f"replica_id: {replica_id} has not ended: {found.refusal}"
+            raise to_exception(Failure(reason=Reason.REPLICA_CONNECTED, message=text))
+        for owner in found.owners:
+            self._links.dismiss(owner)
+            self._state.replica_ended(owner, f"{OPERATORS_WORD}: {origin.who}")
+        if found.owners:
+            self._audit(replica_id, origin)
+        await self._stored({*found.owners} or {Incarnation(replica_id, incarnation)})
+        return [*found.owners]
+
+    async def _stored(self, owners: set[Incarnation]) -> None:
+        """Waits until the roster of the store lists none of these. Raises StoreUnavailable."""
+        try:
+            async with asyncio.timeout(STORED_WITHIN_S):
+                async with aclosing(self._store.watch(after_revision=-1)) as revisions:
+                    async for desired in revisions:
+                        if not owners.intersection(desired.roster.owners()):
+                            return
+        except TimeoutError:
+            text = "the replica counts as ended, but that is not stored yet: repeat the request"
+            raise to_exception(Failure(reason=Reason.STORE_UNAVAILABLE, message=text, retry_delay_s=1.0)) from None
+
+    def _audit(self, replica_id: str, origin: ChangeOrigin) -> None:
+        revision = self._store.read().configured_at
+        AUDIT.changed(origin.who, f"replica/{replica_id}", revision, revision)
+
+
+def _not_found(replica_id: str) -> Failure:
+    return Failure(reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {show(replica_id)!r}")

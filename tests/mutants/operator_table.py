@@ -1,0 +1,113 @@
+"""Mutants of what operators decide: replicas that have ended, states that are older, names that replicas hold."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+_CONTROLLER: Final = "controller_service"
+_FORGETTING: Final = "tests/unit/controller/test_forgetting.py"
+_OLDER: Final = "tests/contract/test_controller_older_state.py"
+_LINEAGE: Final = "tests/unit/controller/test_lineage.py"
+
+OPERATOR: Final = (
+    mutant(
+        "a replica to which a router has a link is forgotten",
+        _CONTROLLER,
+        "        if router.may_link(replica.owner):",
+        "        if False:",
+        _FORGETTING,
+    ),
+    mutant(
+        "a replica that reports is forgotten",
+        _CONTROLLER,
+        '    if replica.suspect_since is None:\n        return "it reports',
+        '    if False:\n        return "it reports',
+        _FORGETTING,
+    ),
+    mutant(
+        "an incarnation that was forgotten attaches again after the controller's restart",
+        _CONTROLLER,
+        "    if has_departed:\n        raise AttachRefused",
+        "    if False:\n        raise AttachRefused",
+        "tests/contract/test_controller_forgetting.py",
+    ),
+    mutant(
+        "forgetting one replica forgets all that are silent",
+        _CONTROLLER,
+        "return owner.replica_id == replica_id and incarnation",
+        "return incarnation",
+        f"{_FORGETTING} tests/contract/test_controller_forgetting.py",
+    ),
+    mutant(
+        "a table of a term that has ended counts by the present revision",
+        _CONTROLLER,
+        "revision if is_last else terms[number + 1].first_revision - 1",
+        "revision",
+        _LINEAGE,
+    ),
+    mutant(
+        "a term that the store never had counts by its revision alone",
+        _CONTROLLER,
+        "    if held.term_id and terms and held.revision >= terms[0].first_revision:",
+        "    if False:",
+        _LINEAGE,
+    ),
+    mutant(
+        "a controller with an older state goes on to reconcile",
+        _CONTROLLER,
+        "        if self._links.newer:\n            return\n",
+        "",
+        _OLDER,
+    ),
+    mutant(
+        "a controller with an older state sends routers its table",
+        _CONTROLLER,
+        "            if self._newer:\n                return None\n",
+        "",
+        _OLDER,
+    ),
+    mutant(
+        "a controller with an older state configures replicas",
+        _CONTROLLER,
+        "        if self.newer:\n            return\n",
+        "",
+        _OLDER,
+    ),
+    mutant(
+        "the versions that replicas hold are not looked at",
+        _CONTROLLER,
+        '        self.newer.look_at(f"replica/{hello.replica_id}", held_from_hello(first.hello))\n',
+        "",
+        _OLDER,
+    ),
+    mutant(
+        "the versions in records of launches are not looked at",
+        _CONTROLLER,
+        '                self._newer.look_at(f"replica/{instance.replica_id}", instance.order.version)\n',
+        "",
+        _OLDER,
+    ),
+    mutant(
+        "a copy of a launch directory takes over the processes of the first one",
+        _CONTROLLER,
+        'if record.directory not in ("", self._directory.identity):',
+        "if False:",
+        "tests/contract/test_launched_processes.py",
+    ),
+    mutant(
+        "adopting from members keeps the traffic of the file",
+        _CONTROLLER,
+        "if it != desired.endpoints.get(name))",
+        "if False)",
+        _OLDER,
+    ),
+    mutant(
+        "a replica takes a name that another process holds",
+        "replica_service",
+        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        "tests/unit/replica/test_held_name.py",
+    ),
+)

@@ -1,0 +1,82 @@
+"""Which incarnations an operator may declare ended: each state of a replica, of an older incarnation, and of links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller_service.core.forgetting import Forgettable, find_forgettable
+from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.partitions import Incarnation
+from controller_service.core.roster import DepartedIncarnation
+
+SILENT = ObservedReplica(
+    replica_id="a", backend="v1", incarnation="2", state=ReplicaState.READY, started_at=0.0, suspect_since=1.0
+)
+ELDER = replace(SILENT, incarnation="1")
+ROUTER = ObservedRouter(router_id="r", address="127.0.0.1:1", started_at=0.0)
+NEW, OLD = Incarnation("a", "2"), Incarnation("a", "1")
+
+
+def find(observed: Observed, incarnation: str = "", *departed: Incarnation) -> Forgettable:
+    listed = [DepartedIncarnation(owner=it, generation="g", revision=1, left_at=0.0) for it in departed]
+    return find_forgettable(observed, listed, "a", incarnation)
+
+
+def test_what_is_silent_may_be_forgotten() -> None:
+    assert find(Observed().with_replica(SILENT)) == Forgettable(True, (NEW,))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"suspect_since": None}, "reports"),
+        ({"launched": True, "pid": 77}, "process 77"),
+        ({"launched": True, "suspect_since": None}, "--dead-after"),
+    ],
+)
+def test_what_is_connected_or_launched_may_not(change: dict[str, object], word: str) -> None:
+    found = find(Observed().with_replica(replace(SILENT, **change)))  # type: ignore[arg-type]
+    assert found.is_known
+    assert not found.owners
+    assert word in found.refusal
+
+
+@pytest.mark.parametrize(
+    ("linked", "ids", "may"),
+    [
+        (frozenset({NEW}), ("a",), False),
+        (frozenset({OLD}), ("a",), True),
+        (frozenset({Incarnation("b", "2")}), ("b",), True),
+        (None, ("a",), False),
+        (None, ("b",), True),
+        (frozenset(), (), True),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_link_of_any_router_speaks_against_it(
+    linked: frozenset[Incarnation] | None, ids: tuple[str, ...], may: bool, others: int
+) -> None:
+    observed = Observed().with_replica(SILENT)
+    for number in range(others):
+        observed = observed.with_router(replace(ROUTER, router_id=f"other-{number}"))
+    found = find(observed.with_router(replace(ROUTER, linked=linked, linked_replica_ids=ids)))
+    assert (found.owners == (NEW,)) is may
+    assert bool(found.refusal) is not may
+
+
+def test_of_two_incarnations_the_silent_one_is_forgotten_and_the_other_one_goes_on() -> None:
+    observed = Observed().with_replica(replace(SILENT, suspect_since=None)).with_elders([ELDER])
+    assert find(observed) == Forgettable(True, (OLD,))
+    assert find(observed, "1") == Forgettable(True, (OLD,))
+    assert find(observed, "2").refusal
+    assert find(Observed().with_replica(SILENT).with_elders([ELDER])).owners == (OLD, NEW)
+
+
+def test_what_has_ended_is_known_and_nothing_is_left_to_do() -> None:
+    assert find(Observed().with_replica(replace(SILENT, gone=True))) == Forgettable(True)
+    assert find(Observed().with_replica(replace(SILENT, retired=("1",))), "1") == Forgettable(True)
+    assert find(Observed(), "", OLD) == Forgettable(True)
+    assert find(Observed(), "2", OLD) == Forgettable(False)
+    assert find(Observed()) == Forgettable(False)
