@@ -34,6 +34,7 @@ from ingress_service.shell.request_records import RequestRecords
 from ingress_service.shell.request_spans import RequestSpans
 from ingress_service.shell.route_watch import RouteWatch
 from ingress_service.shell.scrapes import Scrapes
+from ingress_service.shell.served_connections import ServedConnections
 from ingress_service.shell.sockets import Sockets
 from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.ids import new_id
@@ -184,12 +185,9 @@ def _server(
     certificate = None
     if settings.https_cert is not None and settings.https_key is not None:
         certificate = (settings.https_cert, settings.https_key)
-    return IngressServer(
-        front,
-        limits=limits,
-        bound=ConnectionBound(settings.max_connections, peers),
-        counters=records.counters,
-        failures=records.failures,
+    shared = ServedConnections(
+        *(front, limits, ConnectionBound(settings.max_connections, peers), records.counters, records.failures),
         max_message_bytes=settings.max_body_size,
-        certificate=certificate,
+        scheme="http" if certificate is None else "https",
     )
+    return IngressServer(shared, certificate)

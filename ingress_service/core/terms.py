@@ -102,8 +102,8 @@ def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
 
 
 def _tenant(terms: RequestTerms, field: str, text: str) -> RequestTerms:
-    if not text or (problem := tenant_problem(text)):
-        raise refusal(400, f"X-Slotmesh-{field.title()}: {problem if text else 'is empty'}")
+    if problem := tenant_problem(text):
+        raise refusal(400, f"X-Slotmesh-{field.title()}: {problem}")
     return replace(terms, tenant=text)
 
 

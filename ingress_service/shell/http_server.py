@@ -15,13 +15,9 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final
 
-from ingress_service.core.connection.limits import ConnectionLimits
-from ingress_service.core.connection_bound import ConnectionBound
-from ingress_service.core.counters import Counters
-from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.http_protocol import HttpProtocol
 from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
-from ingress_service.shell.served_connections import HttpApp, ServedConnection, ServedConnections
+from ingress_service.shell.served_connections import ServedConnection, ServedConnections
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.units import join_host_port
 
@@ -32,22 +28,9 @@ LOOK_S: Final = 0.25
 class IngressServer:
     """Serves one ASGI app."""
 
-    def __init__(
-        self,
-        app: HttpApp,
-        *,
-        limits: ConnectionLimits,
-        bound: ConnectionBound,
-        counters: Counters,
-        failures: FailedRequests,
-        max_message_bytes: int,
-        certificate: tuple[Path, Path] | None,
-    ) -> None:
+    def __init__(self, shared: ServedConnections, certificate: tuple[Path, Path] | None) -> None:
         """`certificate`: files of certificate and key; None: plain text."""
-        scheme = "http" if certificate is None else "https"
-        self._shared = ServedConnections(
-            app, limits, bound, counters, failures, max_message_bytes=max_message_bytes, scheme=scheme
-        )
+        self._shared = shared
         self._files = certificate
         self._certificate: HttpsCertificate | None = None
         self._server: asyncio.Server | None = None

@@ -69,8 +69,8 @@ class TableWatch:
         self._links = links
         self._backoff = backoff
         self._pump: StreamPump[Request] | None = None
-        self._brought: RoutingTable | None = None
-        """The newest table that this stream has brought and that was taken: what the next delta may be based on."""
+        self._from_stream: RoutingTable | None = None
+        """The newest table that arrived on this stream and was applied: the next delta may be based on it."""
         self._parts: convert.TableAssembly | convert.DeltaAssembly | None = None
         """What has arrived of a table, or of a delta, whose last part has not."""
         self._is_whole_due = False
@@ -126,7 +126,7 @@ class TableWatch:
         """One stream, from hello to its end; returns why the router, or the controller, ended it."""
         write = writer_of(call)
         self._pump = StreamPump(write, self._next_frame)
-        self._brought, self._is_whole_due, self._parts = None, False, None
+        self._from_stream, self._is_whole_due, self._parts = None, False, None
         try:
             for frame in self._first_frames():
                 await write(frame)
@@ -202,7 +202,7 @@ class TableWatch:
         """
         table = self._dispatcher.scheduler.table
         try:
-            if table is not self._brought:
+            if table is not self._from_stream:
                 raise DeltaMismatch("the table in force did not come on this stream")
             if (delta := read(table)) is not None:
                 self._take(follow_delta(table, delta))
@@ -216,7 +216,7 @@ class TableWatch:
         if self._dispatcher.scheduler.table is not table:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
-        self._brought = table
+        self._from_stream = table
         self._warn_of_balancers(table)
         _log.info(
             "routing table applied",

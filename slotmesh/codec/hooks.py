@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -18,11 +19,16 @@ from slotmesh.codec.arrays import used_numpy
 from slotmesh.codec.models import codec_of, codec_of_value, is_model
 from slotmesh.codec.standard_types import made_of, plain_of
 
+_NO_KEYS: Final = frozenset({tuple, frozenset, bool, NoneType})
+"""Types that msgspec encodes by itself wherever they are values: so one that arrives here is a key."""
 _PYDANTIC: Final = frozenset({"pydantic", "pydantic_core", "pydantic_extra_types"})
 
 
 def to_json(value: Any) -> Any:
     """What msgspec can encode as JSON in the place of `value`. Raises what `to_builtins` does."""
+    if type(value) in _NO_KEYS:
+        kind = type(value).__name__.removesuffix("Type")
+        raise TypeError(f"a dict has a key that is a {kind}: keys in JSON are text or numbers; use text, or msgpack")
     model = codec_of_value(value)
     return to_builtins(value) if model is None else model.to_json(value, to_json)
 

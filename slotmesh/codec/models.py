@@ -18,6 +18,7 @@ import base64
 import binascii
 import importlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -87,28 +88,28 @@ def check_is_written(kind: Any) -> None:
         codec.check_masks()
 
 
-class ModelCodec:
+class ModelCodec(ABC):
     """Validates and dumps the models of one class."""
 
+    @abstractmethod
     def from_json(self, value: Any) -> Any:
         """A model of what JSON says. Raises ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def from_msgpack(self, value: Any) -> Any:
         """A model of what msgpack says. Raises ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_json(self, model: Any, fallback: Callable[[Any], Any]) -> Any:
         """What msgspec encodes in its place. Raises TypeError, ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_msgpack(self, model: Any) -> Any:
         """The same for msgpack, and for tensors."""
-        raise NotImplementedError
 
+    @abstractmethod
     def json_schema(self) -> dict[str, Any]:
         """What JSON it is read from, with the schemas that it names under `$defs`. Raises Exception: there is none."""
-        raise NotImplementedError
 
 
 class DuckModels(ModelCodec):
@@ -129,6 +130,9 @@ class DuckModels(ModelCodec):
 
     def to_msgpack(self, model: Any) -> Any:
         return model.model_dump()
+
+    def json_schema(self) -> dict[str, Any]:
+        raise TypeError(f"{self._kind.__qualname__} has no schema of JSON")
 
 
 class PydanticModels(ModelCodec):

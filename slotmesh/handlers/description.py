@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import singledispatchmethod
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -112,9 +113,22 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
             continue
         found = _found(handler, name)
         function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+        if isinstance(function, singledispatchmethod):
+            _refuse_dispatch(handler, name)
+            continue
         if is_method(function):
             methods[name] = _describe_function(function)
     return methods
+
+
+def _refuse_dispatch(handler: type, name: str) -> None:
+    """Which function of it runs depends on the type of a Python argument. That of a base class is left out."""
+    if name in vars(handler):
+        raise TypeError(
+            f"{handler.__qualname__}.{name} is a singledispatchmethod, which chooses by its first argument's type; "
+            "arguments arrive as data, and the annotations of one method say their types: rename it to "
+            f"`_{name}`, and write `def {name}(self, value: int | str)`, which calls it"
+        )
 
 
 def _check_reserved(handler: type, name: str, given: tuple[str, ...]) -> None:

@@ -143,7 +143,8 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str, until:
         if loop.time() - began > AGAIN_WITHIN_S:
             backoff.reset()
         delay_s = backoff.next_delay_s()
-        _log.error("a task has ended before its time; it is started again", task=name, after_s=delay_s, exc_info=error)
+        text = "a task that runs for good has failed" if error is not None else "a task that runs for good has returned"
+        _log.error(f"{text}; it is started again", task=name, after_s=delay_s, exc_info=error)
         error = None  # or its traceback, which leads here, would be kept
         await asyncio.sleep(delay_s)
 

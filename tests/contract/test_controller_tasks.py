@@ -70,7 +70,7 @@ async def test_a_task_that_ends_is_started_again_and_what_it_was_about_is_done(
             assert mesh.launcher is not None
             await wait_until(lambda: mesh.launcher and mesh.launcher.started, what="a replica is launched")
             await wait_until(lambda: len(times) > 1, what="the task goes on")
-    restarted = [each.getMessage() for each in caplog.records if "ended before its time" in each.getMessage()]
+    restarted = [each.getMessage() for each in caplog.records if "runs for good" in each.getMessage()]
     assert len(restarted) == 1
     assert f"task={task}" in restarted[0]
 

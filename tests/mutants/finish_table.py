@@ -119,8 +119,7 @@ FINISH: Final = (
         "a call of a lane passes one that was woken in this turn of the loop",
         "slotmesh/client",
         "        place = self._feeds.join(queue)\n        try:\n            await place.turn\n",
-        "        place = self._feeds.join(queue)\n        self._feeds.leave(queue, place)\n        try:\n"
-        "            place = self._feeds.join(queue) if False else place\n",
+        "        place = self._feeds.join(queue)\n        try:\n",
         "tests/contract/test_client_lane_order.py",
     ),
     mutant(
@@ -136,5 +135,19 @@ FINISH: Final = (
         "return (self.times * free - self.per * held) // (self.times + self.per)",
         "return (self.times * free - self.per * held) // (self.times + self.per) + 1",
         "tests/properties/test_thresholds.py",
+    ),
+    mutant(
+        "a method that chooses by the type of its argument is served with self as a parameter",
+        "slotmesh/handlers",
+        "if isinstance(function, singledispatchmethod):",
+        "if False:",
+        "tests/unit/handlers/test_dispatch.py",
+    ),
+    mutant(
+        "a key of JSON that is no text is explained as something else",
+        "slotmesh/codec",
+        "if type(value) in _NO_KEYS:",
+        "if False:",
+        "tests/unit/codec/test_json_keys.py",
     ),
 )

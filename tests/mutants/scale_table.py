@@ -82,8 +82,8 @@ _TABLES: Final = (
     mutant(
         "a part that has no first one is taken",
         ROUTER,
-        "self._brought, self._is_whole_due, self._parts = None, False, None",
-        "self._brought, self._is_whole_due = None, False",
+        "self._from_stream, self._is_whole_due, self._parts = None, False, None",
+        "self._from_stream, self._is_whole_due = None, False",
         "tests/contract/test_table_parts.py",
     ),
     mutant(

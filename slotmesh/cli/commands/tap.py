@@ -18,7 +18,15 @@ from slotmesh.cli.subjects import ENDPOINT, name_of
 from slotmesh.cli.tap_drops import TapDrops
 from slotmesh.cli.tapping import ListRouters, TappedRouters, call_document
 from slotmesh.errors import SlotmeshError
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.v1 import tap_service_pb2 as pb
+
+
+def _tenant(text: str) -> str:
+    if problem := tenant_problem(text):
+        raise typer.BadParameter(f"is the name of no tenant: {problem}")
+    return text
+
 
 Duration = Annotated[
     timedelta | None,
@@ -55,7 +63,9 @@ def tap(
     ] = "",
     tenant: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only calls of this tenant; empty: only those that name none."),
+        typer.Option(
+            parser=_tenant, metavar="NAME", help="Only calls of this tenant; empty: only those that name none."
+        ),
     ] = None,
     rate: Annotated[
         float, typer.Option(min=0.000001, max=1.0, help="Which share of the calls is shown, drawn call by call.")

@@ -177,7 +177,7 @@ async def test_work_that_lasts_is_started_again_however_it_ends(
             await wait_until(lambda: len(runs) == 4, what="it was started again")
             assert not task.done()
     assert task.cancelled()
-    records = [record for record in caplog.records if "ended before its time" in record.getMessage()]
+    records = [record for record in caplog.records if "runs for good" in record.getMessage()]
     assert len(records) == 3
     assert all("task=watch" in record.getMessage() for record in records)
     for record in records:
