@@ -7,6 +7,7 @@ for, so that a few lines cannot become a billion values; what is read takes time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import yaml
@@ -26,12 +27,19 @@ def read_yaml(text: str | bytes) -> Any:
     return read_with(BoundedLoader, text)
 
 
-def read_with(loader_class: type[BoundedLoader], text: str | bytes) -> Any:
-    """The same with a loader that is stricter."""
+def read_with(
+    loader_class: type[BoundedLoader], text: str | bytes, look: Callable[[yaml.Node], object] | None = None
+) -> Any:
+    """The same with a loader that is stricter. `look` is called with the document before values are made of it."""
     try:
         loader = loader_class(text)
         try:
-            return loader.get_single_data()
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            if look is not None:
+                look(node)
+            return loader.construct_document(node)
         finally:
             loader.dispose()
     except RecursionError:

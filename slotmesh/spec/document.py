@@ -14,7 +14,8 @@ keys are mistakes, not silence. Whether the backends that a policy names exist i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -31,6 +32,7 @@ from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.services_document import ServicesDocument, read_services_document
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.spec.tenants import LIMITS, OVERRIDES, limits_of
+from slotmesh.spec.yaml_surprises import surprises
 from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
 
@@ -163,8 +165,14 @@ _SECTIONS: Final[Names] = {
 
 DocumentT = TypeVar("DocumentT", bound=BaseModel)
 
+log = logging.getLogger(__name__)
 
-def load_mesh(path: Path) -> Mesh:
+
+MoreRules = Callable[[Mesh], Iterable[Mistake]]
+"""What a mesh has to obey besides, of which the errors are reported with the others."""
+
+
+def load_mesh(path: Path, more: MoreRules | None = None) -> Mesh:
     """Reads a file. Raises InvalidSpec with every mistake."""
     try:
         with path.open("rb") as file:
@@ -173,11 +181,14 @@ def load_mesh(path: Path) -> Mesh:
         raise InvalidSpec([Mistake(str(path), f"cannot be read: {error.strerror or error}")]) from error
     if len(text) > MAX_SPEC_BYTES:
         raise InvalidSpec([Mistake(str(path), f"is larger than {MAX_SPEC_BYTES:,} bytes")])
-    return parse_mesh(text, path.parent)
+    return parse_mesh(text, path.parent, more)
 
 
-def parse_mesh(text: str | bytes, base: Path = Path()) -> Mesh:
-    """Reads YAML; files that it names are looked for from `base` on. Raises InvalidSpec with every mistake."""
+def parse_mesh(text: str | bytes, base: Path = Path(), more: MoreRules | None = None) -> Mesh:
+    """Reads YAML; files that it names are looked for from `base` on. Raises InvalidSpec with every mistake.
+
+    Logs a warning for each value that YAML may read as another one than was meant.
+    """
     content = _yaml(text)
     mistakes: list[Mistake] = []
     sections = _map("", {} if content is None else content, mistakes)
@@ -194,7 +205,8 @@ def parse_mesh(text: str | bytes, base: Path = Path()) -> Mesh:
         routes=tuple(_route(path, document) for path, document in routes.items()),
     )
     told = {mistake.path for mistake in mistakes}
-    mistakes += [mistake for mistake in mesh_mistakes(mesh) if mistake.path not in told]
+    rules = [*mesh_mistakes(mesh), *(more(mesh) if more is not None else ())]
+    mistakes += [mistake for mistake in rules if mistake.path not in told]
     if mistakes:
         raise InvalidSpec(mistakes)
     return mesh
@@ -275,7 +287,7 @@ def _meant(name: str, known: Names) -> str:
 
 def _yaml(text: str | bytes) -> object:
     try:
-        return read_with(_UniqueKeyLoader, text)
+        return read_with(_UniqueKeyLoader, text, _warn_of_surprises)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         raise InvalidSpec([Mistake("", f"{where}{error.problem or error}")]) from error
@@ -283,10 +295,19 @@ def _yaml(text: str | bytes) -> object:
         raise InvalidSpec([Mistake("", f"is no YAML: {str(error).splitlines()[0]}")]) from error
 
 
-class _UniqueKeyLoader(BoundedLoader):
-    """YAML lets a repeated key win silently over the earlier one; here it is a mistake."""
+def _warn_of_surprises(document: yaml.Node) -> None:
+    for surprise in surprises(document):
+        log.warning("%s", surprise)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+
+class _UniqueKeyLoader(BoundedLoader):
+    """YAML lets a repeated key win silently over the earlier one; here it is a mistake.
+
+    Keys count as they stand in the text: those that a merge key (`<<`) brings are replaced by those beside it.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -295,7 +316,7 @@ class _UniqueKeyLoader(BoundedLoader):
                         None, None, f"{show(key.value)} is given twice", key.start_mark
                     )
                 seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def _kind(value: object) -> str:

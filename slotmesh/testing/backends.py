@@ -6,13 +6,36 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from slotmesh.handlers import describe
 from slotmesh.spec import model
+from slotmesh.spec.rules import backend_mistakes
+from slotmesh.spec.setting import SettingKind, choices
 
 Handler: TypeAlias = "type | Callable[..., Any]"
 """A class or a function."""
+
+
+_SETTINGS: Final = {each.attribute: each for each in model.SETTINGS.values()}
+_TYPES: Final[Mapping[SettingKind, tuple[type, ...]]] = {
+    SettingKind.TEXT: (str,),
+    SettingKind.INTEGER: (int,),
+    SettingKind.NUMBER: (int, float),
+    SettingKind.SIZE: (int,),
+    SettingKind.DURATION: (int, float),
+    SettingKind.FLAG: (bool,),
+    SettingKind.JSON: (Mapping,),
+}
+_WORDS: Final = {
+    SettingKind.TEXT: "a str",
+    SettingKind.INTEGER: "an int",
+    SettingKind.NUMBER: "a number",
+    SettingKind.SIZE: "an int, bytes",
+    SettingKind.DURATION: "a number of seconds",
+    SettingKind.FLAG: "a bool",
+    SettingKind.JSON: "a mapping",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +43,7 @@ class Backend:
     """A handler and its settings: those of a backend in `mesh.yaml`. None: what the decorator says.
 
     Raises:
-        TypeError: `handler` is neither class nor function, or has nothing to call.
+        TypeError: `handler` is neither class nor function, or has nothing to call; or a setting cannot have its value.
     """
 
     handler: Handler
@@ -33,10 +56,11 @@ class Backend:
     graceful_timeout_s: float = 5.0
     """What running calls get when a replica drains, seconds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Others of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10}`."""
+    """Others of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10, "balancer": "round_robin"}`."""
 
     def __post_init__(self) -> None:
         describe(self.handler)
+        self.to_spec("backend")
 
     @property
     def path(self) -> str:
@@ -47,7 +71,7 @@ class Backend:
         """The backend as the controller gets it.
 
         Raises:
-            TypeError: `settings` has what no backend has.
+            TypeError: `settings` has what no backend has, or a value that the setting cannot have.
         """
         known = {each.name for each in dataclasses.fields(model.Backend)} - {"name", "handler"}
         if renamed := self.settings.keys() & model.RENAMED.keys():
@@ -61,7 +85,29 @@ class Backend:
             "user_config": self.user_config,
             "graceful_timeout_s": self.graceful_timeout_s,
         }
-        return model.Backend(name=name, handler=self.path, **{**fields, **self.settings})
+        given = {key: _value(key, value) for key, value in {**fields, **self.settings}.items()}
+        backend = model.Backend(name=name, handler=self.path, **given)
+        mistakes = [it for it in backend_mistakes(backend) if it.path.startswith(f"backends.{name}.")]
+        if mistakes := [it for it in mistakes if not it.path.endswith(".handler")]:  # which may be a local one
+            raise TypeError("; ".join(f"{it.path.partition('.')[2].partition('.')[2]} {it.message}" for it in mistakes))
+        return backend
+
+
+def _value(name: str, value: Any) -> Any:
+    """A setting as the model has it: a choice may be given as `mesh.yaml` has it, by its name in lower case."""
+    setting = _SETTINGS.get(name)
+    if setting is None or value is None:
+        return value
+    if setting.kind is SettingKind.CHOICE and not isinstance(value, type(setting.default)):
+        if value not in choices(setting):
+            raise TypeError(f"{name} must be one of {', '.join(choices(setting))}, got {value!r}")
+        return type(setting.default)[value.upper()]
+    if setting.kind is SettingKind.SECTION and setting.section is not None and isinstance(value, Mapping):
+        return setting.section(**value)
+    types = _TYPES.get(setting.kind)
+    if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+        raise TypeError(f"{name} must be {_WORDS[setting.kind]}, got {value!r}")
+    return value
 
 
 def as_backend(target: Handler | Backend, user_config: Mapping[str, Any] | None = None) -> Backend:

@@ -137,13 +137,25 @@ class Reloader:
 
 def load_runnable(file: Path) -> Mesh:
     """The mesh of a file, for `slotmesh run`, which starts replicas. Raises InvalidSpec with every mistake."""
-    mesh = load_mesh(file)
+    return load_mesh(file, _run_mistakes)
+
+
+def _run_mistakes(mesh: Mesh) -> Iterator[Mistake]:
+    """What is wrong of a mesh that has nothing but what its file has."""
     text = "`slotmesh run` starts replicas, and needs what they run: give it as MODULE:NAME"
-    if missing := [Mistake(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler]:
-        raise InvalidSpec(missing)
+    yield from (Mistake(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler)
     if not mesh.backends:
-        raise InvalidSpec([Mistake("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")])
-    return mesh
+        yield Mistake("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")
+    backends, endpoints = {it.name for it in mesh.backends}, {it.name for it in mesh.endpoints}
+    for endpoint in mesh.endpoints:
+        traffic = endpoint.traffic
+        for kind, named in (("traffic", traffic.weights), ("shadows", traffic.shadows)) if traffic is not None else ():
+            for name in named:
+                if name not in backends:
+                    yield Mistake(f"endpoints.{endpoint.name}.{kind}.{name}", "the file has no backend of that name")
+    for route in mesh.routes:
+        if route.endpoint and route.endpoint not in endpoints:
+            yield Mistake(f"routes.{route.path}.endpoint", f"the file has no endpoint {route.endpoint!r}")
 
 
 def _generated_of(proto: Path) -> Iterator[Path]:
