@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 QUIET: Final = ("GRPC_VERBOSITY", "ERROR")
@@ -29,3 +31,11 @@ def set_application_environment() -> None:
     """For applications: what makes their calls quicker, and nothing else; nothing where gRPC is there already."""
     if "grpc" not in sys.modules:
         os.environ.setdefault(*NO_EVENT_ENGINE)
+
+
+def importable_here(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that imports from its working directory, where PYTHONSAFEPATH would keep it out."""
+    if not variables.get("PYTHONSAFEPATH"):
+        return dict(variables)
+    path = variables.get("PYTHONPATH")
+    return {**variables, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *([path] if path else [])])}

@@ -261,3 +261,24 @@ def test_ends_in_words() -> None:
     assert how(3) == "it ended with exit status 3"
     assert how(-15) == "it was killed by SIGTERM"
     assert how(-200) == "it was killed by signal 200"
+
+
+QUEUE = """
+import pathlib, sys, sysconfig
+
+if not any("replica_service" in word for word in sys.orig_argv):
+    raise ImportError("the queue of the working directory")
+exec((pathlib.Path(sysconfig.get_path("stdlib")) / "queue.py").read_text())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("env", [{}, {"PYTHONSAFEPATH": "1"}], ids=["by flag", "by environment"])
+async def test_modules_of_the_working_directory_shadow_nothing_outside_of_replicas(
+    folder: Path, env: dict[str, str]
+) -> None:
+    (folder / "queue.py").write_text(QUEUE)
+    async with mesh_run("app:Digits", *ANY_PORTS, "--http=0", cwd=folder, env=env, python=["-P"]) as mesh:
+        await mesh.wait_ready()
+        said = await slotmesh("call", "Digits", "add", "[1]", "--address", mesh.router_address)
+        assert (said.status, said.out) == (0, "2\n")

@@ -75,4 +75,49 @@ _STOPPING: Final = (
     ),
 )
 
-CLIENTS: Final = (*_CLOSING, *_STOPPING)
+_FILES_AND_PROCESSES: Final = (
+    mutant(
+        "keys that a merge key brings count as given twice",
+        "slotmesh/spec",
+        'if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":',
+        "if isinstance(key, yaml.ScalarNode):",
+        "tests/unit/spec/test_yaml.py",
+    ),
+    mutant(
+        "`no` in a mesh file is warned of nowhere",
+        "slotmesh/spec",
+        "if pattern is not None and node.style is None and pattern.fullmatch(node.value):",
+        "if False:",
+        "tests/unit/spec/test_yaml.py",
+    ),
+    mutant(
+        "a quoted text of a mesh file is warned of",
+        "slotmesh/spec",
+        "if pattern is not None and node.style is None and pattern.fullmatch(node.value):",
+        'if re.fullmatch("no|0644", node.value):',
+        "tests/unit/spec/test_yaml.py",
+    ),
+    mutant(
+        "a Backend of a test takes any value",
+        "slotmesh/testing",
+        "if types is not None and (not isinstance(value, types)",
+        "if False and (not isinstance(value, types)",
+        "tests/testing/test_backend_settings.py",
+    ),
+    mutant(
+        "modules of the working directory stop the controller",
+        "slotmesh/cli/local",
+        'return () if is_checkout or has_policies else ("-P",)',
+        "return ()",
+        "tests/e2e/test_cli_run.py",
+    ),
+    mutant(
+        "a client with a thread is made among greenlets",
+        "slotmesh/client/sync",
+        'if monkey is not None and monkey.is_module_patched("threading"):',
+        "if False:",
+        "tests/unit/client/test_gevent.py",
+    ),
+)
+
+CLIENTS: Final = (*_CLOSING, *_STOPPING, *_FILES_AND_PROCESSES)

@@ -133,9 +133,12 @@ class MeshRun:
 
 @asynccontextmanager
 async def mesh_run(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: Sequence[str] = ()
 ) -> AsyncIterator[MeshRun]:
-    """`slotmesh run` with these arguments. Leaving the block asks it to end if it lives, and finds what is left."""
+    """`slotmesh run` with these arguments; `python`: flags of its interpreter.
+
+    Leaving the block asks it to end if it lives, and finds what is left.
+    """
     mark = uuid4().hex
     with tempfile.TemporaryDirectory(prefix="slotmesh-") as folder:
         log = Path(folder, "mesh.log")
@@ -143,6 +146,7 @@ async def mesh_run(
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                *python,
                 "-m",
                 "slotmesh.cli",
                 "run",

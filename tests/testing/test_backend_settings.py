@@ -28,9 +28,14 @@ async def test_a_choice_is_given_by_its_name_or_its_member(balancer: Any) -> Non
 
 def test_settings_become_those_of_the_model() -> None:
     spec = backend(slo_scope="backend", max_queue_time_s=3, max_queued_bytes=10, own_loop=True).to_spec("echo")
-    assert (spec.slo_scope, spec.max_queue_time_s, spec.max_queued_bytes, spec.own_loop) == (SloScope.BACKEND, 3, 10, True)
-    scaled = slotmesh.testing.Backend(Echo, num_replicas=None, settings={"autoscale": {"min": 1, "max": 2}})  # type: ignore[arg-type]
-    autoscale = scaled.to_spec("echo").autoscale
+    assert (spec.slo_scope, spec.max_queue_time_s, spec.max_queued_bytes, spec.own_loop) == (
+        SloScope.BACKEND,
+        3,
+        10,
+        True,
+    )
+    autoscaled = {"num_replicas": None, "autoscale": {"min": 1, "max": 2}}
+    autoscale = backend(**autoscaled).to_spec("echo").autoscale
     assert isinstance(autoscale, Autoscale)
     assert (autoscale.min, autoscale.max) == (1, 2)
 

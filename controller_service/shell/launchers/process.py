@@ -37,6 +37,7 @@ from controller_service.shell.launchers.protocol import (
     Stranger,
 )
 from controller_service.shell.replica_logs.log_book import LogBook
+from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import format_duration
@@ -87,7 +88,8 @@ def replica_command(
 
 def _inherited_environment() -> dict[str, str]:
     """That of the controller, but for what is said of its own certificate."""
-    return {name: value for name, value in os.environ.items() if name not in ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY")}
+    own = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY")
+    return importable_here({name: value for name, value in os.environ.items() if name not in own})
 
 
 class ProcessLauncher:

@@ -18,8 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import slotmesh
 from slotmesh.cli.outcome import CommandFailed
 from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.parent import ParentPipe
 
 _STDERR: Final = 2
@@ -42,11 +44,12 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, module: str, flags: Sequence[str], parent: ParentPipe) -> Child:
-        """Starts `python -m module`."""
+        """Starts `python -m module`, which imports nothing from the working directory: that is users' code."""
         pipe = AnnouncePipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                *_flags(module),
                 "-m",
                 module,
                 *flags,
@@ -56,7 +59,7 @@ class Child:
                 stdout=_STDERR,
                 pass_fds=(*parent.pass_fds, *pipe.pass_fds),
                 process_group=0,
-                env=environment(),
+                env=_inherited(),
             )
         except BaseException:
             pipe.close()
@@ -93,16 +96,21 @@ class Child:
             self._process.kill()
 
 
-def environment() -> Mapping[str, str]:
-    """What children inherit: all but what says who the operator is, who starts them; flags say who they are.
+def _flags(module: str) -> Sequence[str]:
+    """Of the interpreter. A checkout in the working directory has to be importable, and so have users' policies."""
+    is_checkout = Path(slotmesh.__file__).parents[1] == Path.cwd()
+    has_policies = module == "controller_service" and bool(os.environ.get("SLOTMESH_AUTOSCALE_POLICIES"))
+    return () if is_checkout or has_policies else ("-P",)
 
-    The working directory is importable whatever the interpreter's flags.
-    """
-    variables = {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
-    if variables.get("PYTHONSAFEPATH"):
-        path = variables.get("PYTHONPATH")
-        variables["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])
-    return variables
+
+def _inherited() -> dict[str, str]:
+    """All but what says who the operator is, who starts them; flags say who they are."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
+
+
+def environment() -> Mapping[str, str]:
+    """What processes inherit that import users' code, from the working directory, whatever the interpreter's flags."""
+    return importable_here(_inherited())
 
 
 def how(status: int) -> str:

@@ -7,11 +7,12 @@ Owner: the application; used by any of its threads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
 
 from slotmesh.client.calls.argument_checks import check_text
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
@@ -55,12 +56,25 @@ def connect_sync(
     Raises:
         ValueError: an address is not HOST:PORT, or there is none, or a time or a bound is not positive; or certificates
             cannot be used, or the token can be none, or is given without `tls`.
+        RuntimeError: gevent has patched threads in this process.
     """
+    _refuse_gevent()
     connect_timeout_s = connect_timeout_of(connect_timeout)
     grace_s = grace_of("close_grace", close_grace)
     buffer = buffer_of(max_buffered_calls, max_buffered_bytes, has_threads=True)
     routers, dialer = parse_addresses(addresses), dialer_of(tls, token)
     return SyncMesh(Mesh(routers, connect_timeout_s, grace_s, dialer=dialer, buffer=buffer), grace_s)
+
+
+def _refuse_gevent() -> None:
+    """Raises RuntimeError where threads are greenlets: the client's would run an event loop that no other gets past."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise RuntimeError(
+            "gevent.monkey has patched `threading` in this process, and slotmesh.connect_sync needs a thread of the"
+            " operating system: leave that out, as in patch_all(thread=False), or make calls in a process"
+            " that is not patched"
+        )
 
 
 class SyncMesh:
