@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import slotmesh.testing
-from slotmesh.spec.model import Autoscale, BalancerName, SloScope
+from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import BalancerName, SloScope
 
 
 class Echo:
