@@ -28,6 +28,8 @@ from slotmesh.telemetry.log import get_logger
 
 HeaderPairs = list[tuple[bytes, bytes]]
 _ILLEGAL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+PIECE_BYTES: Final = 128 * 1024
+"""A larger body is written in pieces, with turns of the event loop between: by TLS each write encrypts all of it."""
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
@@ -126,7 +128,7 @@ class RequestExchange:
     def respond(self, status: int, lines: HeaderPairs, body: bytes) -> bool:
         """The whole answer, in one write. False: it has to be sent by the usual way."""
         connection = self._connection
-        if self._has_begun or self._has_left or not connection.is_writable:
+        if self._has_begun or self._has_left or not connection.is_writable or len(body) > PIECE_BYTES:
             return False
         head = self._head(status, lines)
         connection.transport.write(head + body if self._request.head.method != "HEAD" else head)
@@ -144,7 +146,16 @@ class RequestExchange:
         elif self._is_over:
             raise RuntimeError("the answer is complete: nothing can be sent behind it")
         else:
-            self._send_part(message.get("body", b""), is_last=not message.get("more_body", False))
+            body, is_last = message.get("body", b""), not message.get("more_body", False)
+            at = 0
+            while len(body) - at > PIECE_BYTES:
+                self._send_part(body[at : at + PIECE_BYTES], is_last=False)
+                at += PIECE_BYTES
+                await asyncio.sleep(0)
+                await self._connection.drain()
+                if self._has_left:
+                    return
+            self._send_part(body[at:] if at else body, is_last=is_last)
 
     def _begin(self, status: int, lines: HeaderPairs) -> None:
         names = {name.lower(): value for name, value in lines}

@@ -150,4 +150,11 @@ FINISH: Final = (
         "if False:",
         "tests/unit/codec/test_json_keys.py",
     ),
+    mutant(
+        "a large answer is written, and encrypted, in one step of the loop",
+        "ingress_service/shell",
+        "PIECE_BYTES: Final = 128 * 1024",
+        "PIECE_BYTES: Final = 1024**3",
+        "tests/unit/ingress/test_answers_in_pieces.py",
+    ),
 )

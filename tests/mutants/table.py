@@ -372,8 +372,8 @@ _ERRORS_AND_SPEC: Final = (
     mutant(
         "long messages pass the limit of what travels in an rpc's metadata",
         "slotmesh",
-        ' and char != "%" else 3 *',
-        " else 1 *",
+        'return sum(1 if " " <= char <= "~" and char != "%" else 3 *',
+        'return sum(1 if " " <= char <= "~" else 1 *',
         "tests/unit/test_status.py",
     ),
     mutant(
