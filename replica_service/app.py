@@ -151,6 +151,7 @@ class ReplicaApp:
             self._make_engine,
             graceful_timeout_s=settings.graceful_timeout.total_seconds(),
             resume_ttl_s=settings.resume_ttl.total_seconds(),
+            keys_hook_timeout_s=settings.keys_hook_timeout.total_seconds(),
             load=load,
             clock=self._clock,
             dialer=self._dialer,

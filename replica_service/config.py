@@ -59,6 +59,13 @@ class ReplicaSettings(MemberSettings):
         gt=timedelta(0),
         description="How long results of sessions are kept for clients that come back.",
     )
+    keys_hook_timeout: Duration = Field(
+        timedelta(seconds=10),
+        gt=timedelta(0),
+        le=timedelta(minutes=10),
+        description="What one call of the handler's on_keys_gained or on_keys_lost may take. Calls of these keys wait "
+        "meanwhile; when it is over they go on without the hook.",
+    )
     max_slots_per_caller: int | None = Field(
         None,
         ge=1,

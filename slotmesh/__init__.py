@@ -105,12 +105,14 @@ if TYPE_CHECKING:
     from slotmesh.handlers.context import CallContext, context, contexts
     from slotmesh.handlers.http_context import HttpContext
     from slotmesh.handlers.own_mesh import mesh, mesh_sync
+    from slotmesh.handlers.owned_keys import OwnedKeys
     from slotmesh.handlers.rpc_context import RpcContext
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
     "CallContext": "slotmesh.handlers.context",
     "HttpContext": "slotmesh.handlers.http_context",
+    "OwnedKeys": "slotmesh.handlers.owned_keys",
     "RpcContext": "slotmesh.handlers.rpc_context",
     "DirectLanes": "slotmesh.client",
     "DirectMethod": "slotmesh.client",
@@ -187,6 +189,7 @@ __all__ = [
     "NotFound",
     "NotImplementedByPeer",
     "NotLeader",
+    "OwnedKeys",
     "PayloadTooLarge",
     "PermissionDenied",
     "PredecessorFailed",

@@ -131,6 +131,20 @@ class TellCapacity:
     link: RouterPeer
 
 
+@dataclass(slots=True, eq=False)
+class TellKeys:
+    """Call the handler's hook for a partition, then post `KeysGained` or `KeysLost`."""
+
+    endpoint: str
+    partition: int
+    epoch: int
+    """At which it is, or was, held."""
+    is_gain: bool
+    """`on_keys_gained`; else `on_keys_lost`."""
+
+
 WorkCommand = StartCalls | StartTurn | StartBatch
 """What executors take."""
-ReplicaCommand = WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity
+ReplicaCommand = (
+    WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity | TellKeys
+)

@@ -8,7 +8,7 @@ Owner: streams, executors and timers make events; the engine brings them to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -242,6 +242,22 @@ class EpochFenced:
 
 
 @dataclass(slots=True, eq=False)
+class KeysGained:
+    """The handler's `on_keys_gained` has ended for these partitions: their calls may start."""
+
+    endpoint: str
+    partitions: Collection[int]
+
+
+@dataclass(slots=True, eq=False)
+class KeysLost:
+    """The handler's `on_keys_lost` has ended for these partitions: nothing of them is here any more."""
+
+    endpoint: str
+    partitions: Collection[int]
+
+
+@dataclass(slots=True, eq=False)
 class DrainBegan:
     """The replica is to end: it takes nothing new and hands back what has not started. Slots are honoured."""
 
@@ -273,6 +289,8 @@ ReplicaEvent = (
     | BatchSettingsChanged
     | LimitsChanged
     | PartitionsRevoked
+    | KeysGained
+    | KeysLost
     | EpochFenced
     | DrainBegan
     | GraceEnded

@@ -32,6 +32,8 @@ from replica_service.core.events import (
     DrainBegan,
     EpochFenced,
     GraceEnded,
+    KeysGained,
+    KeysLost,
     LimitsChanged,
     LinkClosed,
     PartitionsRevoked,
@@ -155,12 +157,18 @@ class ReplicaScheduler:
             WorkReturned: self._endings.work_returned,
             PartitionsRevoked: handing_back.partitions_revoked,
             EpochFenced: handing_back.epoch_fenced,
+            KeysGained: self._state.keys.keys_gained,
+            KeysLost: self._state.keys.keys_lost,
             DrainBegan: handing_back.drain_began,
             GraceEnded: handing_back.grace_ended,
             LimitsChanged: self._limits_changed,
             ReplicaTimePassed: _nothing,
             BatchSettingsChanged: _nothing,
         }
+
+    def hold_keys(self) -> None:
+        """Before the first call: the handler is told of the partitions that are gained and lost."""
+        self._state.keys.turn_on()
 
     # -- when to come again ------------------------------------------------------------------------------------------
 
@@ -239,8 +247,9 @@ class ReplicaScheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, nothing waits and no slot is out."""
-        return not self.in_use and not self.waiting and not len(self._state.lanes) and not self._parking.links
+        """Whether nothing runs, nothing waits, no slot is out, and no hook for keys is under way."""
+        is_empty = not self.in_use and not self.waiting and not len(self._state.lanes) and not self._parking.links
+        return is_empty and self._state.keys.is_settled
 
     @property
     def slots(self) -> SlotTable:
@@ -263,12 +272,12 @@ class ReplicaScheduler:
         return self._state.ownership.newest
 
     def is_emptied(self, endpoint: str, partition: int) -> bool:
-        """Whether nothing of a partition that was revoked runs or waits."""
-        return not self._state.lanes.is_left(endpoint, partition)
+        """Whether nothing of a partition that was revoked runs or waits, and the handler has been told so."""
+        return not self._state.lanes.is_left(endpoint, partition) and not self._state.keys.holds(endpoint, partition)
 
     def busy(self) -> dict[str, set[int]]:
-        """The partitions, by endpoint, of which something runs or waits."""
-        busy: dict[str, set[int]] = {}
+        """The partitions, by endpoint, of which something runs or waits, or that the handler holds."""
+        busy = self._state.keys.by_endpoint()
         for lane in self._state.lanes.all():
             busy.setdefault(lane.key[0], set()).add(lane.partition)
         return busy

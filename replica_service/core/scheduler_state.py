@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from replica_service.core.batching.batchers import Batching
 from replica_service.core.batching.gathering import Weigh
 from replica_service.core.commands import ReplicaCommand
+from replica_service.core.lanes.key_holding import KeyHoldings
 from replica_service.core.lanes.lanes import Lanes
 from replica_service.core.lanes.ownership import ServedEpochs
 from replica_service.core.permits.permits import Permits
@@ -28,6 +29,7 @@ class SchedulerState:
         "batching",
         "draining",
         "ended",
+        "keys",
         "lanes",
         "out",
         "ownership",
@@ -55,6 +57,7 @@ class SchedulerState:
         self.slots = ReservedSlotCalls(self.permits)
         self.payloads = AwaitedPayloads()
         self.ownership = ServedEpochs()
+        self.keys = KeyHoldings(self.lanes, self.out)
         self.vacancies = Vacancies(capacity_gap_s, chance)
         self.draining = False
         """Nothing new is taken; calls start in slots only. Never goes back."""

@@ -26,6 +26,7 @@ from replica_service.core.commands import (
     StartCalls,
     TellCapacity,
     TellDetached,
+    TellKeys,
 )
 from replica_service.core.events import (
     BatchSettingsChanged,
@@ -120,6 +121,8 @@ class Engine:
             lambda run, why: outcomes.failed(run, 0, 1, why),
         )
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
+        self.tell_keys: Callable[[TellKeys], object] = lambda _command: None
+        """Calls hooks of the handler for keys, and posts when they have ended. Used once `scheduler.hold_keys` was."""
         self._links: dict[RouterPeer, Outbox] = {}
         self.at_drain: list[Callable[[], None]] = []
         """Called when the replica begins to drain, for clients that speak to it themselves."""
@@ -338,6 +341,8 @@ class Engine:
                     link.outbox.slot_changed(command)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
+                case TellKeys():
+                    self.tell_keys(command)
 
     def _batch_settings_changed(self) -> None:
         """A handler has set something: what waits may be due, or its time another."""

@@ -24,7 +24,8 @@ from replica_service.shell.handler.block_reports import BlockReports
 from replica_service.shell.handler.context_use import asks_for_contexts
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
 from replica_service.shell.handler.health import Upkeep
-from replica_service.shell.handler.hooks import Hooks
+from replica_service.shell.handler.hooks import Hook, Hooks
+from replica_service.shell.handler.key_hooks import KEYS_HOOK_TIMEOUT_S, KeyHooks
 from replica_service.shell.handler.loading import Handler, LoadHandler, construct, load_handler
 from replica_service.shell.handler.loop_watch import LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
@@ -59,6 +60,7 @@ class HostedReplica:
         *,
         graceful_timeout_s: float,
         resume_ttl_s: float = RESUME_TTL_S,
+        keys_hook_timeout_s: float = KEYS_HOOK_TIMEOUT_S,
         load: LoadHandler = load_handler,
         clock: Clock | None = None,
         dialer: Dialer = PLAIN_TEXT,
@@ -88,6 +90,8 @@ class HostedReplica:
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
         self._resume_ttl_s = resume_ttl_s
+        self._keys_hook_timeout_s = keys_hook_timeout_s
+        self._key_hooks: KeyHooks | None = None
         self._backend = Backend(name="")
         """The backend's settings from the controller; defaults before these came."""
         self._description: HandlerDescription | None = None
@@ -195,6 +199,10 @@ class HostedReplica:
             on_sick=self._got_sick,
         )
         self.engine = self._make_engine(constructed.methods, max_ongoing, prefetch, self._handler_loop)
+        if constructed.hooks.has(Hook.ON_KEYS_GAINED) or constructed.hooks.has(Hook.ON_KEYS_LOST):
+            self._key_hooks = KeyHooks(constructed.hooks, self._keys_hook_timeout_s, self.engine.post)
+            self.engine.tell_keys = self._key_hooks.take
+            self.engine.scheduler.hold_keys()
         if self._backend.user_config != user_config:
             self._reconfigure(self._upkeep)
         self._watch(self.engine)
@@ -235,6 +243,8 @@ class HostedReplica:
 
     async def close(self) -> None:
         """After all else: ends what the handler still has on a loop of its own."""
+        if self._key_hooks is not None:
+            self._key_hooks.close()
         if self._loop_watch is not None:
             self._loop_watch.close()
         await self.own_mesh.end(self._handler_loop.run)

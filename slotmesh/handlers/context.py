@@ -43,6 +43,17 @@ class CallContext:
     """When the caller stops waiting, in UTC; None: never."""
     ordering_key: str = ""
     """Empty: the call is in no order."""
+    partition: int | None = None
+    """The partition that the ordering key hashes to, 0 … 4,095; None without an ordering key."""
+    owner_epoch: int | None = None
+    """A fencing token: grows with each change of the owner of `partition`, never falls. None without an ordering key.
+
+    What a call writes under a smaller one than what is stored comes from an owner of before (docs/state.md).
+    """
+    replica_id: str = ""
+    """The replica that executes the call; empty in a replica that belongs to no mesh."""
+    backend: str = ""
+    """The backend of that replica."""
     session_id: str = ""
     """The session of the client's stream; empty: none."""
     attempt: int = 0

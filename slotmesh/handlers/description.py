@@ -21,7 +21,13 @@ from slotmesh.handlers.settings import BatchSettings
 CALL: Final = "__call__"
 """The method that the empty name means."""
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"reconfigure": ("user_config",), "check_health": (), "on_drain": ()}
+    {
+        "reconfigure": ("user_config",),
+        "check_health": (),
+        "on_drain": (),
+        "on_keys_gained": ("keys",),
+        "on_keys_lost": ("keys",),
+    }
 )
 """Methods that the replica calls, never a client, and with what."""
 

@@ -21,6 +21,7 @@ from slotmesh.handlers.context import (
 )
 from slotmesh.handlers.http_context import HttpContext
 from slotmesh.handlers.own_mesh import current_source
+from slotmesh.wire.partitions import partition_of
 
 
 class ContextFields(TypedDict, total=False):
@@ -33,6 +34,12 @@ class ContextFields(TypedDict, total=False):
     timeout: float | None
     """Seconds from now until the deadline; None: there is none."""
     ordering_key: str
+    partition: int | None
+    """Where it is not given, that of `ordering_key`."""
+    owner_epoch: int | None
+    """Where it is not given, 1 with an `ordering_key`."""
+    replica_id: str
+    backend: str
     session_id: str
     attempt: int
     idempotency_key: str
@@ -53,6 +60,8 @@ def make_context(**fields: Unpack[ContextFields]) -> CallContext:
     deadline, ends_at = deadline_of(inf if timeout is None else timeout)
     arrived_at = arrived_at_of(given.pop("age", None))
     metadata = MappingProxyType(dict(given.pop("metadata", {})))
+    if key := given.get("ordering_key"):
+        given = {"partition": partition_of(key), "owner_epoch": 1, **given}
     return CallContext(metadata=metadata, deadline=deadline, ends_at=ends_at, arrived_at=arrived_at, **given)
 
 

@@ -8,6 +8,9 @@ from tests.mutants.mutant import mutant
 
 CLIENT: Final = "slotmesh/client"
 CONFIG: Final = "slotmesh/config"
+REPLICA: Final = "replica_service/core"
+SHELL: Final = "replica_service/shell"
+HOLDING: Final = "tests/unit/replica/test_key_holding.py"
 PULSES: Final = "tests/unit/client/test_heartbeats.py"
 
 _HEARTBEATS: Final = (
@@ -55,4 +58,91 @@ _HEARTBEATS: Final = (
     ),
 )
 
-STATE: Final = _HEARTBEATS
+_KEYS: Final = (
+    mutant(
+        "calls of keys start before the handler was told of them",
+        REPLICA,
+        "elif run.awaits or (self._keys.is_on and not self._keys.may_start(lane, run)):",
+        "elif run.awaits or (self._keys.is_on and self._keys.may_start(lane, run) is None):",
+        HOLDING,
+    ),
+    mutant(
+        "a loss is told while calls of its keys run",
+        REPLICA,
+        "holding.phase is HoldingPhase.LEAVING and not holding.running",
+        "holding.phase is HoldingPhase.LEAVING",
+        HOLDING,
+    ),
+    mutant(
+        "the next owner does not wait until the handler was told of the loss",
+        REPLICA,
+        " and not self._state.keys.holds(endpoint, partition)",
+        "",
+        HOLDING,
+    ),
+    mutant(
+        "a fence leaves out what the handler still holds",
+        REPLICA,
+        "busy = self._state.keys.by_endpoint()",
+        "busy: dict[str, set[int]] = {}",
+        HOLDING,
+    ),
+    mutant(
+        "a partition that comes back keeps its older epoch",
+        REPLICA,
+        "if run.owner_epoch <= holding.epoch:",
+        "if True:",
+        HOLDING,
+    ),
+    mutant(
+        "what is given up while it is gained is never lost",
+        REPLICA,
+        "holding.is_given_up = True",
+        "pass",
+        HOLDING,
+    ),
+    mutant(
+        "a drain ends before handlers were told of their losses",
+        REPLICA,
+        "return is_empty and self._state.keys.is_settled",
+        "return is_empty",
+        HOLDING,
+    ),
+    mutant(
+        "a hook of keys that hangs holds up their calls for ever",
+        SHELL,
+        "async with asyncio.timeout(self._timeout_s):\n                outcome = await asyncio.shield(run.ended)",
+        "async with asyncio.timeout(None):\n                outcome = await asyncio.shield(run.ended)",
+        "tests/unit/replica/test_key_hooks.py",
+    ),
+    mutant(
+        "losses and gains of keys share a call of a hook",
+        SHELL,
+        "(self._due[0].is_gain, self._due[0].endpoint) == (first.is_gain, first.endpoint)",
+        "self._due[0].endpoint == first.endpoint",
+        "tests/unit/replica/test_key_hooks.py",
+    ),
+    mutant(
+        "a call without a key has a fencing token",
+        SHELL,
+        "owner_epoch=run.owner_epoch if run.ordering_key else None",
+        "owner_epoch=run.owner_epoch",
+        "tests/testing/test_key_hooks.py",
+    ),
+    mutant(
+        "the store of the example takes changes of an owner of before",
+        "examples/carts",
+        " AND owner_epoch <= ?",
+        " AND ? > 0",
+        "tests/unit/examples/test_carts.py",
+    ),
+    mutant(
+        "the store of the example loses updates",
+        "examples/carts",
+        " WHERE user = ? AND version = ? AND",
+        " WHERE user = ? AND ? >= 0 AND",
+        "tests/unit/examples/test_carts.py",
+    ),
+)
+
+STATE: Final = (*_HEARTBEATS, *_KEYS)

@@ -20,6 +20,7 @@ from replica_service.core.commands import (
     StartCalls,
     TellCapacity,
     TellDetached,
+    TellKeys,
 )
 from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
@@ -183,8 +184,8 @@ class ReplicaModel:
                         call.reason = failure.reason
                         if failure.reason is Reason.DEADLINE_IN_QUEUE:
                             assert call.deadline <= self.now
-                case Grant() | AnswerRenewal() | AnswerAttach() | TellDetached():
-                    pass  # only where there are slots: see `test_replica_slots.py`
+                case Grant() | AnswerRenewal() | AnswerAttach() | TellDetached() | TellKeys():
+                    pass  # only where there are slots: see `test_replica_slots.py`; or hooks: `test_key_holding.py`
                 case TellCapacity(link=link):
                     assert not link.closed
                     assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch

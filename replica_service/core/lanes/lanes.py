@@ -2,15 +2,16 @@
 
 Purpose: keeps the order of each key, and serves the keys in turn.
 Invariants: a lane is in exactly one place: idle (empty, and then dropped), in the ready queue, blocked (the payload of
-its first call is under way), or held by a turn or a batcher, with one permit. Calls leave it in the order in which they
-came. A partition that moves away is kept apart for as long as one of its lanes is left.
+its first call is under way, or a hook of the handler for its partition), or held by a turn or a batcher, with one
+permit. Calls leave it in the order in which they came. A partition that moves away is kept apart for as long as one of
+its lanes is left.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from replica_service.core.calls import ReplicaLane, ReplicaRun, RouterPeer
 
@@ -23,7 +24,7 @@ MAX_TURN_S = 0.050
 class Lanes:
     """All lanes that have calls, and those of them that wait for a permit."""
 
-    __slots__ = ("_by_key", "_leaving", "calls", "ready")
+    __slots__ = ("_by_key", "_leaving", "calls", "on_returned", "ready")
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], ReplicaLane] = {}
@@ -33,6 +34,8 @@ class Lanes:
         """Keyed calls that are here, running or not."""
         self.ready: deque[ReplicaLane] = deque()
         """In the order of their turns."""
+        self.on_returned: Callable[[ReplicaLane], None] | None = None
+        """Called with each lane whose turn is over. None: no part asks."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -79,6 +82,8 @@ class Lanes:
 
     def give_back(self, lane: ReplicaLane) -> None:
         """The lane's turn is over: it goes to the back of the queue, or is dropped where it has no calls."""
+        if self.on_returned is not None:
+            self.on_returned(lane)
         if lane.head() is not None:
             self.ready.append(lane)
         else:

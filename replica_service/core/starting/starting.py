@@ -35,6 +35,7 @@ class Starting:
         "_batching",
         "_gathering",
         "_held",
+        "_keys",
         "_lanes",
         "_max_slots_per_caller",
         "_new_secret",
@@ -67,6 +68,7 @@ class Starting:
         self._new_secret = new_secret
         self._permits = state.permits
         self._lanes = state.lanes
+        self._keys = state.keys
         self._batching = state.batching
         # What each step looks at, once more: these objects are never replaced.
         self._queue = state.permits.queue
@@ -125,7 +127,7 @@ class Starting:
             if run.deadline <= now:
                 lo, run.lo = run.lo, run.hi
                 answer(run, lo, run.hi, failures.EXPIRED)
-            elif run.awaits:
+            elif run.awaits or (self._keys.is_on and not self._keys.may_start(lane, run)):
                 lane.is_blocked = True
                 return
             elif run.options.stop_generation and is_stopped(run, run.lo):
@@ -143,6 +145,8 @@ class Starting:
             self._lanes.give_back(lane)
             return
         self._permits.in_use += 1
+        if self._keys.is_on:
+            self._keys.started(lane, run)
         batcher = self._batching.batchers.get(run.options.method)
         if batcher is not None:
             batcher.gathered.offer(lane)

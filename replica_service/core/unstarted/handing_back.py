@@ -6,6 +6,8 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from math import inf
+
 from replica_service.core import failures
 from replica_service.core.calls import ReplicaLane
 from replica_service.core.events import DrainBegan, EpochFenced, GraceEnded, PartitionsRevoked
@@ -19,6 +21,7 @@ class HandingBack:
 
     __slots__ = (
         "_batching",
+        "_keys",
         "_lanes",
         "_ownership",
         "_parking",
@@ -32,6 +35,7 @@ class HandingBack:
     def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls) -> None:
         self._permits = state.permits
         self._lanes = state.lanes
+        self._keys = state.keys
         self._ownership = state.ownership
         self._state = state
         self._payloads = state.payloads
@@ -49,6 +53,8 @@ class HandingBack:
             self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.key[0]][lane.partition])
         self._lanes.forget_empty()
         self._lanes.leave(epochs)
+        for endpoint, revoked in epochs.items():
+            self._keys.leave(endpoint, revoked)
 
     def epoch_fenced(self, event: EpochFenced, _now: float) -> None:
         self._parking.unpark_all()
@@ -56,6 +62,7 @@ class HandingBack:
         for lane in self._lanes.all():
             self._unstarted.hand_back(lane, failures.STALE, through_epoch=event.epoch)
         self._lanes.forget_empty()
+        self._keys.leave_all(event.epoch)
 
     def drain_began(self, _event: DrainBegan, _now: float) -> None:
         self._hand_back_all(slots_too=False)
@@ -80,3 +87,4 @@ class HandingBack:
                     unstarted.take_back(entry.run, entry.run.begin, entry.run.end, failures.DRAINING)
         for lane in self._lanes.all():
             unstarted.hand_back(lane, failures.DRAINING)
+        self._keys.leave_all(inf)

@@ -59,6 +59,7 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         shard_key, trace = arrival.shard_key(run_id) or shard_key, arrival.trace(run_id)
         http = http_context(trace.http, arrival.heads, run_id) if trace.http else None
         age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
+    host = run.link.outbox.issuer
     return CallContext(
         call_id=call_id,
         endpoint=run.endpoint,
@@ -66,6 +67,10 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         metadata=MappingProxyType(options.metadata),
         deadline=deadline,
         ordering_key=run.ordering_key,
+        partition=run.partition if run.ordering_key else None,
+        owner_epoch=run.owner_epoch if run.ordering_key else None,
+        replica_id=host.replica_id,
+        backend=host.backend,
         session_id=session_id,
         attempt=attempt,
         idempotency_key=identity,

@@ -1,7 +1,7 @@
-"""The hooks of a handler that the replica calls: `reconfigure`, `check_health` and `on_drain`, each if there is one.
+"""The hooks of a handler that the replica calls, each if there is one.
 
-Purpose: an `async def` runs on the handler's loop, where its calls run; a `def` in a thread of its own, beside the
-calls and their permits.
+Purpose: `reconfigure`, `check_health`, `on_drain`, `on_keys_gained`, `on_keys_lost`. An `async def` runs on the
+handler's loop, where its calls run; a `def` in a thread of its own, beside the calls and their permits.
 Invariants: an exception of a hook is its outcome, and ends nothing else; a hook has ended when its code has returned,
 not when a wait for it timed out.
 Owner: the upkeep, on the service's loop.
@@ -28,6 +28,8 @@ class Hook(Enum):
     RECONFIGURE = "reconfigure"
     CHECK_HEALTH = "check_health"
     ON_DRAIN = "on_drain"
+    ON_KEYS_GAINED = "on_keys_gained"
+    ON_KEYS_LOST = "on_keys_lost"
 
 
 class HookRun:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replica_service import convert
+from replica_service.convert import Issuer
 from replica_service.core.commands import AnswerAttach, TellDetached
 from replica_service.core.failures import CUT_OFF, ENDED
 from slotmesh.errors import Failure
@@ -26,7 +27,9 @@ _Result = direct_service_pb2.SlotCallResult
 class AttachOutbox:
     """Writes outcomes of calls, and what becomes of slots."""
 
-    def __init__(self, writer: PromptWriter[Response]) -> None:
+    def __init__(self, writer: PromptWriter[Response], issuer: Issuer) -> None:
+        """`issuer` names this replica."""
+        self.issuer = issuer
         self._send: Callable[..., None] = writer.send
 
     def close(self) -> None:

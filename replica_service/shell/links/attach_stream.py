@@ -51,7 +51,7 @@ class AttachStream:
         self._now = clock.now
         self._identity, self._endpoints = caller_name(), callable_endpoints()
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
-        self._outbox = AttachOutbox(self._writer)
+        self._outbox = AttachOutbox(self._writer, engine.slots.issuer)
         self._link = RouterPeer(outbox=self._outbox, stream_id=new_id(STREAM_ID_BYTES))
         self._ended = asyncio.Event()
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from replica_service.convert import Granted, SlotAnswer
+from replica_service.convert import Granted, Issuer, SlotAnswer
 from replica_service.core.calls import RouterPeer
 from replica_service.core.failures import CUT_OFF, ENDED
 from slotmesh.errors import Failure
@@ -58,7 +58,9 @@ class DirectCall:
 class DirectLink:
     """Takes the place of an outbox. A reservation waits as a function of its answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, issuer: Issuer) -> None:
+        """`issuer` names this replica."""
+        self.issuer = issuer
         self.link = RouterPeer(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
         self._calls: dict[int, DirectCall] = {}
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}

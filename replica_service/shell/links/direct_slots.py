@@ -33,7 +33,7 @@ class DirectSlots:
         self._engine = engine
         self._slots = engine.slots
         self._now = clock.now
-        self._line = DirectLink()
+        self._line = DirectLink(engine.slots.issuer)
         engine.at_end.append(self._line.end)
         self._requests = SlotRequests()
 

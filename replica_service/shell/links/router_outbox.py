@@ -61,7 +61,7 @@ class Outbox:
         self._opening = opening or Response()
         self._times_told = 0
         """The version of them that the router has."""
-        self._issuer = issuer
+        self.issuer = issuer
         self._cuts = CHUNKS in features
         self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
         self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
@@ -307,7 +307,7 @@ class Outbox:
         answers = self._slot_answers[:MAX_FRAME_CALLS]
         del self._slot_answers[:MAX_FRAME_CALLS]
         response = Response()
-        convert.add_answers(response.slots, answers, self._issuer)
+        convert.add_answers(response.slots, answers, self.issuer)
         response.slots.capacity.CopyFrom(self._capacity_to_wire())
         return response
 

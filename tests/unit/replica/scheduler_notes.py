@@ -17,6 +17,7 @@ from replica_service.core.commands import (
     StartCalls,
     TellCapacity,
     TellDetached,
+    TellKeys,
 )
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
 from replica_service.core.slots.slot_table import ReservedSlot
@@ -61,6 +62,8 @@ def told(commands: list[ReplicaCommand]) -> list[str]:
                 lines.append("batch " + ",".join(spans))
             case TellCapacity():
                 lines.append("tell capacity")
+            case TellKeys(partition=partition, epoch=epoch, is_gain=is_gain):
+                lines.append(f"{'gained' if is_gain else 'lost'} {partition} at {epoch}")
             case Grant(run=run):
                 lines.append(f"grant {run.first}")
             case AnswerRenewal(op_id=op_id, answer=answer):

@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from replica_service.convert import Issuer
 from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import AnswerAttach
 from replica_service.shell.links.attach_outbox import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.prompt_writer import PromptWriter
+from tests.support.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,7 +24,7 @@ async def test_each_frame_counts() -> None:
         await never.wait()
 
     writer: PromptWriter[Response] = PromptWriter(write)
-    outbox = AttachOutbox(writer)
+    outbox = AttachOutbox(writer, Issuer(FakeClock()))
     outbox.results(1, [b""], 0, "")
     assert writer.backlog == 0, "it is being written"
     outbox.results(2, [b"x" * 1000, b"y" * 500], 1500, "")
