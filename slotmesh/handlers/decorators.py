@@ -61,10 +61,9 @@ def deployment(
     several values a call. Methods that start with `_` cannot be called.
 
     Neither can those that the replica calls by itself, each if there is one, `async def` or `def`:
-    `reconfigure(user_config)` when the configuration changes while the replica lives; `check_health()` now and then,
-    which fails by raising or by returning False, and three times in a row has the replica replaced; `on_drain()` once,
-    when the replica begins to drain. Calls go on while they run. `on_keys_gained(keys)` and `on_keys_lost(keys)`, each
-    with an `OwnedKeys`, run before the first and after the last call of ordering keys that the replica owns.
+    `reconfigure(user_config)` when the configuration changes; `check_health()` now and then, which fails by raising or
+    by returning False, and three times in a row has the replica replaced; `on_drain()` once, when the drain begins;
+    `on_keys_gained(keys)` and `on_keys_lost(keys)` around the calls of keys that it owns. Calls go on while they run.
 
     Args:
         target: the class or function, where the decorator is used without parentheses.
