@@ -130,8 +130,6 @@ class ReconcileLoop:
             await self._look_at_backend(name)
 
     async def _pass(self, keys: list[Key], slices: LoopSlices) -> None:
-        if self._links.newer:
-            return
         endpoints, self._left = self._left, {}
         endpoints.update((key.name, None) for key in keys if key.concern is Concern.ENDPOINT)
         for key in keys:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from controller_service.shell.mesh_state import Concern, Key
 from slotmesh.errors import Reason
+from slotmesh.runtime.loop_slices import LoopSlices
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2, membership_service_pb2, mesh_pb2
 from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
@@ -80,26 +82,33 @@ def settled(table: membership_service_pb2.RoutingTable) -> bool:
 async def test_a_copy_that_has_overtaken_the_revisions_of_routers_is_found_out(tmp_path: Path) -> None:
     async with AsyncExitStack() as members:
         original = await Original.make(members, tmp_path)
+        await original.router.cut()
         before = len(original.router.tables)
+        assert original.router.brings is not None
+        held = original.router.brings.revision
         async with running_controller(state=original.older) as copy:
             assert not await newer_members(copy)
-            while copy.controller.store.read().revision <= 2 * original.router.table.revision:
+            while copy.controller.store.read().revision <= 2 * held:
                 await copy.apply(
                     MESH.replace("num_replicas: 1", f"max_ongoing: {copy.controller.store.read().revision}")
                 )
             await original.router.move(copy.channel)
             await wait_until(lambda: copy.controller.routers, what="the router is there")
             (line,) = await newer_members(copy)
-            assert line == f"router/r holds revision {original.router.table.revision}, which this state file never had"
+            assert line == f"router/r holds revision {held}, which this state file never had"
             events = copy.operator.WatchEvents(pb.WatchEventsRequest(from_oldest=True, until_newest=True))
             kinds = [event.kind async for event in events]
             assert pb.EVENT_KIND_STATE_OUTDATED in kinds
             # What operators change is stored and changes nothing; a replica that attaches keeps its configuration.
             applied = await copy.apply(MESH)
+            await original.replicas[0].cut()
+            original.replicas[0].revoked.clear()
             await original.replicas[0].move(copy.channel)
             await wait_until(lambda: copy.controller.state.observed.replica("a"), what="the replica is there")
             configured = len(original.replicas[0].configurations)
             await original.replicas[0].report("READY")
+            await copy.controller.loop._pass([Key(Concern.TABLE), Key(Concern.ENDPOINT, "e")], LoopSlices())
+            assert copy.controller.replicas._links["a"]._told is None
             assert copy.controller.store.read().revision >= applied.revision
             announced = copy.controller.board.table
             assert announced is None or announced.revision < applied.revision
@@ -253,6 +262,7 @@ async def test_what_a_newer_state_has_launched_is_neither_ended_nor_replaced(tmp
             last = max(found, key=lambda it: it.order.version.revision)
             assert f"replica/{last.replica_id}" in [line.partition(" ")[0] for line in await newer_members(copy)]
             await copy.apply('backends: {v3: {handler: "app:Other"}}')
+            await copy.controller.loop._pass([Key(Concern.BACKEND, "v3"), Key(Concern.BACKEND, "v2")], LoopSlices())
             await copy.controller.loop.drain_all()
             assert not copy.launcher.stopped
             assert not copy.launcher.started

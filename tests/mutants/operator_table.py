@@ -55,10 +55,17 @@ OPERATOR: Final = (
         _LINEAGE,
     ),
     mutant(
-        "a controller with an older state goes on to reconcile",
+        "a controller with an older state goes on to start and end replicas",
         _CONTROLLER,
-        "        if self._links.newer:\n            return\n",
-        "",
+        "if key.concern is not Concern.BACKEND or self._links.newer:",
+        "if key.concern is not Concern.BACKEND:",
+        _OLDER,
+    ),
+    mutant(
+        "a controller with an older state goes on to announce tables",
+        _CONTROLLER,
+        "            if not self._links.newer:\n",
+        "            if True:\n",
         _OLDER,
     ),
     mutant(
