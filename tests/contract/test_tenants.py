@@ -15,6 +15,7 @@ import slotmesh.testing
 from examples.own_proto import greeter_pb2
 from examples.own_proto.greeter_pb2_grpc import GreeterStub
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Endpoint
 from slotmesh.spec.tenants import NO_LIMITS, TenantLimit, TenantLimits
@@ -25,6 +26,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2, tap_service_pb2
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 from slotmesh.v1.tap_service_pb2_grpc import TapServiceStub
+from tests.contract.inference.inference_client import request
 from tests.contract.own_protos.greeters import AsyncGreeter
 from tests.support.gated_handler import Gated
 from tests.support.ingresses import served_mesh
@@ -191,6 +193,37 @@ async def test_a_tenant_is_named_by_metadata_of_own_rpcs() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as wrong:
                 await greet("x" * 257)
             assert "slotmesh-tenant: at most 256 bytes" in str(wrong.value.details())
+
+
+@slotmesh.deployment
+class Identity:
+    async def infer(self, x: Any) -> Any:
+        return x
+
+
+async def test_a_tenant_is_named_by_metadata_of_the_inference_protocol() -> None:
+    async with slotmesh.testing.mesh({"model": Identity}) as mesh:
+        await limit(mesh, "model", TenantLimits(max_calls_per_s=1, burst=1))
+        async with open_channel(mesh.router_addresses[0]) as channel:
+            stub: Any = GRPCInferenceServiceStub(channel)
+
+            async def infer(*tenants: str) -> None:
+                metadata = [("slotmesh-tenant", tenant) for tenant in tenants]
+                await stub.ModelInfer(request("model", {"x": [1, 2]}), metadata=metadata, timeout=TIMEOUT_S)
+
+            await infer("a")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await infer("a")
+            failure = from_rpc_error(refused.value)
+            assert (failure.reason.value, failure.metadata["tenant"]) == ("TENANT_LIMIT", "a")
+            await infer("b")
+            for _ in range(3):
+                await infer()
+                await infer("")
+            for wrong, why in (["x" * 257], "at most 256 bytes"), (["a", "b"], "is given twice"):
+                with pytest.raises(grpc.aio.AioRpcError) as mistake:
+                    await infer(*wrong)
+                assert f"slotmesh-tenant: {why}" in str(mistake.value.details())
 
 
 async def test_operators_see_who_calls_and_who_is_refused() -> None:

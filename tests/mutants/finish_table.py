@@ -157,4 +157,11 @@ FINISH: Final = (
         "PIECE_BYTES: Final = 1024**3",
         "tests/unit/ingress/test_answers_in_pieces.py",
     ),
+    mutant(
+        "inferences by gRPC have no tenant",
+        "router_service/shell",
+        "    wire.tenant = tenant\n    return None\n",
+        "    return None\n",
+        "tests/contract/test_tenants.py",
+    ),
 )

@@ -16,6 +16,7 @@ import grpc
 
 from router_service import convert
 from router_service.convert.inference.requests import request_of
+from router_service.convert.own_rpcs import TENANT
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.models import inference_method, tensors_of_method
@@ -24,7 +25,7 @@ from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import TENSORS
 from slotmesh.endpoint_names import endpoint_mistake
-from slotmesh.errors import Failure
+from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.checks import RequestMistake
 from slotmesh.oip.methods import DEFAULT_METHOD, has_many_results
@@ -33,6 +34,7 @@ from slotmesh.oip.parameters import ParameterMeaning, meaning_of
 from slotmesh.oip.payloads import payload_of
 from slotmesh.oip.results import answer_of
 from slotmesh.security.limits import endpoint_refusal
+from slotmesh.tenant_names import tenant_problem
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.limits import MAX_INLINE_BYTES
@@ -82,6 +84,8 @@ class InferenceCalls:
         if isinstance(method, Failure):
             return method
         options_wire = _options_of(meaning, method, streaming=yields)
+        if (wrong := _take_tenant(context, options_wire)) is not None:
+            return wrong
         trace = self._handed.take(context, options_wire)
         options = convert.options_from_wire(options_wire)
         if isinstance(options, Failure):
@@ -167,3 +171,17 @@ def _options_of(meaning: ParameterMeaning, method: str, *, streaming: bool) -> c
     if meaning.metadata:
         wire.metadata.update(meaning.metadata)
     return wire
+
+
+def _take_tenant(context: Context, wire: call_pb2.CallOptions) -> Failure | None:
+    """The protocol has no field for the tenant: it is in the metadata, as for services of the user's own."""
+    given = [value for key, value in context.invocation_metadata() or () if key == TENANT]
+    if not given:
+        return None
+    (tenant, *more) = given
+    if more or not isinstance(tenant, str):
+        return bad_field(TENANT, "is given twice" if more else "must be text")
+    if problem := tenant_problem(tenant):
+        return bad_field(TENANT, problem)
+    wire.tenant = tenant
+    return None
