@@ -214,9 +214,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         return pb.EndShiftResponse(revision=await self._shifts.end(request.endpoint, terms, goes_back=request.go_back))
 
     async def ListShifts(self, request: pb.ListShiftsRequest, context: Context) -> pb.ListShiftsResponse:
-        return pb.ListShiftsResponse(
-            shifts=[shift_to_wire(it.record, it.figures, it.waits_for) for it in self._shifts.show(request.endpoint)]
-        )
+        return pb.ListShiftsResponse(shifts=[shift_to_wire(*it) for it in self._shifts.show(request.endpoint)])
 
     @names_all_mistakes
     async def ListRevisions(self, request: pb.ListRevisionsRequest, context: Context) -> pb.ListRevisionsResponse:

@@ -37,6 +37,7 @@ def _backend_from_wire(wire: mesh_pb2.BackendLoad) -> BackendLoad:
         shadow_drops=wire.shadow_drops,
         sampled_at=seconds_of(wire.sample_time),
         ended=_ends_from_wire(wire.ended) if wire.HasField("ended") else None,
+        shadow_ended=_ends_from_wire(wire.shadow_ended) if wire.HasField("shadow_ended") else None,
     )
 
 
@@ -74,6 +75,7 @@ def backend_load_to_wire(load: BackendLoad) -> mesh_pb2.BackendLoad:
         shadow_copies=load.shadow_copies,
         shadow_drops=load.shadow_drops,
         ended=None if load.ended is None else _ends_to_wire(load.ended),
+        shadow_ended=None if load.shadow_ended is None else _ends_to_wire(load.shadow_ended),
         sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
     )
 

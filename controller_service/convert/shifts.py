@@ -30,8 +30,10 @@ def said_shift_from_wire(request: pb.ShiftTrafficRequest) -> SaidShift:
     )
 
 
-def shift_to_wire(shift: ShiftRecord, figures: Mapping[str, CallEnds], waits_for: str) -> pb.TrafficShift:
-    """`figures` of its present step, by backend."""
+def shift_to_wire(
+    shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mapping[str, CallEnds], waits_for: str
+) -> pb.TrafficShift:
+    """`figures` of its present step, by backend; `shadows`: those of copies of calls."""
     return pb.TrafficShift(
         endpoint=shift.endpoint,
         phase=shift.phase.value,  # type: ignore[arg-type]  # the enums share their numbers
@@ -49,24 +51,31 @@ def shift_to_wire(shift: ShiftRecord, figures: Mapping[str, CallEnds], waits_for
         who=shift.who,
         reason=shift.why,
         waits_for=waits_for,
-        figures=[_figures_to_wire(name, ends) for name, ends in figures.items()] if shift.is_under_way else (),
+        figures=[
+            *(_figures_to_wire(name, ends) for name, ends in figures.items()),
+            *(_figures_to_wire(name, ends, is_shadow=True) for name, ends in shadows.items()),
+        ]
+        if shift.is_under_way
+        else (),
     )
 
 
 def _guard(figure: GuardFigure, wire: pb.ShiftGuard) -> Guard:
-    return Guard(figure, wire.max_error_rate if figure is GuardFigure.ERROR_RATE else seconds(wire.max_time))
+    limit = wire.max_error_rate if figure is GuardFigure.ERROR_RATE else seconds(wire.max_time)
+    return Guard(figure, limit, wire.shadow)
 
 
 def _guard_to_wire(guard: Guard) -> pb.ShiftGuard:
     if guard.figure is GuardFigure.ERROR_RATE:
-        return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=guard.limit)
-    return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, max_time=duration_to_wire(guard.limit))
+        return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=guard.limit, shadow=guard.shadow)
+    return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, max_time=duration_to_wire(guard.limit), shadow=guard.shadow)
 
 
-def _figures_to_wire(backend: str, ends: CallEnds) -> pb.ShiftFigures:
+def _figures_to_wire(backend: str, ends: CallEnds, *, is_shadow: bool = False) -> pb.ShiftFigures:
     time = p99(ends)
     return pb.ShiftFigures(
         backend=backend,
+        is_shadow=is_shadow,
         calls=ends.total,
         failed=ends.failed,
         unanswered=ends.unanswered,

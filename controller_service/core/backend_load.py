@@ -78,6 +78,8 @@ class BackendLoad:
     """Those that were dropped: no slot was free."""
     ended: CallEnds | None = None
     """Since the router's start; None: it does not count them."""
+    shadow_ended: CallEnds | None = None
+    """The same of copies of calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

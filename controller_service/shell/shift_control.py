@@ -7,7 +7,7 @@ Owner: the event loop; the servicer calls it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from controller_service.core.backend_load import CallEnds
 from controller_service.core.desired import Desired
@@ -21,13 +21,14 @@ from controller_service.store.protocol import Store
 from slotmesh.status import to_exception
 
 
-@dataclass(frozen=True, slots=True)
-class ShownShift:
+class ShownShift(NamedTuple):
     """A shift, as operators see it."""
 
     record: ShiftRecord
     figures: Mapping[str, CallEnds]
     """Of its present step, by backend."""
+    shadows: Mapping[str, CallEnds]
+    """The same of copies of calls, for shadows that guards look at."""
     waits_for: str
 
 

@@ -47,6 +47,8 @@ class WatchedShift:
     due_at: float
     """When its step has lasted for long enough, seconds (monotonic): the wall clock may jump."""
     figures: StepFigures
+    shadows: StepFigures
+    """Of copies of calls, for shadows that guards look at."""
     waits_for: str = ""
 
 
@@ -80,12 +82,13 @@ class Shifter:
                 except SlotmeshError as failure:
                     _log.warning("a shift could not be carried on; it is tried again", endpoint=name, why=str(failure))
 
-    def known(self, name: str) -> tuple[Mapping[str, CallEnds], str]:
-        """The figures of a shift's present step, by backend, and what its next step waits for."""
+    def known(self, name: str) -> tuple[Mapping[str, CallEnds], Mapping[str, CallEnds], str]:
+        """The figures of a shift's present step, by backend and by shadow, and what its next step waits for."""
         shift, watched = self._store.read().shifts.get(name), self._watched.get(name)
         if shift is None or watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
-            return {}, ""
-        return {it: watched.figures.of(it) for it in shift.rising}, watched.waits_for
+            return {}, {}, ""
+        figures = {it: watched.figures.of(it) for it in shift.rising}
+        return figures, {it: watched.shadows.of(it) for it in shift.watched_shadows}, watched.waits_for
 
     def watch(self, shift: ShiftRecord) -> None:
         """It has begun, taken a step or ended: from now on calls are of its present step."""
@@ -111,10 +114,12 @@ class Shifter:
             return STAY
         watched, observed, clock = self._watch(shift), self._state.observed, self._state.clock
         watched.figures.hear(observed.routers.values())
+        watched.shadows.hear(observed.routers.values())
         has_settled = clock.now() >= self._started_at + SETTLED_AFTER_S
         look = ShiftLook(
             is_due=clock.now() >= watched.due_at,
             figures={it: watched.figures.of(it) for it in shift.rising},
+            shadows={it: watched.shadows.of(it) for it in shift.watched_shadows},
             flow=watched.figures.flow(observed.routers, clock.now()) if has_settled else CallFlow.UNKNOWN,
             ready=[it for it in shift.rising if _is_ready(observed, it)],
         )
@@ -129,11 +134,14 @@ class Shifter:
             return watched
         left_s = min(max(0.0, shift.since_s + shift.every_s - clock.time_of_day()), shift.every_s)
         if watched is None or watched.began_s != shift.began_s:
-            watched = WatchedShift(shift.began_s, shift.number, 0.0, StepFigures(shift.backends))
+            shadows = StepFigures(shift.watched_shadows, of_shadows=True)
+            watched = WatchedShift(shift.began_s, shift.number, 0.0, StepFigures(shift.backends), shadows)
             self._watched[shift.endpoint] = watched
         watched.number, watched.due_at, watched.waits_for = shift.number, clock.now() + left_s, ""
         watched.figures.hear(self._state.observed.routers.values())
         watched.figures.begin_step()
+        watched.shadows.hear(self._state.observed.routers.values())
+        watched.shadows.begin_step()
         return watched
 
     def _forget_ended(self) -> None:

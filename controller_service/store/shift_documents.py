@@ -36,7 +36,10 @@ def shift_document(shift: ShiftRecord) -> Document:
         **{name: getattr(shift, name) for name in _PLAIN},
         "before": dict(shift.before),
         "target": dict(shift.target),
-        "guards": [{"figure": it.figure.name.lower(), "limit": it.limit} for it in shift.guards],
+        "guards": [
+            {"figure": it.figure.name.lower(), "limit": it.limit, **({"shadow": it.shadow} if it.shadow else {})}
+            for it in shift.guards
+        ],
         "phase": shift.phase.name.lower(),
     }
 
@@ -67,7 +70,10 @@ def shift_from(endpoint: str, document: object) -> ShiftRecord:
 def _guard(where: str, document: Any) -> Guard:
     if not isinstance(document, dict) or not isinstance(document.get("limit"), int | float):
         raise BadDocument(f"{where}: {document!r} is no guard")
-    return Guard(_member(where, GuardFigure, document.get("figure")), document["limit"])
+    shadow = document.get("shadow", "")
+    if not isinstance(shadow, str):
+        raise BadDocument(f"{where}: {document!r} is no guard")
+    return Guard(_member(where, GuardFigure, document.get("figure")), document["limit"], shadow)
 
 
 def _weights(where: str, document: object) -> Mapping[str, float]:

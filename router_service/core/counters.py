@@ -54,7 +54,7 @@ _OUTCOME_OF = {
 class BackendCounts:
     """Times of one backend's calls, in seconds, and how they ended."""
 
-    __slots__ = ("ended", "queue_time", "replica_time", "reserve_time")
+    __slots__ = ("ended", "queue_time", "replica_time", "reserve_time", "shadow_ended")
 
     def __init__(self, endpoints: Container[str]) -> None:
         """`endpoints`: the names of those that were in a table."""
@@ -65,6 +65,8 @@ class BackendCounts:
         self.reserve_time = Histogram()
         """From the arrival of a reservation to its grant."""
         self.ended = CallEndCounts(endpoints)
+        self.shadow_ended = CallEndCounts(endpoints)
+        """Of copies of calls."""
 
 
 class RouterCounters:
@@ -98,6 +100,20 @@ class RouterCounters:
     def label(self, endpoint: str) -> str:
         """The endpoint as metrics name it."""
         return endpoint if endpoint in self.endpoints else UNKNOWN
+
+    def copies_ended(self, run: RouterRun, count: int, now: float, failure: Failure | None = None) -> None:
+        """`count` copies of the run for a shadow ended well, or in this failure."""
+        name = run.shadow_of or ""
+        outcome = ShadowOutcome.COMPLETED
+        if failure is not None:
+            outcome = ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED
+        self.shadows[name, outcome.value] += count
+        if (counts := self.backends.get(name)) is None or outcome is ShadowOutcome.DROPPED:
+            return
+        if failure is None:
+            counts.shadow_ended.of(run.endpoint).times.observe(now - run.arrived, count)
+        else:
+            counts.shadow_ended.count(failure, count, run.endpoint)
 
     def granted(self, run: RouterRun, counts: BackendCounts, now: float) -> None:
         """The reservation has its slot, at a replica of the backend whose `counts` these are."""

@@ -22,7 +22,7 @@ from router_service.core.commands import (
     DeliverSlot,
     RouterCommand,
 )
-from router_service.core.counters import RouterCounters, ShadowOutcome
+from router_service.core.counters import RouterCounters
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
 from router_service.core.slots.slot import LeasedSlot, Release, ReleasedSlot
@@ -57,7 +57,7 @@ class CallerOutcomes:
         run = sent.run
         self._settle(run, count)
         if run.shadow_of is not None:
-            self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
+            self._counters.copies_ended(run, count, self.now)
             return
         self._executed(sent, count)
         if self._taps.is_used:
@@ -91,7 +91,7 @@ class CallerOutcomes:
         run, begin = sent.run, sent.lo + lo
         self._settle(run, count)
         if run.shadow_of is not None:
-            self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
+            self._counters.copies_ended(run, count, self.now)
             return
         self._executed(sent, count)
         if self._taps.is_used:
@@ -245,8 +245,7 @@ class CallerOutcomes:
         """`backend` is where the calls were, empty where only the failure knows; `sent` the slice that they were in."""
         self._settle(run, count)
         if run.shadow_of is not None:
-            outcome = ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED
-            self._counters.shadows[run.shadow_of, outcome.value] += count
+            self._counters.copies_ended(run, count, self.now, failure)
             return
         if (run.attempt or run.may_have_run) and failure.executed is Executed.NO:
             # True of this attempt, but an earlier one was lost with its replica, or with its router.

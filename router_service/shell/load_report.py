@@ -51,6 +51,7 @@ def _backend(load: RoutedLoad, sampled_at: timestamp_pb2.Timestamp) -> mesh_pb2.
         shadow_copies=load.shadow_copies,
         shadow_drops=load.shadow_drops,
         ended=_ends(load.ended),
+        shadow_ended=_ends(load.shadow_ended),
     )
 
 

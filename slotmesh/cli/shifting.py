@@ -45,7 +45,8 @@ ShiftGuards = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIGURE=LIMIT",
-        help="Go back when error_rate=SHARE or p99=DURATION of a backend that gets more is above this. Repeat it.",
+        help="Go back when error_rate=SHARE or p99=DURATION of a backend that gets more is above this; of a shadow with"
+        " its name before it, as dark:error_rate=0.05. Repeat it.",
         show_default=False,
     ),
 ]
@@ -138,15 +139,19 @@ def _request(endpoint: str, said: ShiftOptions) -> pb.ShiftTrafficRequest:
 
 
 def _guard(text: str, mistakes: list[Mistake]) -> pb.ShiftGuard | None:
-    figure, _, limit = text.partition("=")
+    named, _, limit = text.partition("=")
+    shadow, colon, figure = named.rpartition(":")
     try:
+        if colon and not shadow:
+            figure = ""
         if figure == "error_rate":
-            return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=float(limit))
+            return pb.ShiftGuard(figure=pb.SHIFT_FIGURE_ERROR_RATE, max_error_rate=float(limit), shadow=shadow)
         if figure == "p99":
-            guard = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99)
+            guard = pb.ShiftGuard(figure=pb.SHIFT_FIGURE_P99, shadow=shadow)
             guard.max_time.FromTimedelta(parse_duration(limit))
             return guard
     except ValueError:
         pass  # said below, with the figures that there are
-    mistakes.append(Mistake("--guard", f"expected error_rate=SHARE or p99=DURATION, as p99=200ms, got {show(text)!r}"))
+    expected = "error_rate=SHARE or p99=DURATION, as p99=200ms, or of a shadow, as dark:p99=200ms"
+    mistakes.append(Mistake("--guard", f"expected {expected}, got {show(text)!r}"))
     return None

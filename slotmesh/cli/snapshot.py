@@ -71,9 +71,11 @@ class ShadowCount:
     """Ended one way or another, dropped ones included."""
     dropped: int = 0
     """For want of a free slot."""
+    failed: int = 0
+    """For what the backend is, or not answered in time."""
 
     def __add__(self, other: ShadowCount) -> ShadowCount:
-        return ShadowCount(self.copies + other.copies, self.dropped + other.dropped)
+        return ShadowCount(self.copies + other.copies, self.dropped + other.dropped, self.failed + other.failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,8 @@ class StepCalls:
     unanswered: int
     p99_s: float | None
     """An upper bound; None where it is not known, or above 30 s."""
+    is_shadow: bool = False
+    """They are copies of calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,13 @@ def router_from_wire(wire: mesh_pb2.Router) -> RouterStatus:
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
         version=wire.version,
-        shadows={it.backend: ShadowCount(it.shadow_copies, it.shadow_drops) for it in wire.loads if it.shadow_copies},
+        shadows={
+            it.backend: ShadowCount(
+                it.shadow_copies, it.shadow_drops, it.shadow_ended.failed + it.shadow_ended.unanswered
+            )
+            for it in wire.loads
+            if it.shadow_copies
+        },
     )
 
 
@@ -131,6 +137,7 @@ def shift_from_wire(wire: pb.TrafficShift) -> ShiftStatus:
                 failed=it.failed,
                 unanswered=it.unanswered,
                 p99_s=seconds(it.p99) if it.HasField("p99") else None,
+                is_shadow=it.is_shadow,
             )
             for it in wire.figures
         ),
@@ -139,10 +146,11 @@ def shift_from_wire(wire: pb.TrafficShift) -> ShiftStatus:
 
 def _guard(wire: pb.ShiftGuard) -> str:
     """A figure that a newer controller knows is shown by its number."""
+    of = f"{wire.shadow}:" if wire.shadow else ""
     if wire.figure == pb.SHIFT_FIGURE_ERROR_RATE:
-        return f"error_rate={wire.max_error_rate:g}"
+        return f"{of}error_rate={wire.max_error_rate:g}"
     limit = format_duration(wire.max_time.ToTimedelta())
-    return f"p99={limit}" if wire.figure == pb.SHIFT_FIGURE_P99 else f"{wire.figure}={limit}"
+    return f"{of}p99={limit}" if wire.figure == pb.SHIFT_FIGURE_P99 else f"{of}{wire.figure}={limit}"
 
 
 def _phase_name(phase: int) -> str:

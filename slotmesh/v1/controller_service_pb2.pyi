@@ -1211,10 +1211,15 @@ class ShiftGuard(_message.Message):
     FIGURE_FIELD_NUMBER: _builtins.int
     MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
     MAX_TIME_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     figure: Global___ShiftFigure.ValueType
     """Which figure."""
     max_error_rate: _builtins.float
     """Of an error rate: the largest share that may be, from 0 to below 1."""
+    shadow: _builtins.str
+    """It looks at the copies of calls that this shadow of the endpoint gets, and not at the backends whose weight rises. Empty
+    means these.
+    """
     @_builtins.property
     def max_time(self) -> _duration_pb2.Duration:
         """Of a time: the longest that may be, above 0, 30 s at most."""
@@ -1225,10 +1230,11 @@ class ShiftGuard(_message.Message):
         figure: Global___ShiftFigure.ValueType = ...,
         max_error_rate: _builtins.float = ...,
         max_time: _duration_pb2.Duration | None = ...,
+        shadow: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["max_time", b"max_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "max_error_rate", b"max_error_rate", "max_time", b"max_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figure", b"figure", "max_error_rate", b"max_error_rate", "max_time", b"max_time", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1292,7 +1298,7 @@ class ShiftTrafficRequest(_message.Message):
 
     @_builtins.property
     def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftGuard]:
-        """Each figure once. Without any the shift does not go back by itself."""
+        """Each figure once, and once for each shadow. Without any the shift does not go back by itself."""
 
     def __init__(
         self,
@@ -1555,6 +1561,7 @@ class ShiftFigures(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     UNANSWERED_FIELD_NUMBER: _builtins.int
     P99_FIELD_NUMBER: _builtins.int
+    IS_SHADOW_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     calls: _builtins.int
@@ -1563,6 +1570,8 @@ class ShiftFigures(_message.Message):
     """Those of them that failed."""
     unanswered: _builtins.int
     """Those of them that were not answered."""
+    is_shadow: _builtins.bool
+    """The figures are of copies of calls that the backend gets as a shadow."""
     @_builtins.property
     def p99(self) -> _duration_pb2.Duration:
         """The upper bound of the time within which 99 of 100 ended well. Unset where no call has ended, or where it is above 30 s."""
@@ -1575,10 +1584,11 @@ class ShiftFigures(_message.Message):
         failed: _builtins.int = ...,
         unanswered: _builtins.int = ...,
         p99: _duration_pb2.Duration | None = ...,
+        is_shadow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["p99", b"p99"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "p99", b"p99", "unanswered", b"unanswered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "calls", b"calls", "failed", b"failed", "is_shadow", b"is_shadow", "p99", b"p99", "unanswered", b"unanswered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -981,6 +981,7 @@ class BackendLoad(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     SHADOW_COPIES_FIELD_NUMBER: _builtins.int
     SHADOW_DROPS_FIELD_NUMBER: _builtins.int
+    SHADOW_ENDED_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     queued: _builtins.int
@@ -1013,6 +1014,12 @@ class BackendLoad(_message.Message):
     def ended(self) -> Global___CallEnds:
         """What has become of its calls since the router's start. Unset from routers of older versions, which do not count it."""
 
+    @_builtins.property
+    def shadow_ended(self) -> Global___CallEnds:
+        """How the copies that it got have ended, as calls do; times are from the arrival of the call that was copied. Unset from
+        routers of older versions, which do not count it.
+        """
+
     def __init__(
         self,
         *,
@@ -1026,10 +1033,11 @@ class BackendLoad(_message.Message):
         ended: Global___CallEnds | None = ...,
         shadow_copies: _builtins.int = ...,
         shadow_drops: _builtins.int = ...,
+        shadow_ended: Global___CallEnds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "queue_time", b"queue_time", "sample_time", b"sample_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "queue_time", b"queue_time", "sample_time", b"sample_time", "shadow_ended", b"shadow_ended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ended", b"ended", "ongoing", b"ongoing", "queue_time", b"queue_time", "queued", b"queued", "sample_time", b"sample_time", "sent", b"sent", "shadow_copies", b"shadow_copies", "shadow_drops", b"shadow_drops", "slot_calls", b"slot_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ended", b"ended", "ongoing", b"ongoing", "queue_time", b"queue_time", "queued", b"queued", "sample_time", b"sample_time", "sent", b"sent", "shadow_copies", b"shadow_copies", "shadow_drops", b"shadow_drops", "shadow_ended", b"shadow_ended", "slot_calls", b"slot_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

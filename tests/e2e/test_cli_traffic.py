@@ -75,6 +75,7 @@ async def test_weights_are_set_at_once_and_shadows_stay(mesh: Controlled) -> Non
             "grpc_services": [],
             "shadow_copies": {"v3": 0},
             "shadow_drops": {"v3": 0},
+            "shadow_failures": {"v3": 0},
             "routers": [
                 {"router_id": "router-1", "address": "127.0.0.1:7071", "current": True},
                 {"router_id": "router-2", "address": "127.0.0.1:7081", "current": True},

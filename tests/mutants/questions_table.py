@@ -144,4 +144,35 @@ _CHECK: Final = (
     ),
 )
 
-QUESTIONS: Final = (*_CALLS, *_OPERATORS, *_CHECK)
+_SHADOWS: Final = (
+    mutant(
+        "copies that fail at a shadow are not reported",
+        "router_service",
+        "            counts.shadow_ended.count(failure, count, run.endpoint)\n",
+        "            pass\n",
+        "tests/testing/test_shadow_drops.py",
+    ),
+    mutant(
+        "a guard of a shadow looks at calls",
+        "controller_service",
+        "ended = load.shadow_ended if self._of_shadows else load.ended",
+        "ended = load.ended",
+        "tests/contract/test_controller_shadow_guards.py",
+    ),
+    mutant(
+        "a guard of a shadow looks at the backends that rise",
+        "controller_service",
+        "    if guard.shadow:\n",
+        "    if False:\n",
+        "tests/contract/test_controller_shadow_guards.py",
+    ),
+    mutant(
+        "a stored guard forgets its shadow",
+        "controller_service",
+        '**({"shadow": it.shadow} if it.shadow else {})',
+        "**{}",
+        "tests/contract/test_controller_shadow_guards.py",
+    ),
+)
+
+QUESTIONS: Final = (*_CALLS, *_OPERATORS, *_CHECK, *_SHADOWS)

@@ -33,7 +33,8 @@ class CallTotals:
     """What a router has counted since its start."""
 
     def __init__(self) -> None:
-        self._ends = {name: mesh_pb2.CallEnds(times=[0] * (len(CALL_TIMES) + 1)) for name in ("v1", "v2")}
+        self._ends = {name: _no_ends() for name in ("v1", "v2", "v3")}
+        self._copies = {"v3": _no_ends()}
 
     def end(self, backend: str, *, well: int = 0, time_s: float = 0.05, failed: int = 0, unanswered: int = 0) -> None:
         """So many calls more, those that ended well after this time, a bound of the histogram."""
@@ -45,7 +46,21 @@ class CallTotals:
 
     def loads(self) -> list[mesh_pb2.BackendLoad]:
         """As the router reports them."""
-        return [mesh_pb2.BackendLoad(backend=name, sent=it.total, ended=it) for name, it in self._ends.items()]
+        return [
+            mesh_pb2.BackendLoad(backend=name, sent=it.total, ended=it, shadow_ended=self._copies.get(name))
+            for name, it in self._ends.items()
+        ]
+
+    def end_copies(self, backend: str, *, well: int = 0, failed: int = 0) -> None:
+        """Copies of calls for a shadow ended."""
+        ends = self._copies[backend]
+        ends.total += well + failed
+        ends.failed += failed
+        ends.times[0] += well
+
+
+def _no_ends() -> mesh_pb2.CallEnds:
+    return mesh_pb2.CallEnds(times=[0] * (len(CALL_TIMES) + 1))
 
 
 def shift_request(

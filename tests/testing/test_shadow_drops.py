@@ -1,4 +1,4 @@
-"""Copies of calls that a shadow has no slot for: `slotmesh status` and `slotmesh traffic` say how many."""
+"""Copies of calls that a shadow has no slot for, and those that fail there: commands show how many."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 import slotmesh.testing
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ShadowCount, Snapshot
+from slotmesh.cli.top.document import document_of
+from slotmesh.cli.top.figures import figures_of
 from slotmesh.cli.view.report import as_json as status_json
 from slotmesh.cli.view.report import print_tables
 from slotmesh.cli.view.traffic_report import as_json as traffic_json
@@ -64,6 +66,38 @@ async def test_dropped_copies_are_told_with_the_way_out() -> None:
         assert (said["bright"]["shadow_copies"], said["bright"]["shadow_drops"]) == (0, 0)
         document = traffic_json("numbers", revision, snapshot, None)
         assert (document["shadow_copies"], document["shadow_drops"]) == ({"dark": 5}, {"dark": 4})
+
+
+@pytest.mark.asyncio
+async def test_copies_that_fail_are_shown_by_status_traffic_and_top() -> None:
+    async def bright(number: int) -> int:
+        return number
+
+    async def dark(number: int) -> int:
+        if number % 2:
+            raise ValueError("the new one has a defect")
+        return number
+
+    policy = TrafficPolicy(weights={"bright": 1.0}, shadows={"dark": 1.0})
+    backends = {"bright": Backend(bright), "dark": Backend(dark)}
+    async with (
+        slotmesh.testing.mesh(backends, traffic={"numbers": policy}) as mesh,
+        Operator.at(mesh.controller_address) as operator,
+    ):
+        numbers = mesh.endpoint("numbers")
+        assert [await numbers(number) for number in range(10)] == list(range(10))
+        snapshot = await snapshot_of(operator, ShadowCount(copies=10, failed=5))
+        told = "shadow dark: 5 of the 10 copies that it got (50 %) failed; its log (`slotmesh logs dark`) says why"
+        revision = snapshot.members.revision
+        assert told in printed(lambda out: print_tables("here", snapshot, out)).splitlines()
+        assert told in printed(lambda out: print_traffic("numbers", revision, snapshot, None, out)).splitlines()
+        said = {each["name"]: each for each in status_json("here", snapshot)["backends"]}
+        assert (said["dark"]["shadow_failures"], said["bright"]["shadow_failures"]) == (5, 0)
+        assert traffic_json("numbers", revision, snapshot, None)["shadow_failures"] == {"dark": 5}
+        figures = figures_of(await operator.sample())
+        shown = {each["name"]: each for each in document_of("here", figures)["backends"]}
+        assert (shown["dark"]["shadow_ended_total"], shown["dark"]["shadow_failed_total"]) == (10, 5)
+        assert (shown["dark"]["failed_total"], shown["bright"]["shadow_ended_total"]) == (0, 0)
 
 
 async def snapshot_of(operator: Operator, wanted: ShadowCount) -> Snapshot:

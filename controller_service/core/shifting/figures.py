@@ -44,8 +44,10 @@ class _Counted:
 class StepFigures:
     """The calls of some backends since a step began, or since this controller looks at it."""
 
-    def __init__(self, backends: Collection[str]) -> None:
+    def __init__(self, backends: Collection[str], *, of_shadows: bool = False) -> None:
+        """`of_shadows`: copies of calls that they get are counted, and not calls."""
         self._backends = frozenset(backends)
+        self._of_shadows = of_shadows
         self._counted: dict[tuple[str, str], _Counted] = {}
         self._ends: dict[str, CallEnds] = {}
         self._flows = False
@@ -61,8 +63,9 @@ class StepFigures:
             for load in router.loads:
                 if load.backend in self._backends:
                     self._flows = self._flows or bool(load.queued or load.ongoing)
-                    if load.ended is not None and router.run_id:
-                        self._count(router.router_id, load.backend, _Counted(router.run_id, load.ended, load.sent))
+                    ended = load.shadow_ended if self._of_shadows else load.ended
+                    if ended is not None and router.run_id:
+                        self._count(router.router_id, load.backend, _Counted(router.run_id, ended, load.sent))
 
     def of(self, backend: str) -> CallEnds:
         """What is known of its calls."""

@@ -10,12 +10,12 @@ Owner: pure functions; `shell.shifter` calls them, and carries the moves out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller_service.core.backend_load import CallEnds
 from controller_service.core.shifting.figures import CallFlow
-from controller_service.core.shifting.judgement import still_unknown, tripped
+from controller_service.core.shifting.judgement import NO_SHADOWS, still_unknown, tripped
 from controller_service.core.shifting.record import ShiftPhase, ShiftRecord
 
 
@@ -27,6 +27,8 @@ class ShiftLook:
     """The step has lasted for `every_s`."""
     figures: Mapping[str, CallEnds]
     """Of backends whose weight rises, as far as they are known."""
+    shadows: Mapping[str, CallEnds] = field(default_factory=lambda: NO_SHADOWS)
+    """Of copies of calls, for shadows that guards look at."""
     flow: CallFlow
     ready: Collection[str]
     """Backends that have a ready replica."""
@@ -51,13 +53,17 @@ def follow(shift: ShiftRecord, look: ShiftLook, time_of_day_s: float) -> ShiftMo
     """`time_of_day_s`: seconds since 1970."""
     if not shift.is_under_way:
         return STAY
-    if why := tripped(shift, look.figures):
+    if why := tripped(shift, look.figures, look.shadows):
         return ended(shift, ShiftPhase.TAKEN_BACK, why, time_of_day_s, goes_back=True)
     if not look.is_due:
         return STAY
     if lacking := [it for it in shift.rising if it not in look.ready]:
         return ShiftMove(waits_for=f"backend {lacking[0]} has no ready replica")
-    if shift.guards and look.flow is not CallFlow.NONE and (unknown := still_unknown(shift, look.figures)):
+    if (
+        shift.guards
+        and look.flow is not CallFlow.NONE
+        and (unknown := still_unknown(shift, look.figures, look.shadows))
+    ):
         return ShiftMove(waits_for=unknown)
     if shift.number < shift.steps:
         number = shift.number + 1

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.backend_load import NO_ENDS, CallEnds
@@ -19,28 +20,43 @@ from slotmesh.histogram import CALL_TIMES
 from slotmesh.units import format_duration
 
 QUANTILE: Final = 0.99
+NO_SHADOWS: Final[Mapping[str, CallEnds]] = MappingProxyType({})
 
 
-def tripped(shift: ShiftRecord, figures: Mapping[str, CallEnds]) -> str:
-    """Which figure of which backend is above its limit, for a person; empty: none that is known."""
-    for backend in shift.rising:
-        ends = figures.get(backend, NO_ENDS)
-        for guard in shift.guards:
+def tripped(shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mapping[str, CallEnds] = NO_SHADOWS) -> str:
+    """Which figure of which backend is above its limit, for a person; empty: none that is known.
+
+    `figures` are of backends whose weight rises, `shadows` of copies of calls.
+    """
+    for guard in shift.guards:
+        for backend, ends in _judged(guard, shift, figures, shadows):
             bad, calls = _bad_calls(guard, ends), judged_calls(guard, ends)
             most = guard.limit if guard.figure is GuardFigure.ERROR_RATE else 1.0 - QUANTILE
             if bad > most * max(calls, shift.min_calls) + 1e-9:
-                return f"guard {guard} tripped: backend {backend} had {_said(guard, ends)} in step {shift.number}"
+                kind = "shadow" if guard.shadow else "backend"
+                return f"guard {guard} tripped: {kind} {backend} had {_said(guard, ends)} in step {shift.number}"
     return ""
 
 
-def still_unknown(shift: ShiftRecord, figures: Mapping[str, CallEnds]) -> str:
+def still_unknown(
+    shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mapping[str, CallEnds] = NO_SHADOWS
+) -> str:
     """Which backend has ended too few calls to be judged, for a person; empty: none."""
-    for backend in shift.rising:
-        ends = figures.get(backend, NO_ENDS)
-        for guard in shift.guards:
+    for guard in shift.guards:
+        for backend, ends in _judged(guard, shift, figures, shadows):
             if (calls := judged_calls(guard, ends)) < shift.min_calls:
-                return f"{calls} of {shift.min_calls} calls of backend {backend} have ended that {guard} is judged by"
+                what = "copies of calls of shadow" if guard.shadow else "calls of backend"
+                return f"{calls} of {shift.min_calls} {what} {backend} have ended that {guard} is judged by"
     return ""
+
+
+def _judged(
+    guard: Guard, shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mapping[str, CallEnds]
+) -> list[tuple[str, CallEnds]]:
+    """The backends that a guard looks at, and their figures."""
+    if guard.shadow:
+        return [(guard.shadow, shadows.get(guard.shadow, NO_ENDS))]
+    return [(backend, figures.get(backend, NO_ENDS)) for backend in shift.rising]
 
 
 def judged_calls(guard: Guard, ends: CallEnds) -> int:

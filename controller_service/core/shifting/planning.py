@@ -47,7 +47,8 @@ def plan_shift(desired: Desired, said: SaidShift, *, who: str, time_s: float) ->
     """The first step of a shift. The endpoint is there. Raises InvalidSpec with every mistake."""
     endpoint = desired.endpoints[said.endpoint]
     before = endpoint.traffic.weights if endpoint.traffic is not None else {}
-    mistakes = [*_numbers(said), *_weights(said, desired), *_guards(said.guards)]
+    shadows = endpoint.traffic.shadows if endpoint.traffic is not None else {}
+    mistakes = [*_numbers(said), *_weights(said, desired), *_guards(said.guards, shadows)]
     if (known := desired.shifts.get(said.endpoint)) is not None and known.is_under_way:
         text = f"{said.endpoint} is being shifted already, step {known.number} of {known.steps}: end that first"
         mistakes.append(Mistake("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
@@ -140,13 +141,16 @@ def _weights(said: SaidShift, desired: Desired) -> Iterator[Mistake]:
         yield Mistake("weights", f"sum to {total:g}, must be 1 at most")
 
 
-def _guards(guards: Collection[Guard]) -> Iterator[Mistake]:
-    seen: set[GuardFigure] = set()
+def _guards(guards: Collection[Guard], shadows: Collection[str]) -> Iterator[Mistake]:
+    seen: set[tuple[GuardFigure, str]] = set()
     for guard in guards:
         path = f"guards.{guard.figure.name.lower()}"
-        if guard.figure in seen:
+        if (guard.figure, guard.shadow) in seen:
             yield Mistake(path, "is given twice")
-        seen.add(guard.figure)
+        seen.add((guard.figure, guard.shadow))
+        if guard.shadow and guard.shadow not in shadows:
+            known = f"there are {', '.join(sorted(shadows))}" if shadows else "there is none"
+            yield Mistake(path, f"{show(guard.shadow)} is no shadow of the endpoint; {known}")
         if guard.figure is GuardFigure.ERROR_RATE and not 0.0 <= guard.limit < 1.0:
             yield Mistake(path, f"must be 0 or more and below 1, is {guard.limit:g}")
         if guard.figure is GuardFigure.P99 and not CALL_TIMES[0] <= guard.limit <= CALL_TIMES[-1]:

@@ -50,13 +50,15 @@ class Guard:
     figure: GuardFigure
     limit: float
     """A share, or seconds."""
+    shadow: str = ""
+    """The shadow whose copies of calls it looks at; empty: the backends whose weight rises."""
 
     def __str__(self) -> str:
-        """As operators write it: `p99=200ms`."""
+        """As operators write it: `p99=200ms`, or `dark:p99=200ms`."""
         limit = f"{self.limit:g}"
         if self.figure is GuardFigure.P99:
             limit = format_duration(timedelta(seconds=self.limit))
-        return f"{self.figure.name.lower()}={limit}"
+        return f"{self.shadow}{':' if self.shadow else ''}{self.figure.name.lower()}={limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,11 @@ class ShiftRecord:
     def backends(self) -> list[str]:
         """All that have a weight at any time, by name."""
         return sorted({**self.before, **self.target})
+
+    @property
+    def watched_shadows(self) -> tuple[str, ...]:
+        """Shadows that guards look at."""
+        return tuple(dict.fromkeys(it.shadow for it in self.guards if it.shadow))
 
     @property
     def rising(self) -> list[str]:

@@ -41,6 +41,8 @@ class RoutedLoad:
     """Those that were dropped: no slot was free."""
     ended: CallEndTotals
     """How its calls have ended since then."""
+    shadow_ended: CallEndTotals
+    """How the copies that it got have ended since then."""
 
 
 def loads_of(topology: Topology, counters: RouterCounters, now: float) -> list[RoutedLoad]:
@@ -61,6 +63,7 @@ def loads_of(topology: Topology, counters: RouterCounters, now: float) -> list[R
             shadow_copies=sum(counters.shadows[backend.name, outcome.value] for outcome in ShadowOutcome),
             shadow_drops=counters.shadows[backend.name, ShadowOutcome.DROPPED.value],
             ended=backend.counts.ended.sum(),
+            shadow_ended=backend.counts.shadow_ended.sum(),
         )
         for backend in topology.backends.values()
     ]

@@ -72,6 +72,8 @@ def _backend(it: BackendFigures) -> dict[str, Any]:
         "ended_total": it.ended_total,
         "failed_total": it.failed_total,
         "unanswered_total": it.unanswered_total,
+        "shadow_ended_total": it.shadow_ended_total,
+        "shadow_failed_total": it.shadow_failed_total,
         "wanted_replicas": numbers.wanted,
         "ready_replicas": numbers.ready,
         "live_replicas": numbers.live,

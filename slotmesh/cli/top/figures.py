@@ -54,7 +54,7 @@ class BackendFigures:
     calls_per_s: float | None
     """Sent to replicas."""
     failures_per_s: float | None
-    """Failed for what the backend is, or not answered in time."""
+    """Failed for what the backend is, or not answered in time; copies that it got as a shadow are among them."""
     times: CallQuantiles
     queued: int
     ongoing: int
@@ -71,6 +71,10 @@ class BackendFigures:
     ended_total: int
     failed_total: int
     unanswered_total: int
+    shadow_ended_total: int = 0
+    """Copies that it got as a shadow."""
+    shadow_failed_total: int = 0
+    """Those of them that failed, or were not answered in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +222,7 @@ def _backend(numbers: BackendNumbers, sample: MeshSample, spans: list[Interval])
     ]
     replicas = [it for it in sample.replicas if it.status.backend == name]
     ended = [it.ended for it in newest if it.ended is not None]
+    copies = [it.shadow_ended for it in newest if it.shadow_ended is not None]
     slots = [it.newest.slots for it in replicas if it.newest is not None]
     return BackendFigures(
         name=name,
@@ -235,11 +240,16 @@ def _backend(numbers: BackendNumbers, sample: MeshSample, spans: list[Interval])
         ended_total=sum(it.total for it in ended),
         failed_total=sum(it.failed for it in ended),
         unanswered_total=sum(it.unanswered for it in ended),
+        shadow_ended_total=sum(it.total for it in copies),
+        shadow_failed_total=sum(it.failed + it.unanswered for it in copies),
     )
 
 
 def _bad(sample: BackendSample) -> int | None:
-    return None if sample.ended is None else sample.ended.failed + sample.ended.unanswered
+    if sample.ended is None:
+        return None
+    copies = sample.shadow_ended
+    return sample.ended.failed + sample.ended.unanswered + (0 if copies is None else copies.failed + copies.unanswered)
 
 
 def _batch_size(replicas: list[SampledReplica]) -> float | None:

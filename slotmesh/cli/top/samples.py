@@ -43,6 +43,8 @@ class BackendSample:
     sent: int
     ended: EndedTotals | None
     """None from routers of older versions."""
+    shadow_ended: EndedTotals | None = None
+    """Of copies that it got as a shadow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,7 @@ def _report(backends: Sequence[mesh_pb2.BackendLoad], endpoints: Sequence[mesh_p
                 queue_time_s=max(0.0, seconds(it.queue_time)),
                 sent=it.sent,
                 ended=_ended(it.ended) if it.HasField("ended") else None,
+                shadow_ended=_ended(it.shadow_ended) if it.HasField("shadow_ended") else None,
             )
             for it in backends
         },

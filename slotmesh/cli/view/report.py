@@ -18,6 +18,7 @@ from slotmesh.cli.top.columns import shown_rate
 from slotmesh.cli.top.figures import NO_FIGURES, BackendFigures, EndpointFigures, MeshFigures, RouterFigures
 from slotmesh.cli.view.controllers import leader_text, newer_members_text
 from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
+from slotmesh.cli.view.shadows import shadow_troubles
 from slotmesh.cli.view.troubles import crash_loops_of, is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
@@ -82,7 +83,7 @@ def print_tables(
     if not tracebacks:
         _print_troubles(console, members)
     for name in sorted(_shadows(snapshot)):
-        if told := dropped_copies(name, members):
+        for told in shadow_troubles(name, members):
             console.print(Text(f"\n{told}", style="yellow"))
     for line in rollout_lines(snapshot.rollouts):
         console.print(Text(f"\n{line}", style="yellow"))
@@ -148,6 +149,7 @@ def as_json(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) ->
                 **loads.of_backend(backend.name),
                 "shadow_copies": members.shadow(backend.name).copies,
                 "shadow_drops": members.shadow(backend.name).dropped,
+                "shadow_failures": members.shadow(backend.name).failed,
             }
             for backend in snapshot.backends
         ],
@@ -240,18 +242,6 @@ def replica_table(replicas: Iterable[ReplicaStatus], backends: Collection[str]) 
             _trouble(replica, backends),
         )
     return table
-
-
-def dropped_copies(backend: str, members: Members) -> str:
-    """That a shadow did not get all copies of calls, for a person. Empty where it did."""
-    shadow = members.shadow(backend)
-    if not shadow.dropped:
-        return ""
-    share = 100 * shadow.dropped / shadow.copies
-    return (
-        f"shadow {backend}: {shadow.dropped:,} of {shadow.copies:,} copies of calls ({share:.3g} %) were dropped, "
-        "since none of its slots was free; give it more replicas, or a smaller share"
-    )
 
 
 def _shadows(snapshot: Snapshot) -> set[str]:

@@ -46,6 +46,12 @@ def shift_as_json(shift: ShiftStatus) -> dict[str, Any]:
         "figures": {
             it.backend: {"calls": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
             for it in shift.figures
+            if not it.is_shadow
+        },
+        "shadow_figures": {
+            it.backend: {"copies": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
+            for it in shift.figures
+            if it.is_shadow
         },
     }
 
@@ -87,7 +93,8 @@ def _terms(shift: ShiftStatus) -> str:
 
 
 def _calls(it: StepCalls) -> str:
-    line = f"{it.backend}: {it.calls} calls in this step, {it.failed} failed, {it.unanswered} not answered"
+    what = "copies of calls" if it.is_shadow else "calls"
+    line = f"{it.backend}: {it.calls} {what} in this step, {it.failed} failed, {it.unanswered} not answered"
     return line if it.p99_s is None else f"{line}, p99 {format_duration(timedelta(seconds=it.p99_s))} at most"
 
 

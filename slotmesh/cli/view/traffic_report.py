@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from slotmesh.cli.snapshot import ShiftStatus, Snapshot
-from slotmesh.cli.view.report import console_of, dropped_copies, new_table, readiness
+from slotmesh.cli.view.report import console_of, new_table, readiness
+from slotmesh.cli.view.shadows import shadow_troubles
 from slotmesh.cli.view.shifts import shift_as_json, shift_lines
 from slotmesh.spec.model import TrafficPolicy
 
@@ -33,7 +34,7 @@ def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, shift: Shift
         )
     console.print(table)
     for name in sorted(traffic.shadows):
-        if told := dropped_copies(name, snapshot.members):
+        for told in shadow_troubles(name, snapshot.members):
             console.print(told)
     for line in shift_lines(shift) if shift is not None else ():
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -52,6 +53,7 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus
         "grpc_services": _services_of(endpoint, snapshot),
         "shadow_copies": {name: snapshot.members.shadow(name).copies for name in shadows},
         "shadow_drops": {name: snapshot.members.shadow(name).dropped for name in shadows},
+        "shadow_failures": {name: snapshot.members.shadow(name).failed for name in shadows},
         "routers": [
             {"router_id": router.router_id, "address": router.address, "current": router not in behind}
             for router in snapshot.members.routers

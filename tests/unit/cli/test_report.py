@@ -149,6 +149,7 @@ def test_json_says_the_same() -> None:
         "queued": None,
         "shadow_copies": 0,
         "shadow_drops": 0,
+        "shadow_failures": 0,
     }
     ready, failed, _, looping = document["replicas"]
     assert looping["last_output"] == list("0123456789")
