@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import grpc
 
-from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.spec.routes import Route, path_problems
@@ -37,6 +38,7 @@ class RouteWatch:
         self._dialer = dialer
         self._follow = follow
         self._backoff = Backoff()
+        self._warnings = WarningBackoff()
         self.revision = -1
         """Of the routes in force; -1 before the first."""
         self.generation = ""
@@ -62,13 +64,16 @@ class RouteWatch:
                 finally:
                     call.cancel()
                 self.problem = f"{controller}: {why}"
-                log = _log.info if is_referred else _log.warning
-                log("routes are not followed; the last ones stay in force", controller=controller, reason=why)
+                if (left_out := self._warnings.take(monotonic())) is not None:
+                    log = _log.info if is_referred else _log.warning
+                    more = {"reason": why} | ({"times_before": left_out} if left_out else {})
+                    log("routes are not followed; the last ones stay in force", controller=controller, **more)
                 if not is_referred:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
     def _take(self, state: pb.WatchRoutesResponse) -> None:
         self._backoff.reset()
+        self._warnings.reset()
         self.problem = ""
         if state.generation == self.generation and state.revision < self.revision:
             return

@@ -23,7 +23,7 @@ from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, f
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.load_report import load_report
 from router_service.shell.replicas.link_report import LinkReport
-from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.controllers import ControllerChannels
@@ -68,6 +68,7 @@ class TableWatch:
         self._dispatcher = dispatcher
         self._links = links
         self._backoff = backoff
+        self._warnings = WarningBackoff()
         self._pump: StreamPump[Request] | None = None
         self._from_stream: RoutingTable | None = None
         """The newest table that arrived on this stream and was applied: the next delta may be based on it."""
@@ -106,15 +107,22 @@ class TableWatch:
                 except grpc.aio.AioRpcError as error:
                     is_referred = channels.refused(from_rpc_error(error))
                     why = f"{error.code().name}: {channels.explained(error.details() or '')}"
-                log = _log.info if is_referred else _log.warning
-                log(
-                    "controller link ended; the last routing table stays in force",
-                    controller=controller,
-                    reason=why,
-                    next=self._search.current,
-                )
+                self._log_end(controller, why, is_referred=is_referred)
                 if not is_referred:
                     await asyncio.sleep(self._backoff.next_delay_s())
+
+    def _log_end(self, controller: str, why: str, *, is_referred: bool) -> None:
+        left_out = self._warnings.take(self._dispatcher.clock.now())
+        if left_out is None:
+            return
+        log = _log.info if is_referred else _log.warning
+        log(
+            "controller link ended; the last routing table stays in force",
+            controller=controller,
+            reason=why,
+            next=self._search.current,
+            **({"times_before": left_out} if left_out else {}),
+        )
 
     async def tick(self) -> None:
         """Reports every second until cancelled."""
@@ -150,11 +158,13 @@ class TableWatch:
             match kind:
                 case "table":
                     self._backoff.reset()
+                    self._warnings.reset()
                     self._take(convert.table_from_wire(response.table, self._dispatcher.scheduler.table))
                 case "delta":
                     self._take_delta(lambda before: convert.delta_from_wire(response.delta, before))
                 case "table_part":
                     self._backoff.reset()
+                    self._warnings.reset()
                     self._take_part(response.table_part)
                 case None:
                     pass  # what a newer controller says

@@ -1,9 +1,13 @@
-"""Exponential back-off with full jitter: many that lost the same peer do not come back at the same moment."""
+"""Exponential back-off with full jitter: many that lost the same peer do not come back at the same moment.
+
+And the same of what is logged meanwhile: a peer that is away for a day is worth a line a minute, not one an attempt.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from math import inf
 
 
 class Backoff:
@@ -35,3 +39,29 @@ class Backoff:
     def reset(self) -> None:
         """It worked: the next failure starts from the beginning."""
         self._ceiling_s = self._initial_s
+
+
+class WarningBackoff:
+    """Whether a warning is logged that repeats for as long as something fails: the first one, then ever fewer."""
+
+    def __init__(self, *, initial_s: float = 2.0, max_s: float = 60.0) -> None:
+        """The rest after the first one, which doubles up to `max_s`."""
+        self._initial_s = initial_s
+        self._max_s = max_s
+        self._rest_s = initial_s
+        self._due_at = -inf
+        self._left_out = 0
+
+    def take(self, now: float) -> int | None:
+        """How many were left out since the last one that was logged, if one is due at that time; None: it is not."""
+        if now < self._due_at:
+            self._left_out += 1
+            return None
+        self._due_at = now + self._rest_s
+        self._rest_s = min(self._max_s, self._rest_s * 2)
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+    def reset(self) -> None:
+        """It worked: the next failure is news."""
+        self._rest_s, self._due_at, self._left_out = self._initial_s, -inf, 0

@@ -120,4 +120,21 @@ _FILES_AND_PROCESSES: Final = (
     ),
 )
 
-CLIENTS: Final = (*_CLOSING, *_STOPPING, *_FILES_AND_PROCESSES)
+_WARNINGS: Final = (
+    mutant(
+        "a controller that is away is worth a line an attempt",
+        "slotmesh/runtime",
+        "if now < self._due_at:",
+        "if False:",
+        "tests/unit/runtime/test_backoff.py",
+    ),
+    mutant(
+        "routers log each attempt to reach their controller",
+        "router_service/shell",
+        "if left_out is None:",
+        "if False:",
+        "tests/contract/test_controller_is_away.py",
+    ),
+)
+
+CLIENTS: Final = (*_CLOSING, *_STOPPING, *_FILES_AND_PROCESSES, *_WARNINGS)
