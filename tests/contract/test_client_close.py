@@ -135,6 +135,17 @@ async def test_a_router_that_does_not_end_an_idle_stream_holds_nobody_up(router:
     assert asyncio.get_running_loop().time() - began < 5
 
 
+@pytest.mark.asyncio
+async def test_a_cancelled_call_that_its_router_goes_on_with_is_not_waited_for(router: FakeRouter) -> None:
+    router.held = router.deaf_to_cancels = True
+    mesh = slotmesh.connect(router.address, close_grace=3_600)
+    call = mesh.endpoint("digits").echo(1)
+    await router.until(lambda: router.calls() == 1)
+    call.cancel()
+    async with asyncio.timeout(10):
+        await mesh.aclose()
+
+
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":7071", "localhost:x", "localhost:0"])
 @pytest.mark.asyncio
 async def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> None:

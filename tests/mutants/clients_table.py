@@ -12,7 +12,7 @@ _CLOSING: Final = (
         "slotmesh/client/stream",
         "if not connection.has_wanted:",
         "if False:",
-        "tests/contract/test_close_after_cancel.py::test_without_asyncio_too",
+        "tests/contract/test_client_close.py",
     ),
     mutant(
         "closing a client takes a map that was cancelled for wanted",
