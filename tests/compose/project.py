@@ -57,6 +57,17 @@ class ComposeProject:
         flags = [f"--scale={service}={number}" for service, number in self.scales.items()]
         await self.compose("up", "-d", "--no-recreate", "--no-build", *flags, *self.services)
 
+    async def containers(self, service: str) -> list[str]:
+        """The ids of a service's containers."""
+        return (await self.compose("ps", "-q", service)).split()
+
+    async def leave(self, containers: Sequence[str]) -> None:
+        """Has these containers drain and end, and removes them."""
+        for command in (("docker", "stop", "--time=75"), ("docker", "rm")):
+            process = await asyncio.create_subprocess_exec(*command, *containers, stdin=DEVNULL, stdout=DEVNULL)
+            async with asyncio.timeout(COMMAND_S):
+                assert await process.wait() == 0, f"{' '.join(command)} failed"
+
     async def restart(self, service: str) -> None:
         await self.compose("restart", service)
 

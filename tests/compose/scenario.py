@@ -83,10 +83,24 @@ async def _faults(project: ComposeProject, workload: Workload, log: HistoryLog) 
     await step("replicas restart", project.restart("replica"), routers=3, replicas=5)
     await step("replicas 5 to 2", project.up(replica=2), routers=3)
     await step("routers 3 to 1", project.up(router=1))
+    await step("replicas are replaced by surge", _surge(project, "replica", routers=1, replicas=2))
+    await step("the router is replaced by surge", _surge(project, "router", routers=1, replicas=2))
     await step("the front restarts", project.restart("edge"))
     await step("the only router restarts", project.restart("router"))
     await _known_by_http()
     await _scraped(project, routers=1, replicas=2)
+
+
+async def _surge(project: ComposeProject, service: str, *, routers: int, replicas: int) -> None:
+    """As docs/operations.md has an upgrade: new containers beside the old ones, which then drain and end."""
+    old, count = await project.containers(service), project.scales[service]
+    await project.up(**{service: 2 * count})
+    await settled(
+        routers=routers * (2 if service == "router" else 1), replicas=replicas * (2 if service == "replica" else 1)
+    )
+    await project.leave(old)
+    await project.up(**{service: count})
+    assert not {*old} & {*await project.containers(service)}
 
 
 async def _kill_replica(log: HistoryLog) -> None:
