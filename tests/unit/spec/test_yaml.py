@@ -21,6 +21,9 @@ backends:
   larger:
     <<: *small
     user_config: {<<: [{depth: 9}, *config, *sizes], size: 4}
+  twice:
+    <<: *small
+    user_config: {<<: *sizes, <<: {name: svc}, size: 5}
 """
 
 
@@ -36,8 +39,9 @@ def test_merge_keys_below_anchors_are_what_yaml_makes_of_them() -> None:
         {"size": 2, "depth": 1},
         {"size": 3, "depth": 1},
         {"size": 4, "depth": 9},
+        {"size": 5, "depth": 1, "name": "svc"},
     ]
-    assert [it.handler for it in mesh.backends] == ["app:Model"] * 3
+    assert [it.handler for it in mesh.backends] == ["app:Model"] * 4
 
 
 @pytest.mark.parametrize(
