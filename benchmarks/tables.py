@@ -29,6 +29,7 @@ from controller_service.core.notices import Notice
 from controller_service.core.observed import ObservedRouter, ReplicaState
 from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S
 from controller_service.core.transitions import Hello, ObservedReport
+from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launching import Launching
@@ -77,7 +78,8 @@ class TableDrive:
         self.board = TableBoard()
         self._feed = TableFeed(self.board, takes_deltas=True)
         links = ReplicaLinks(self._state, store, NewerMembers(store, self._state), lease_s=3_600.0)
-        launching = Launching(self._state, links, ExternalLauncher(), str)
+        snapshots = CodeSnapshots(Path, max_bytes=1, max_files=1)
+        launching = Launching(self._state, links, ExternalLauncher(), str, snapshots)
         self.loop = ReconcileLoop(
             store=store, state=self._state, queue=self._queue, board=self.board, links=links, launching=launching
         )

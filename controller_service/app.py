@@ -8,8 +8,6 @@ all that writes or announces ends first, at once.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Final, TypeAlias
 from controller_service.config import MEMORY, ControllerSettings, policy_names
 from controller_service.convert.snapshots import KnownLoads
 from controller_service.core.desired import Desired
+from controller_service.core.observed import Observed
 from controller_service.core.unattached import restored
 from controller_service.front import Front
 from controller_service.membership_servicer import MembershipServicer
@@ -27,11 +26,11 @@ from controller_service.route_servicer import RouteServicer
 from controller_service.servicer import ControllerServicer, OperatorControls
 from controller_service.shell.autoscaler import Autoscaler
 from controller_service.shell.change_journal import ChangeJournal
+from controller_service.shell.code.snapshots import snapshots_of
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.handler_code import read_code
 from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
-from controller_service.shell.launchers.protocol import Launcher, OnExit
+from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
 from controller_service.shell.launching import Launching
 from controller_service.shell.leadership import LeadershipBoard
 from controller_service.shell.mesh_state import Key, MeshState
@@ -41,7 +40,7 @@ from controller_service.shell.process_watch import ProcessWatch
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_control import ReplicaControl
 from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.replica_logs.log_book import LogBook, echo_output
 from controller_service.shell.rollout_control import RolloutControl
 from controller_service.shell.router_links import RouterLinks
 from controller_service.shell.scale_policies import load_policies
@@ -73,8 +72,6 @@ OpenStore: TypeAlias = Callable[[str, int], Awaitable[Store]]
 _log = get_logger(__name__)
 
 SERVICERS: Final = (ControllerServicer, MembershipServicer, RouteServicer)
-_ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Without what people confuse."""
 _SERVER_GRACE_S: Final = 1.0
 _LOOK_S: Final = 0.1
 
@@ -136,14 +133,16 @@ async def lead(
     clock: Clock,
     on_end: Callable[[], object] | None,
     patience_s: float = 0.0,
+    is_held: bool = False,
 ) -> AsyncIterator[Controller]:
     """A controller with this store, which is closed in the end. Its server starts now, unless it has started before.
 
     `on_end` is called when a part of it fails, or another controller leads. For `patience_s`, the one that led before
-    may still be letting go of what it has launched.
+    may still be letting go of what it has launched. `is_held`: it starts no replica before a mesh was applied.
     """
+    parts = (store, front, settings, make_launcher, clock, on_end)
     try:
-        async with _controller_of(store, front, settings, make_launcher, clock, on_end, patience_s) as controller:
+        async with _controller_of(*parts, patience_s=patience_s, is_held=is_held) as controller:
             yield controller
     finally:
         await store.close()
@@ -157,7 +156,9 @@ async def _controller_of(
     make_launcher: MakeLauncher,
     clock: Clock,
     on_end: Callable[[], object] | None,
+    *,
     patience_s: float,
+    is_held: bool,
 ) -> AsyncIterator[Controller]:
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
     feed, queue, board = EventFeed(new_id(8)), WorkQueue[Key](), TableBoard()
@@ -165,21 +166,16 @@ async def _controller_of(
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
     leadership.newer = newer = NewerMembers(store, state)
-    replicas = ReplicaLinks(state, store, newer, lease_s=lease_s)
-    for replica in known.replicas():
-        replicas.expect(replica.replica_id)
+    replicas = _links_to(known, ReplicaLinks(state, store, newer, lease_s=lease_s), board, leadership)
     journal = ChangeJournal(state)
     store.listen(journal.committed)
     policies = load_policies(policy_names(settings.autoscale_policies))
     autoscaler = Autoscaler(store, state, policies)
     make_routers = partial(RouterLinks, state, store, board, leadership, newer, bounds=settings.hello_bounds)
     routers = make_routers(lease_s=lease_s, on_loads=autoscaler.loads_reported)
-    board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
-    leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
-    logs = LogBook(max_bytes=settings.replica_log_size, echo=_echo if settings.replica_output == "echo" else None)
-    configurator = Configurator(
-        store, state, launches=launches, policies=policies, read_code=read_code if launches else None
-    )
+    logs = LogBook(max_bytes=settings.replica_log_size, echo=echo_output if settings.replica_output == "echo" else None)
+    snapshots = snapshots_of(settings, lambda: _address_for_replicas(settings, front.server))
+    configurator = Configurator(store, state, launches=launches, policies=policies, snapshots=snapshots)
     shifter = Shifter(configurator, store, state, newer)
     controls = OperatorControls(
         RolloutControl(store, state, replicas.ended_calls, launches=launches),
@@ -192,28 +188,40 @@ async def _controller_of(
     front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store), leadership)
     async with Supervisor(on_end) as tasks:
         await front.start()
-        server = front.server
         leadership.address = front.address
         store.serving_at(front.address)
-        launcher = await _launcher_at(server, settings, partial(_make, make_launcher, state, logs), patience_s)
-        launching = Launching(state, replicas, launcher, mint_replica_id, give_up_after_s=settings.give_up_after_s)
+        launcher = await _launcher_at(front.server, settings, partial(_make, make_launcher, state, logs), patience_s)
+        starts = (state, replicas, launcher, mint_replica_id, snapshots, settings.give_up_after_s)
+        launching = Launching(*starts, is_held=is_held)
         launching.take_stock()
         loop = ReconcileLoop(store=store, state=state, queue=queue, board=board, links=replicas, launching=launching)
         members = (replicas, routers, board, feed, leadership)
+        server = front.server
         controller = Controller(server.address, server, store, state, configurator, loop, launching, *members)
-        reconciling = _start_tasks(tasks, loop, autoscaler, shifter, state, logs)
+        configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
+        reconciling = _start_tasks(tasks, controller, autoscaler, shifter, logs)
         on_lost = _end_at_once(front, controller, reconciling, on_end)
         tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
         try:
             yield controller
         finally:
-            await _stop(controller, front, launcher, drains=settings.on_stop == "drain" and not leadership.has_heir)
+            drains = settings.on_stop == "drain" and not leadership.has_heir
+            await _stop(controller, front, launcher, drains=drains, forgets=settings.state == MEMORY)
             queue.close()
             journal.close()
 
 
 def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:
     return KnownLoads(newest_of=replicas.load_of, earlier_of=replicas.earlier_load_of, of_routers=routers.loads)
+
+
+def _links_to(known: Observed, replicas: ReplicaLinks, board: TableBoard, leadership: LeadershipBoard) -> ReplicaLinks:
+    """These links, for replicas that are known before they attach; they follow what members should know."""
+    for replica in known.replicas():
+        replicas.expect(replica.replica_id)
+    board.listen(lambda: replicas.follow_routers(board.table.routes.router_addresses if board.table else ()))
+    leadership.listen(lambda: replicas.follow_controllers(leadership.controllers))
+    return replicas
 
 
 def _end_at_once(
@@ -233,26 +241,29 @@ def _end_at_once(
 
 
 def _start_tasks(
-    tasks: Supervisor, loop: ReconcileLoop, autoscaler: Autoscaler, shifter: Shifter, state: MeshState, logs: LogBook
+    tasks: Supervisor, controller: Controller, autoscaler: Autoscaler, shifter: Shifter, logs: LogBook
 ) -> asyncio.Task[None]:
     """Returns the one that decides."""
-    tasks.keep(loop.watch_store, name="watch-store")
-    reconciling = tasks.keep(loop.run, name="reconcile")
+    tasks.keep(controller.loop.watch_store, name="watch-store")
+    reconciling = tasks.keep(controller.loop.run, name="reconcile")
     tasks.keep(autoscaler.watch_store, name="watch-scaled")
     tasks.keep(autoscaler.run, name="autoscaler")
     tasks.keep(shifter.run, name="shifts")
-    tasks.keep(ProcessWatch(state).run, name="processes")
+    tasks.keep(ProcessWatch(controller.state).run, name="processes")
+    tasks.keep(lambda: controller.launching.collect_code(controller.store), name="snapshots")
     tasks.keep(logs.run, name="replica-logs")
     return reconciling
 
 
-async def _stop(controller: Controller, front: Front, launcher: Launcher, *, drains: bool) -> None:
+async def _stop(controller: Controller, front: Front, launcher: Launcher, *, drains: bool, forgets: bool) -> None:
     controller.server.set_serving(False)
     try:
         if drains:
             await controller.loop.drain_all()
     finally:
         await (launcher.close() if drains else launcher.leave())
+        if drains and forgets:
+            controller.launching.discard_code()
         front.close()
         controller.replicas.close()
         controller.routers.close()
@@ -289,11 +300,6 @@ def _epoch_floor(clock: Clock) -> int:
     return int(clock.time_of_day() * 1e3)
 
 
-def mint_replica_id(backend: str) -> str:
-    """A new replica id: `BACKEND-` and 6 random characters, never a number that is used again."""
-    return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"
-
-
 def _make(make_launcher: MakeLauncher, state: MeshState, logs: LogBook, address: str) -> Launcher:
     """The launcher whose ends are the state's to know."""
     return make_launcher(address, state.replica_exited, logs)
@@ -303,7 +309,7 @@ async def _launcher_at(
     server: GrpcServer, settings: ControllerSettings, make: Callable[[str], Launcher], patience_s: float
 ) -> Launcher:
     """The launcher of replicas that attach to the server, which ends where there can be none. Raises CannotStart."""
-    address = join_host_port(_reachable(settings.host), server.port)
+    address = _address_for_replicas(settings, server)
     deadline = asyncio.get_running_loop().time() + patience_s
     while True:
         try:
@@ -319,18 +325,10 @@ async def _launcher_at(
             raise
 
 
-def _echo(output: bytes) -> None:
-    """Writes what replicas have written to this process's stderr, as long as there is one."""
-    try:
-        sys.stderr.buffer.write(output)
-        sys.stderr.buffer.flush()
-    except (OSError, ValueError):
-        pass  # whoever read it is gone: it is in the files
-
-
-def _reachable(host: str) -> str:
-    """Where this machine reaches a server that listens on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, not bound to
+def _address_for_replicas(settings: ControllerSettings, server: GrpcServer) -> str:
+    """Where this machine reaches a server that listens on the host of the settings."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared with only
+    return join_host_port(host, server.port)
 
 
 def observe(metrics: MetricsServer, controller: Controller) -> None:

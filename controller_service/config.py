@@ -94,6 +94,18 @@ class ControllerSettings(TokenPortSettings):
         description="Where records and output of started replicas are kept, for one controller at a time. Not given: a "
         "directory for the file of --state, or for this address, among the machine's temporary files.",
     )
+    max_code_size: Size = Field(
+        256 * 1024 * 1024,
+        ge=1024,
+        description="Size of the code of a handler's project, of which each version is kept as a snapshot. What "
+        ".slotmeshignore and .gitignore name is no part of it.",
+    )
+    max_code_files: int = Field(20_000, ge=1, le=1_000_000, description="Files in the project of a handler, likewise.")
+    await_apply: Annotated[bool, FlagOnly()] = Field(
+        False,
+        description="Start no replicas before a mesh was applied: each handler is constructed once, of the code that "
+        "is applied, and not of that before.",
+    )
     replica_log_size: Size = Field(
         16 * 1024 * 1024,
         ge=64 * 1024,

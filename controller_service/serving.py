@@ -17,7 +17,6 @@ from controller_service.app import (
     MakeLauncher,
     candidacy_of,
     lead,
-    mint_replica_id,
     observe,
     taken_up,
 )
@@ -29,7 +28,7 @@ from controller_service.shell.configurator import Configurator
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
-from controller_service.shell.launchers.protocol import OnExit
+from controller_service.shell.launchers.protocol import OnExit, mint_replica_id
 from controller_service.shell.metrics import observe_leadership
 from controller_service.shell.replica_logs.log_book import LogBook
 from controller_service.shell.scale_policies import load_policies
@@ -123,6 +122,10 @@ class ControllerLife:
             store, waited = await self._stand_by(candidacy), True
         if store is None:
             return 0
+        spec = self._settings.spec
+        if spec is not None and waited and store.read().configured_at:
+            _log.info("--spec is not applied: this controller goes on where the one before it was", spec=str(spec))
+            spec = None
         async with lead(
             store,
             front,
@@ -131,12 +134,10 @@ class ControllerLife:
             clock=clock,
             on_end=self._stop.set,
             patience_s=PREDECESSOR_S if waited else 0.0,
+            is_held=spec is not None or self._settings.await_apply,
         ) as controller:
             observe(self._metrics, controller)
-            spec = self._settings.spec
-            if spec is not None and waited and store.read().configured_at:
-                _log.info("--spec is not applied: this controller goes on where the one before it was", spec=str(spec))
-            elif spec is not None:
+            if spec is not None:
                 await apply_spec(spec, controller.configurator)
             if not controller.leadership.lost:
                 controller.server.set_serving()

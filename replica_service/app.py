@@ -11,6 +11,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
@@ -76,7 +77,7 @@ async def main(settings: ReplicaSettings) -> int:
     with stop_signals(ignore_interrupt=settings.parent_fd is not None, is_last=True) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
-        app = ReplicaApp(settings)
+        app = ReplicaApp(settings, load=partial(load_handler, code=settings.code))
         if settings.controller is None:
             app.on_ready = _tell_that_it_is_alone
         app.replica.stop_asked = stop

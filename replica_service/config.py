@@ -22,6 +22,12 @@ class ReplicaSettings(MemberSettings):
         9466, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
     )
     handler: str | None = Field(None, min_length=1, description="The class or function to run, MODULE:NAME.")
+    code: Annotated[str | None, FlagOnly()] = Field(
+        None,
+        min_length=1,
+        description="The code to run, as the controller that starts it says it: the folder of a snapshot, or an "
+        "installed distribution as dist:NAME==VERSION. Not given: the files that are found.",
+    )
     backend: str | None = Field(
         None, min_length=1, max_length=63, description="Backend that it belongs to; the handler's NAME where not given."
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from slotmesh.spec.model import SETTINGS, Backend
+from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change, Setting, SettingKind, choices
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ def meanings(model: type[Any]) -> dict[str, str]:
 def table() -> str:
     """The table, as Markdown."""
     head = "| setting | default | values | meaning | a change replaces |\n|---|---|---|---|---|\n"
-    return "".join([head, *_rows(Backend, SETTINGS, "")])
+    return "".join([head, *_rows(Backend, DOCUMENT_SETTINGS, "")])
 
 
 def _rows(model: type[Any], settings: Mapping[str, Setting], path: str) -> Iterator[str]:

@@ -99,7 +99,7 @@ def field_changes(before: Mapping[str, Resource], after: Mapping[str, Resource])
             continue
         was, becomes = _texts(old, known), _texts(new, known)
         for field in was:
-            if was[field] != becomes[field]:
+            if was[field] != becomes[field] and not (field == "code" and was["version"] != becomes["version"]):
                 yield FieldChange(subject=subject_of(known), field=field, before=was[field], after=becomes[field])
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.handler_code import NO_CODE, Code, with_code, without_code
 from controller_service.core.merging import FieldChange, FieldConflict, field_changes, merge_mesh
 from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin, Resource, configuration_at, subject_of
 from controller_service.core.rollouts.record import restored
 from controller_service.core.templates import template_of
-from slotmesh.spec.model import CODE, NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_mistakes, mesh_mistakes, show
 from slotmesh.spec.tenants import NO_LIMITS
@@ -59,7 +59,6 @@ class ChangeTerms:
 
 
 ALWAYS: Final = ChangeTerms()
-NO_CODE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def plan_mesh(
@@ -141,16 +140,17 @@ def plan_file(
     launches: bool,
     force: bool,
     found: Collection[Mistake] = (),
-    code: Mapping[str, str] = NO_CODE,
+    code: Code = NO_CODE,
 ) -> Plan:
     """A file that may have been applied before, merged into what is there. Raises InvalidSpec.
 
-    `code` has the versions of handlers' code, as far as they are known.
+    `code` has what handlers' code is now, as far as it is found.
 
     Where there are conflicts, those fields stay as they are, and the conflicts will be there again the next time.
     """
     merged = merge_mesh(without_code(desired), mesh, force=force)
-    plan = plan_mesh(desired, with_code(desired, merged.mesh, code), prune=prune, launches=launches, found=found)
+    filled, mistakes = with_code(desired, merged.mesh, code)
+    plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *mistakes])
     contested = {conflict.subject for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     after = desired.apply(change)
@@ -198,26 +198,6 @@ def plan_undo(desired: Desired, name: str) -> Plan:
         updated=(f"backend/{name}",),
         note=f"rollout of {name} undone",
     )
-
-
-def with_code(desired: Desired, mesh: Mesh, code: Mapping[str, str]) -> Mesh:
-    """Backends that name no version get that of their handler's code, as far as it is known; else what they have.
-
-    `code`: version by handler.
-    """
-    live = {name: it.version for name, it in desired.backends.items() if it.version.startswith(CODE)}
-    filled = (
-        it if it.version else replace(it, version=code.get(it.handler, live.get(it.name, ""))) for it in mesh.backends
-    )
-    return replace(mesh, backends=tuple(filled))
-
-
-def without_code(desired: Desired) -> Desired:
-    """As a person has written it: versions that nobody has written left out."""
-    written = {
-        name: replace(it, version="") if it.version.startswith(CODE) else it for name, it in desired.backends.items()
-    }
-    return replace(desired, backends=written)
 
 
 def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:

@@ -26,6 +26,8 @@ def fixed_of(backend: Backend) -> str:
 def _said(backend: Backend, changes: Collection[Change]) -> str:
     """A digest of the backend's settings whose changes have this effect on replicas."""
     said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
+    if not backend.code:
+        del said["code"]  # as the digests were before there were snapshots
     return blake2b(json.dumps(said, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
 
 

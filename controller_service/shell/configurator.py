@@ -9,15 +9,16 @@ Owner: the event loop; the servicer calls it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.handler_code import NO_CODE, Code, with_code
 from controller_service.core.merging import FieldConflict
 from controller_service.core.planning import (
     ALWAYS,
-    NO_CODE,
     ChangeTerms,
     Plan,
     changed_policy,
@@ -27,21 +28,23 @@ from controller_service.core.planning import (
     plan_undo,
     unknown_policies,
     users_of,
-    with_code,
 )
+from controller_service.shell.code.scanning import CannotSnapshot
+from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.storage import CodeChanged
 from controller_service.shell.configuration_bounds import ConfigurationBounds
 from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.descriptor_sets import services_mistakes
-from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 
-ReadCode: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
-"""The versions of the code of handlers, `MODULE:NAME`, as far as it is found. Called in a thread."""
+MakePlan: TypeAlias = Callable[[Desired], Plan]
+_CODE_ATTEMPTS: Final = 5
 _ATTEMPTS: Final = 100
 """Each failed attempt means that another change went through."""
 STORE_RETRY_S: Final = 5.0
@@ -70,29 +73,39 @@ class Configurator:
         *,
         launches: bool,
         policies: Collection[str] = frozenset(),
-        read_code: ReadCode | None = None,
+        snapshots: CodeSnapshots | None = None,
     ) -> None:
         """`policies` are the names of functions that backends may name in `autoscale`.
 
-        `read_code` has the versions of handlers' code; None: nobody starts them here.
+        `snapshots` are those of handlers' code; None: this controller starts no replicas.
         """
+        self._on_applied: Callable[[], object] = lambda: None
         self._policies = policies
-        self._read_code = read_code
+        self._snapshots = snapshots
         self._store = store
         self._state = state
         self._launches = launches
         self._bounds = ConfigurationBounds()
 
+    def led_by(self, on_applied: Callable[[], object], *, takes_snapshots: bool) -> None:
+        """`on_applied` is called when a mesh was applied, whether it changed anything or not.
+
+        `takes_snapshots`: whether the replicas that are launched import them.
+        """
+        self._on_applied = on_applied
+        if not takes_snapshots:
+            self._snapshots = None
+
     async def apply_mesh(
         self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
     ) -> PlannedChange:
         """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
-        code = await self._code_of(mesh)
 
-        def plan(desired: Desired) -> Plan:
-            return self._plan(desired, with_code(desired, mesh, code), prune=prune, found=found)
+        def plan(code: Code, desired: Desired) -> Plan:
+            filled, mistakes = with_code(desired, mesh, code)
+            return self._plan(desired, filled, prune=prune, found=[*found, *mistakes])
 
-        return await self._commit(terms, plan, is_large=True)
+        return await self._apply(mesh, plan, terms)
 
     async def apply_file(
         self,
@@ -109,15 +122,15 @@ class Configurator:
         Of conflicts, the file wins with `force`; with `keep` it does not, and all else is changed. Raises InvalidSpec,
         and ApplyConflict without either.
         """
-        code = await self._code_of(mesh)
+        mesh = replace(mesh, backends=tuple(replace(it, code="") for it in mesh.backends))
 
-        def plan(desired: Desired) -> Plan:
+        def plan(code: Code, desired: Desired) -> Plan:
             merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
             if merged.conflicts and not (terms.dry_run or keep):
                 raise to_exception(apply_conflict(merged.conflicts))
             return merged
 
-        return await self._commit(terms, plan, is_large=True)
+        return await self._apply(mesh, plan, terms)
 
     async def apply_endpoint(
         self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
@@ -188,14 +201,44 @@ class Configurator:
             terms, lambda desired: plan_rollback(desired, revision, launches=self._launches), is_large=True
         )
 
-    async def change(self, make_plan: Callable[[Desired], Plan], terms: ChangeTerms = ALWAYS) -> PlannedChange:
+    async def change(self, make_plan: MakePlan, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
         return await self._commit(terms, make_plan)
 
-    async def _code_of(self, mesh: Mesh) -> Mapping[str, str]:
-        """The versions of handlers' code, by handler, of backends that name none."""
-        handlers = {it.handler for it in mesh.backends if it.handler and not it.version}
-        return await asyncio.to_thread(self._read_code, handlers) if handlers and self._read_code else NO_CODE
+    async def _apply(self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms) -> PlannedChange:
+        """Commits the plan that follows from what handlers' code is now; it may change until it was copied."""
+        handlers = {it.handler for it in mesh.backends if it.handler}
+        for _ in range(_CODE_ATTEMPTS):
+            code = NO_CODE
+            if handlers and self._launches and self._snapshots is not None:
+                code = await asyncio.to_thread(self._snapshots.versions_of, handlers)
+            try:
+                changed = await self._commit(terms, partial(plan, code), is_large=True, code=code)
+            except CodeChanged:
+                continue
+            if not terms.dry_run:
+                self._on_applied()
+            return changed
+        raise InvalidSpec([Mistake("backends", "the files of the handlers change while they are read: apply it again")])
+
+    async def _keep_code(self, desired: Desired, plan: Plan, code: Code) -> None:
+        """Has the snapshots of what the plan brings, and those of what is there, as far as it was applied again."""
+        if self._snapshots is None or not self._launches:
+            return
+        live = {it.code for it in desired.backends.values()}
+        codes = {it.code for it in plan.change.put_backends} - live | {it.code for it in code.values()} & live
+        try:
+            if codes - {""}:
+                await asyncio.to_thread(self._snapshots.keep, codes)
+        except CannotSnapshot as error:
+            raise to_exception(
+                Failure(
+                    reason=Reason.STORE_UNAVAILABLE,
+                    message=f"the change is not made: {error}",
+                    executed=Executed.NO,
+                    retry_delay_s=STORE_RETRY_S,
+                )
+            ) from error
 
     def _plan(
         self,
@@ -210,7 +253,7 @@ class Configurator:
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
 
     async def _commit(
-        self, terms: ChangeTerms, make_plan: Callable[[Desired], Plan], *, is_large: bool = False
+        self, terms: ChangeTerms, make_plan: MakePlan, *, is_large: bool = False, code: Code = NO_CODE
     ) -> PlannedChange:
         """`is_large`: the plan may be of thousands of resources. It is made of values alone: a thread makes it."""
         for _ in range(_ATTEMPTS):
@@ -222,6 +265,8 @@ class Configurator:
                 self._bounds.require_kept(desired, plan.change)
             if is_large and _decides_alike(desired, self._store.read()):
                 desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
+            if not terms.dry_run:
+                await self._keep_code(desired, plan, code)
             if plan.changes_nothing or terms.dry_run:
                 return PlannedChange(desired.configured_at, plan)
             try:
@@ -235,7 +280,7 @@ class Configurator:
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
         )
 
-    def _bounded(self, make_plan: Callable[[Desired], Plan], desired: Desired) -> Plan:
+    def _bounded(self, make_plan: MakePlan, desired: Desired) -> Plan:
         """In a thread: the plan, if the configuration that it leads to can be delivered. Raises InvalidSpec."""
         plan = make_plan(desired)
         ConfigurationBounds().require_kept(desired, plan.change)

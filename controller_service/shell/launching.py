@@ -7,19 +7,26 @@ Owner: the reconcile loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from controller_service.core import launches, transitions
 from controller_service.core.endings import NEVER_S
+from controller_service.core.handler_code import needed_code
 from controller_service.core.templates import fixed_of, template_of
+from controller_service.shell.code.scanning import CannotSnapshot
+from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.store.protocol import Store
 from slotmesh.spec.model import Backend
 
+COLLECT_EVERY_S: Final = 60.0
 KILL_MARGIN_S: Final = 5.0
 """Time for a replica to end, after the calls that it waited for."""
 
@@ -33,14 +40,19 @@ class Launching:
         links: ReplicaLinks,
         launcher: Launcher,
         mint_id: Callable[[str], str],
-        *,
+        snapshots: CodeSnapshots,
         give_up_after_s: float = NEVER_S,
+        *,
+        is_held: bool = False,
     ) -> None:
         """`mint_id` gives the id under which a replica of a backend is shown that could not be started.
 
         What was started by a newer state, or by another controller, is reported to the newer members of `links`.
-        `give_up_after_s`: how long a launched replica may be suspect before it is killed.
+        `give_up_after_s`: how long a launched replica may be suspect before it is killed. `is_held`: nothing is started
+        before a mesh was applied.
         """
+        self.is_held = is_held
+        self._snapshots = snapshots
         self.give_up_after_s = give_up_after_s
         self._state = state
         self._links = links
@@ -64,14 +76,19 @@ class Launching:
             self._newer.found(f"replica/{stranger.replica_id}", stranger.why)
 
     async def start(self, backend: Backend, count: int) -> None:
-        """Sees to it that `count` replicas run that have the backend's present settings."""
+        """Sees to it that `count` replicas run that have the backend's present settings and code."""
+        if self.is_held:
+            return
         template, fixed = template_of(backend), fixed_of(backend)
         order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
         order = replace(order, version=self._newer.version())
         failure = ""
         try:
+            if backend.code:
+                code = await asyncio.to_thread(self._snapshots.tree_of, backend.handler, backend.code)
+                order = replace(order, code=code)
             await self._launcher.start(order, count)
-        except LaunchFailed as error:
+        except (LaunchFailed, CannotSnapshot) as error:
             failure = str(error)
         self.take_stock()
         if failure:
@@ -82,6 +99,17 @@ class Launching:
                     observed, replica_id, backend.name, failure, now=now, template=template
                 ),
             )
+
+    async def collect_code(self, store: Store) -> None:
+        """Removes snapshots that no version, revision or replica needs, now and then, until cancelled."""
+        while True:
+            needed = {*needed_code(store.read()), *(Path(it.order.code).name for it in self._launcher.observe())}
+            await asyncio.to_thread(self._snapshots.collect, needed)
+            await asyncio.sleep(COLLECT_EVERY_S)
+
+    def discard_code(self) -> None:
+        """Nothing needs it any more: no replica is left, and versions end with this controller."""
+        self._snapshots.discard()
 
     def drain(self, replica_id: str, message: str, grace_s: float) -> None:
         """Has a replica end in order, however it was started; a launched one is killed when its grace is over."""

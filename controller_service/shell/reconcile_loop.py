@@ -123,6 +123,12 @@ class ReconcileLoop:
             self._add(Concern.ENDPOINT, endpoints)
             self._queue.add(Key(Concern.TABLE))
 
+    def release(self) -> None:
+        """A mesh was applied: replicas may be started, where that was held."""
+        if self._launching.is_held:
+            self._launching.is_held = False
+            self._add(Concern.BACKEND, self._store.read().backends)
+
     async def drain_all(self) -> None:
         """From now on no launched replica should run: the controller is about to end."""
         self._launching.launches = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from datetime import timedelta
-from typing import Annotated, Final
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -19,6 +20,12 @@ from slotmesh.units import format_duration
 
 POLL_S: Final = 0.1
 """How soon it is seen that the mesh has changed."""
+
+FAILING_S: Final = 3.0
+"""A rollout that has something to go back to does so before: one that fails for longer does not get ready by itself."""
+EndedRollouts: TypeAlias = Mapping[str, datetime | None]
+"""When the rollout of a backend was taken back; None: it was not."""
+NO_ENDS: Final[EndedRollouts] = MappingProxyType({})
 
 WaitForReady = Annotated[
     bool | None,
@@ -35,18 +42,45 @@ Patience = Annotated[
 DEFAULT_PATIENCE: Final = timedelta(minutes=2)
 
 
+async def ends_of_rollouts(operator: Operator) -> EndedRollouts:
+    """When the rollouts of backends were taken back last, to be looked at before a change is made."""
+    return {it.backend: it.taken_back_time for it in await operator.rollouts()}
+
+
 async def wait_until_ready(
-    operator: Operator, backends: Collection[str], revision: int, patience: timedelta, *, done: str
+    operator: Operator,
+    backends: Collection[str],
+    revision: int,
+    patience: timedelta,
+    *,
+    done: str,
+    ended: EndedRollouts = NO_ENDS,
 ) -> None:
     """Waits for the replicas of these backends, and for routers that have the revision.
 
     Raises:
-        CommandFailed: they are not ready in time; `done`, as `applied`, is what was done all the same.
+        CommandFailed: they are not ready in time, or will not be: their rollout was taken back, or fails. `done`, as
+            `applied`, is what was done all the same; `ended`, what had been taken back before that.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience.total_seconds()
+    deadline, failing_since = loop.time() + patience.total_seconds(), 0.0
     told: list[str] = []
-    while lacking := still_lacks(await operator.snapshot(), backends, revision):
+    while True:
+        snapshot = await operator.snapshot()
+        of_change = [it for it in snapshot.rollouts if it.backend in backends]
+        if back := [it for it in of_change if it.taken_back and it.taken_back_time != ended.get(it.backend)]:
+            lines = [f"{done}, and taken back:", *(f"{it.backend}: {it.taken_back}" for it in back)]
+            raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+        if failing := [it for it in of_change if it.trouble]:
+            failing_since = failing_since or loop.time()
+            if loop.time() >= failing_since + FAILING_S:
+                lines = [f"{done}, but it fails, and goes on failing:"]
+                lines += [f"{it.backend}: {it.trouble}" for it in failing]
+                raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+        else:
+            failing_since = 0.0
+        if not (lacking := still_lacks(snapshot, backends, revision)):
+            break
         if loop.time() >= deadline:
             lines = [f"{done}, but not ready within {format_duration(patience)}:", *lacking]
             raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)

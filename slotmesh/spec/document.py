@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 
 from slotmesh.config.safe_yaml import BoundedLoader, read_with
 from slotmesh.spec.foreign_names import FOREIGN
-from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import DOCUMENT_SETTINGS, RENAMED, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.services_document import ServicesDocument, read_services_document
@@ -77,12 +77,12 @@ def _type_of(setting: Setting) -> Any:
             return _TYPES[setting.kind]
 
 
-_FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in SETTINGS.items()}
+_FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in DOCUMENT_SETTINGS.items()}
 _BackendDocument = create_model("_BackendDocument", __base__=_Strict, **_FIELDS)
 
 
 def _backend(name: str, document: BaseModel) -> Backend:
-    return Backend(name=name, **_given(SETTINGS, document))
+    return Backend(name=name, **_given(DOCUMENT_SETTINGS, document))
 
 
 def _given(settings: Mapping[str, Setting], document: BaseModel) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _route(path: str, document: _RouteDocument) -> Route:
 Names = Mapping[str, Any]
 """The keys that a map of the document may have, with those of the maps below."""
 _SECTIONS: Final[Names] = {
-    "backends": {name: each.settings for name, each in SETTINGS.items()},
+    "backends": {name: each.settings for name, each in DOCUMENT_SETTINGS.items()},
     "endpoints": {
         **{name: {} for name in _EndpointDocument.model_fields},
         "grpc_services": {name: {} for name in ServicesDocument.model_fields},
@@ -268,7 +268,7 @@ def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
 
 def _value_given(detail: ErrorDetails) -> str:
     """Ends a message with the value that stands in the file, where that cannot be a secret."""
-    setting = SETTINGS.get(str(detail["loc"][0]))
+    setting = DOCUMENT_SETTINGS.get(str(detail["loc"][0]))
     is_secret = setting is not None and setting.kind is SettingKind.JSON
     return "" if is_secret else f", is {_kind(detail['input'])}"
 

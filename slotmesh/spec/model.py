@@ -50,8 +50,11 @@ class Backend:
     handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
     """The class or function. May be left out where the controller does not start the replicas."""
     version: str = setting("", SettingKind.TEXT, bounds=(0, 100), change=Change.REPLACES)
-    """Which version of the code it is: another one replaces replicas. Unset, where the controller launches them: a
-    digest of the handler's module file, taken by each `apply`."""
+    """The name of the version of the code: another one replaces replicas. Unset, where the controller launches them: a
+    digest of all files of the project, taken by each `apply`."""
+    code: str = setting("", SettingKind.TEXT, bounds=(0, 200), change=Change.REPLACES, is_filled_in=True)
+    """The code that replicas run: the digest of the snapshot that the controller has taken under that version, or
+    `dist:NAME==VERSION`, an installed distribution. Empty: what each replica finds."""
     num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_REPLICAS))
     """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
     autoscale: Autoscale | None = setting(None, SettingKind.SECTION, section=Autoscale)
@@ -108,8 +111,12 @@ class Backend:
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
+DOCUMENT_SETTINGS: Final = {name: each for name, each in SETTINGS.items() if not each.is_filled_in}
+"""Those that documents have."""
 CODE: Final = "file:"
-"""How a version begins that the controller took from the code, and that nobody has written."""
+"""How a version begins that is named after the digest of its code."""
+DISTRIBUTION: Final = "dist:"
+"""How a version, or code, begins that is an installed distribution: `dist:NAME==VERSION`."""
 RENAMED: Final = {"max_batch_size": "max_wire_batch_size"}
 """Settings by the names that they had: `@slotmesh.batch` has a `max_batch_size` that means another thing."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
@@ -186,3 +193,8 @@ class InvalidSpec(ValueError):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(dict.fromkeys(sorted(mistakes)))
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+def is_named_by_code(version: str) -> bool:
+    """Whether the controller has named a version, and no person."""
+    return version.startswith((CODE, DISTRIBUTION))

@@ -65,6 +65,8 @@ class Setting:
     is_routed: bool = False
     """Routers read it: it is part of the routing table, which changes with it."""
     change: Change = Change.TAKEN_OVER
+    is_filled_in: bool = False
+    """The controller sets it: documents do not have it, and what requests say of it counts for nothing."""
     section: type[Any] | None = None
     """Of a section: the dataclass that declares its settings."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
@@ -83,11 +85,12 @@ def setting(
     bounds: tuple[float, float] | None = None,
     is_routed: bool = False,
     change: Change = Change.TAKEN_OVER,
+    is_filled_in: bool = False,
     section: type[Any] | None = None,
 ) -> ValueT:
     """Declares a field of a dataclass; `Setting` documents each argument."""
     declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
-    metadata = {_DECLARED: {**declared, "section": section}}
+    metadata = {_DECLARED: {**declared, "is_filled_in": is_filled_in, "section": section}}
     # Dataclasses take no mapping for a default, be it a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from slotmesh.spec.model import CODE, SETTINGS, Backend, Endpoint, Mesh
+from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend, Endpoint, Mesh, is_named_by_code
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import limits_settings
@@ -29,9 +29,9 @@ def mesh_document(mesh: Mesh) -> dict[str, dict[str, Any]]:
 
 def backend_settings(backend: Backend) -> dict[str, Any]:
     """By name, those that are not the default; a version that nobody has written is left out."""
-    if backend.version.startswith(CODE):
+    if is_named_by_code(backend.version):
         backend = replace(backend, version="")
-    return _settings(backend, SETTINGS)
+    return _settings(backend, DOCUMENT_SETTINGS)
 
 
 def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class InProcessLauncher:
     def launches(self) -> bool:
         return True
 
+    @property
+    def imports_snapshots(self) -> bool:
+        return False
+
     def app(self, replica_id: str) -> ReplicaApp:
         """A replica that runs. Raises KeyError, with those that do."""
         try:

@@ -14,8 +14,9 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
-from controller_service.app import Controller, mint_replica_id, open_controller
+from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
+from controller_service.shell.launchers.protocol import mint_replica_id
 from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
 from slotmesh.client.mesh import Mesh

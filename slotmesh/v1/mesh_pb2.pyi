@@ -167,6 +167,7 @@ class Backend(_message.Message):
     MIN_READY_FIELD_NUMBER: _builtins.int
     PROGRESS_DEADLINE_FIELD_NUMBER: _builtins.int
     MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -197,8 +198,8 @@ class Backend(_message.Message):
     slo_scope: Global___SloScope.ValueType
     """Among which of the unkeyed calls that wait SLOs order. Unset means those of a client."""
     version: _builtins.str
-    """Which version of the code it is, a line of at most 100 characters: another one replaces replicas. Unset: where the
-    controller launches them, it takes a digest of the handler's module file with each request that has the backend.
+    """The name of the version of the code, a line of at most 100 characters: another one replaces replicas. Unset: where the
+    controller launches them, it takes a digest of the files of the project with each request that has the backend.
     """
     max_surge: _builtins.int
     """Replicas beyond `num_replicas` that may run during a rollout. Unset means a quarter of these, 1 at least. Not 0
@@ -211,6 +212,11 @@ class Backend(_message.Message):
     max_error_rate: _builtins.float
     """By how much the share of calls that fail may be larger at new replicas than at old ones: a rollout goes back when it
     is. 0 … 1. Unset means 0.1; 1 means never.
+    """
+    code: _builtins.str
+    """The code that replicas run, in responses: the digest of the snapshot that the controller has taken under `version`, or
+    `dist:NAME==VERSION`, an installed distribution. Ignored in requests. Empty: what each replica finds; controllers of older
+    versions take no snapshots.
     """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
@@ -270,10 +276,11 @@ class Backend(_message.Message):
         min_ready: _duration_pb2.Duration | None = ...,
         progress_deadline: _duration_pb2.Duration | None = ...,
         max_error_rate: _builtins.float | None = ...,
+        code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_surge", b"_max_surge", "_max_unavailable", b"_max_unavailable", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "autoscale", b"autoscale", "balancer", b"balancer", "code", b"code", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_error_rate", b"max_error_rate", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "max_wire_batch_size", b"max_wire_batch_size", "min_ready", b"min_ready", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "progress_deadline", b"progress_deadline", "slo_scope", b"slo_scope", "user_config", b"user_config", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
     _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015

@@ -16,6 +16,7 @@ from tests.mutants.mutant import mutant
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
+from tests.mutants.snapshots_table import SNAPSHOTS
 from tests.mutants.state_table import STATE
 from tests.mutants.tenants_table import TENANTS
 from tests.mutants.types_table import TYPES
@@ -594,6 +595,7 @@ MUTANTS: Final = (
     *HTTP_CONNECTION,
     *TYPES,
     *TENANTS,
+    *SNAPSHOTS,
     *SCALE,
     *STATE,
     *CLIENT,

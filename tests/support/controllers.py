@@ -15,10 +15,10 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from controller_service.app import Controller, MakeLauncher, mint_replica_id, open_controller
+from controller_service.app import Controller, MakeLauncher, open_controller
 from controller_service.config import MEMORY, ControllerSettings
 from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launchers.protocol import Instance
+from controller_service.shell.launchers.protocol import Instance, mint_replica_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.wire import mesh_to_wire

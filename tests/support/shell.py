@@ -25,7 +25,11 @@ class Said:
 
 
 async def slotmesh(
-    *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = COMMAND_TIMEOUT_S,
 ) -> Said:
     """Runs `slotmesh ARGUMENTS` to its end. `env` adds to the environment."""
     process = await asyncio.create_subprocess_exec(
@@ -40,7 +44,7 @@ async def slotmesh(
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **(env or {})},
     )
     try:
-        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+        async with asyncio.timeout(timeout):
             out, err = await process.communicate(stdin.encode())
     finally:
         if process.returncode is None:

@@ -14,6 +14,10 @@ class ExternalLauncher:
     def launches(self) -> bool:
         return False
 
+    @property
+    def imports_snapshots(self) -> bool:
+        return False
+
     async def start(self, order: LaunchOrder, count: int) -> None:
         raise LaunchFailed(f"{count} replicas of {order.backend} are started by somebody else: none is launched here")
 

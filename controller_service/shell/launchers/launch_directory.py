@@ -41,6 +41,7 @@ class LaunchRecord:
     handler: str
     template: str
     fixed: str
+    code: str = ""
     pid: int = 0
     process: str = ""
     directory: str = ""
@@ -153,3 +154,10 @@ def default_directory(address: str, state: Path | None) -> Path:
         digest = hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:12]
         name = f"{re.sub(r'[^0-9A-Za-z.]+', '-', state.name)[:64]}-{digest}"
     return Path(tempfile.gettempdir(), f"slotmesh-{os.geteuid()}-{name}")
+
+
+def code_directory(address: str, state: Path | None, launch_dir: Path | None) -> Path:
+    """Where a controller keeps snapshots of code: beside the state file, which names them, else with its replicas."""
+    if state is not None:
+        return state.absolute().with_name(f"{state.name}.code")
+    return (launch_dir or default_directory(address, None)).absolute() / "code"

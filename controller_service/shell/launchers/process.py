@@ -72,6 +72,7 @@ def replica_command(
             "replica_service",
             f"--handler={order.handler}",
             f"--backend={order.backend}",
+            *([f"--code={order.code}"] if order.code else []),
             f"--controller={','.join(controller_addresses())}",
             _id_argument(replica_id),
             *([f"--parent-fd={tether}"] if tether is not None else []),
@@ -128,6 +129,10 @@ class ProcessLauncher:
 
     @property
     def launches(self) -> bool:
+        return True
+
+    @property
+    def imports_snapshots(self) -> bool:
         return True
 
     async def start(self, order: LaunchOrder, count: int) -> None:
@@ -196,6 +201,7 @@ class ProcessLauncher:
                 template=record.template,
                 fixed=record.fixed,
                 version=version,
+                code=record.code,
             )
             self._follow(record.replica_id, record.backend, is_older=True)
             self._watch(
@@ -223,6 +229,7 @@ class ProcessLauncher:
             generation=order.version.generation,
             revision=order.version.revision,
             term_id=order.version.term_id,
+            code=order.code,
         )
         try:
             self._directory.write(record)

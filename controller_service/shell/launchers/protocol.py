@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
@@ -34,6 +35,8 @@ class LaunchOrder:
     """A digest of the part of it that no replica takes on without a restart."""
     version: HeldTable = field(default=UNKNOWN_VERSION, compare=False)
     """That of the state by which it was started: no part of what it is started with."""
+    code: str = ""
+    """What they run: the folder of a snapshot, or an installed distribution; empty: the files that are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,9 @@ class LaunchFailed(Exception):
     """No process could be started; the message says why."""
 
 
+_ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+"""Without what people confuse."""
+
 OnExit: TypeAlias = Callable[[Exit], None]
 
 
@@ -88,6 +94,10 @@ class Launcher(Protocol):
     @property
     def launches(self) -> bool:
         """Whether it starts anything. If not, `start` is never called."""
+
+    @property
+    def imports_snapshots(self) -> bool:
+        """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
 
     async def start(self, order: LaunchOrder, count: int) -> None:
         """Sees to it that so many instances of this order run which were not asked to end. Raises LaunchFailed.
@@ -115,3 +125,8 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """Stops what is left and waits until all of it was reaped: at most the longest grace that is under way."""
+
+
+def mint_replica_id(backend: str) -> str:
+    """A new replica id: `BACKEND-` and 6 random characters, never a number that is used again."""
+    return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"

@@ -9,6 +9,7 @@ Owner: the event loop. The process launcher says which replicas there are.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,3 +180,12 @@ class LogBook:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def echo_output(output: bytes) -> None:
+    """Writes what replicas have written to this process's stderr, as long as there is one."""
+    try:
+        sys.stderr.buffer.write(output)
+        sys.stderr.buffer.flush()
+    except (OSError, ValueError):
+        pass  # whoever read it is gone: it is in the files

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from replica_service.shell.handler.code import use_code
 from slotmesh.handlers import describe
 from slotmesh.runtime.exits import CannotStart
 
@@ -23,16 +24,20 @@ LoadHandler = Callable[[str], Handler]
 """From the name of a handler to the class or function."""
 
 
-def load_handler(path: str) -> Handler:
+def load_handler(path: str, code: str | None = None) -> Handler:
     """Imports the module and returns the class or function.
 
-    Raises: CannotStart: there is no such handler; the message says what to do.
+    `code`: what it is imported from, the folder of a snapshot or an installed distribution; None: what is found.
+
+    Raises: CannotStart: there is no such handler, or not this code; the message says what to do.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name or name.startswith("."):
         raise CannotStart(f"{path!r} is no handler: it is written MODULE:NAME, as in examples.digits.app:Digits")
     here = str(Path.cwd())
-    if here not in sys.path:
+    if code is not None:
+        use_code(code)
+    elif here not in sys.path:
         sys.path.insert(0, here)
     if not _exists(module_name):
         meant = _module_of_file(module_name)

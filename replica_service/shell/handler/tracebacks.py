@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from replica_service.shell.handler.code import shown_paths
 from slotmesh import version
 from slotmesh.foreign import described
 
@@ -47,4 +48,4 @@ def _written(error: BaseException) -> str:
             del stack[:above]
         others = (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ()))
         pending += [other for other in others if other is not None]
-    return "".join(shown.format())
+    return shown_paths("".join(shown.format()))

@@ -14,7 +14,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, wait_until_ready
+from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, ends_of_rollouts, wait_until_ready
 from slotmesh.cli.saying import say
 from slotmesh.cli.view.applied import conflicts, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
@@ -44,8 +44,8 @@ def apply(
     Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
     now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
     changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All mistakes of a file are
-    told at once, and then nothing is changed. On a terminal it waits until the mesh is ready; where that is not in
-    time, it says what is lacking, with exit status 3.
+    told at once, and then nothing is changed. On a terminal it waits until what it has changed is ready; if that is not
+    in time, fails, or is taken back, it prints why, with exit status 3.
 
     A file looks like this:
 
@@ -104,14 +104,17 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         is_change = bool(planned.created or planned.updated or planned.deleted)
         if is_change and terms.asks:
             typer.confirm("apply this?", abort=True, err=True)
+        ended = await ends_of_rollouts(operator) if terms.patience is not None else {}
         # What was shown is what is done: somebody who was faster is a REVISION_CONFLICT.
         applied = await operator.apply_file(
             mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
         )
         printable_change(applied).write(terms.output)
         if terms.patience is not None:
-            backends = {it.name for it in mesh.backends}
-            await wait_until_ready(operator, backends, applied.revision, terms.patience, done="applied")
+            touched = {subject.partition("/")[2] for subject in (*applied.created, *applied.updated)}
+            backends = {it.name for it in mesh.backends} & touched
+            revision, patience = applied.revision, terms.patience
+            await wait_until_ready(operator, backends, revision, patience, done="applied", ended=ended)
             return
     if mesh.backends:
         typer.echo(f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True)

@@ -18,7 +18,7 @@ from slotmesh.cli.local.description import check_handler
 from slotmesh.cli.local.order import Order
 from slotmesh.cli.local.ports import HOST, port_mistakes
 from slotmesh.cli.local.readiness import first_failure, lacks, says_why
-from slotmesh.cli.local.reloading import Reloader
+from slotmesh.cli.local.reloading import Reloader, unnamed
 from slotmesh.cli.local.stopping import MeshProcesses, Shutdown
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import INTERRUPTED, CommandFailed
@@ -88,7 +88,7 @@ class LocalMesh:
                 still = "the ingress does not serve yet"
                 await self._start_ingress(controller)
                 async with Operator.at(controller) as operator:
-                    await operator.apply_file(order.mesh, force=True)
+                    await operator.apply_file(unnamed(order.mesh) if order.reloads else order.mesh, force=True)
                     while True:
                         snapshot = await operator.snapshot()
                         if first_failure(order, snapshot.members) is not None:
@@ -128,7 +128,7 @@ class LocalMesh:
     async def _start_controller(self) -> str:
         order = self._order
         flags = [f"--host={HOST}", f"--port={order.controller_port}", "--launcher=process", f"--state={order.state}"]
-        flags.append("--if-in-use=refuse")
+        flags += ["--if-in-use=refuse", "--await-apply"]
         child = await Child.start("controller", "controller_service", [*flags, *self._flags()], self._parent)
         self._controller = child
         address = await child.announced()

@@ -89,6 +89,7 @@ class Reloader:
         count = f"{len(old)} {'replica is' if len(old) == 1 else 'replicas are'} replaced"
         what = "a proto, or what is generated of it," if is_of_protos else "the module"
         self._tell(f"{', '.join(sorted(names))}: {what} has changed, {count}")
+        await operator.apply_file(unnamed(Mesh(backends=tuple(backends))), force=True)
         for replica in old:
             try:
                 await operator.drain(replica.replica_id)
@@ -103,7 +104,7 @@ class Reloader:
             raise CommandFailed(str(bad)) from None
         endpoints = tuple(replace(it, grpc_services=services) for it in self._mesh.endpoints)
         mesh = replace(self._mesh, endpoints=endpoints)
-        await operator.apply_file(mesh, force=True)
+        await operator.apply_file(unnamed(mesh), force=True)
         self._mesh = mesh
 
     async def _apply_again(self, operator: Operator, file: Path) -> None:
@@ -115,7 +116,7 @@ class Reloader:
         for handler in dict.fromkeys(it.handler for it in mesh.backends):
             if handler not in known:
                 await check_handler(handler, self._parent)
-        applied = await operator.apply_file(mesh, force=True)
+        applied = await operator.apply_file(unnamed(mesh), force=True)
         gone = set(subjects_of(self._mesh)) - set(subjects_of(mesh))
         for subject in sorted(gone, reverse=True):
             try:
@@ -133,6 +134,11 @@ class Reloader:
         for backend in (*mesh.backends, *self._mesh.backends):
             if (path := _source_of(backend)) is not None:
                 yield path
+
+
+def unnamed(mesh: Mesh) -> Mesh:
+    """Without names of versions, under which the code would stay as it was when they were applied first."""
+    return replace(mesh, backends=tuple(replace(it, version="") for it in mesh.backends))
 
 
 def load_runnable(file: Path) -> Mesh:

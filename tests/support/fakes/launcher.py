@@ -48,6 +48,10 @@ class FakeLauncher:
     def launches(self) -> bool:
         return True
 
+    @property
+    def imports_snapshots(self) -> bool:
+        return False
+
     async def start(self, order: LaunchOrder, count: int) -> None:
         present = [it for it in self.running.values() if it.order == order and it.replica_id not in self._killing]
         for _ in range(count - len(present)):

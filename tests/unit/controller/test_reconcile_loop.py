@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from controller_service.core.observed import ObservedRouter, ReplicaState
 from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.core.transitions import Hello, ObservedReport
 from controller_service.shell import reconcile_loop
+from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
@@ -68,7 +70,10 @@ class World:
             queue=self.queue,
             board=self.board,
             links=links,
-            launching=Launching(self.state, links, launcher, lambda backend: f"{backend}-x"),
+            launching=Launching(
+                *(self.state, links, launcher, lambda backend: f"{backend}-x"),
+                CodeSnapshots(Path, max_bytes=1, max_files=1),
+            ),
         )
 
     def make_ready(self, replica_id: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.handler_code import HandlerCode
 from controller_service.core.observed import ObservedReplica, ReplicaState
 from controller_service.core.planning import plan_file, plan_undo
 from controller_service.core.restarts import LOOPING_AFTER
@@ -17,7 +17,6 @@ from controller_service.core.rollouts.moves import max_surge_of, max_unavailable
 from controller_service.core.rollouts.progress import RolloutPhase, RolloutStep, follow, show_progress
 from controller_service.core.rollouts.record import RolloutRecord, restored
 from controller_service.core.templates import template_of
-from controller_service.shell.handler_code import read_code
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.rollout_documents import rollout_document, rollout_from
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh
@@ -163,31 +162,14 @@ def test_bounds_that_nobody_has_set() -> None:
     assert max_unavailable_of(replace(NEW, max_surge=0)) == 1
 
 
-def test_the_code_of_a_handler_has_a_version_which_no_import_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "rolled_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('imported')")
-    (package / "app.py").write_text("class One: ...")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    handler = "rolled_package.app:One"
-    before = read_code([handler, "no_such_package.app:One", "sys:One"])
-    assert before.keys() == {handler}
-    assert read_code([handler]) == before
-    (package / "app.py").write_text("class One: x = 1")
-    assert read_code([handler])[handler] != before[handler]
-    assert before[handler].startswith("file:")
-
-
 def test_a_file_that_names_no_version_gets_that_of_the_code_each_time() -> None:
     written = Mesh(backends=(OLD,))
-    state, fills = Desired(), {"a:Old": "file:1"}
+    state, fills = Desired(), dict[str, HandlerCode]()
     for version in ("file:1", "file:2"):
-        fills = {"a:Old": version}
+        fills = {"a:Old": HandlerCode(code=version[-1], version=version)}
         plan = plan_file(state, written, prune=False, launches=True, force=False, code=fills)
         state = state.apply(plan.change)
-        assert state.backends["v1"].version == version
+        assert (state.backends["v1"].version, state.backends["v1"].code) == (version, version[-1])
     assert plan_file(state, written, prune=False, launches=True, force=False, code=fills).changes_nothing
     assert plan_file(state, written, prune=False, launches=True, force=False).changes_nothing, "it was not found"
     said = Mesh(backends=(replace(OLD, version="7"),))

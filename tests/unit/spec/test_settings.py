@@ -145,14 +145,19 @@ def test_documents_and_the_wire_carry_every_value(setting: Setting) -> None:
     assert samples(setting)
     for value, written in samples(setting):
         backend = with_value(setting, value)
-        assert parse_mesh(f"backends: {{b: {{{setting.name}: {written}}}}}").backends == (backend,)
+        document = f"backends: {{b: {{{setting.name}: {written}}}}}"
+        if setting.is_filled_in:
+            with pytest.raises(InvalidSpec, match=setting.name):
+                parse_mesh(document)
+        else:
+            assert parse_mesh(document).backends == (backend,)
         assert backend_from_wire(backend_to_wire(backend)) == (backend, [])
         assert not [*backend_mistakes(backend)]
 
 
 @each_setting
 def test_a_document_that_leaves_a_setting_empty_leaves_it_out(setting: Setting) -> None:
-    if setting.kind not in {SettingKind.HANDLER, SettingKind.JSON}:
+    if setting.kind not in {SettingKind.HANDLER, SettingKind.JSON} and not setting.is_filled_in:
         assert parse_mesh(f"backends: {{b: {{{setting.name}: null}}}}").backends == (Backend(name="b"),)
 
 

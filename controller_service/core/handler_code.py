@@ -1,0 +1,93 @@
+"""Which code a backend runs: the one that was applied under its version.
+
+Purpose: `version` is the name of the code, for people; `code` is its identity: the digest of a snapshot, or an
+installed distribution. A backend that names no version is named after its code.
+Invariants: pure; under a version that an operator has written, the code is what was found when that version was applied
+first, as far as the history goes back; what a request says of `code` counts for nothing.
+Owner: `core.planning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from controller_service.core.desired import Desired
+from slotmesh.spec.model import Backend, Mesh, Mistake, is_named_by_code
+from slotmesh.spec.rules import show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerCode:
+    """What the code of a handler is now."""
+
+    code: str = ""
+    """Its identity; empty where there is none: replicas run the files that they find."""
+    version: str = ""
+    """How it is called where nobody has named it."""
+    problem: str = ""
+    """Why there is none, for a person: it must not be applied."""
+
+
+Code = Mapping[str, HandlerCode]
+"""By handler, as far as it is found."""
+NO_CODE: Final[Code] = MappingProxyType({})
+
+
+def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[Mistake]]:
+    """The backends of a mesh with what they run, and why that cannot be."""
+    mistakes: list[Mistake] = []
+    filled = tuple(_filled(desired, it, code.get(it.handler), mistakes) for it in mesh.backends)
+    return replace(mesh, backends=filled), mistakes
+
+
+def without_code(desired: Desired) -> Desired:
+    """As a person has written it: without versions that are named by the code."""
+    written = {name: as_written(it) for name, it in desired.backends.items()}
+    return replace(desired, backends=written)
+
+
+def as_written(backend: Backend) -> Backend:
+    """Without what the controller fills in."""
+    return replace(backend, version="" if is_named_by_code(backend.version) else backend.version, code="")
+
+
+def needed_code(desired: Desired) -> Iterator[str]:
+    """The code of all that is configured, or may be again by a roll-back."""
+    for it in _known(desired):
+        if it.code:
+            yield it.code
+
+
+def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mistakes: list[Mistake]) -> Backend:
+    live = desired.backends.get(backend.name)
+    if backend.version and (known := _code_named(desired, backend)):
+        return replace(backend, code=known)
+    if found is None:
+        if live is not None and live.handler == backend.handler and backend.version in {"", live.version}:
+            version = live.version if is_named_by_code(live.version) else backend.version
+            return replace(backend, version=version, code=live.code)
+        return replace(backend, code="")
+    if found.problem:
+        mistakes.append(Mistake(f"backends.{show(backend.name)}.handler", found.problem))
+    return replace(backend, version=backend.version or found.version, code=found.code)
+
+
+def _code_named(desired: Desired, backend: Backend) -> str:
+    """What ran under a version, newest first; empty where that is not known."""
+    for it in _known(desired):
+        if (it.name, it.handler, it.version) == (backend.name, backend.handler, backend.version) and it.code:
+            return it.code
+    return ""
+
+
+def _known(desired: Desired) -> Iterator[Backend]:
+    """Backends as they are and were, newest first."""
+    yield from desired.backends.values()
+    for rollout in desired.rollouts.values():
+        yield from (it for it in (rollout.good, rollout.previous) if it is not None)
+    for record in reversed(desired.history):
+        for change in record.changes:
+            yield from (it for it in (change.after, change.before) if isinstance(it, Backend))

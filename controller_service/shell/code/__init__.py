@@ -1,0 +1,1 @@
+"""The code that replicas run: where handlers' code is, snapshots of it, and their storage."""

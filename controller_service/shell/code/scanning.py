@@ -1,0 +1,259 @@
+"""Reads the files of a project: which belong to its version, and what they contain.
+
+Purpose: the manifest of a folder, at the cost of a `stat` for each file that has not changed since the last time.
+Invariants: three kinds of files. *Copied*: they are the version. *Linked*: ignored by `.slotmeshignore`, `.gitignore`
+or `LINKED`; they are not part of the version, and replicas find them where they are. *Left out* (`LEFT_OUT`, virtual
+environments, the controller's own files): replicas do not see them. Symlinks are followed. A manifest is of one
+moment: files that change while they are read are read again.
+Owner: `shell.code.snapshots`, in one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pathspec import GitIgnoreSpec
+
+from controller_service.shell.code.roots import HandlerRoot
+from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
+from slotmesh.units import format_size
+
+IGNORE_FILE: Final = ".slotmeshignore"
+LEFT_OUT: Final = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", "node_modules", ".tox", ".nox", ".venv", ".mypy_cache", ".ruff_cache"}
+    | {".pytest_cache", ".hypothesis", ".import_linter_cache", ".ipynb_checkpoints", ".DS_Store"}
+)
+"""Names of files and folders, wherever they are."""
+LINKED: Final = (
+    *("/mesh*.yaml", "/mesh*.yml"),  # applied by themselves: a changed weight is no new version of the code
+    *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*"),  # secrets are not copied
+    *("*.log", "*.pid", "*.sock", "*.db", "*.sqlite", "*.sqlite3", "*.db-*", "*.sqlite-*", "*.sqlite3-*"),  # data
+    *("*.py[co]", "*.egg-info/"),
+)
+"""Ignored unless `.slotmeshignore` includes them again: patterns as of `.gitignore`."""
+READ_AGAIN_S: Final = 2.0
+"""A file that changed more recently than this may change again without its time showing it: it is read each time."""
+_MOST_VERDICTS: Final = 200_000
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 0.05
+_LARGEST_SHOWN: Final = 5
+
+_Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, times of the last change of content and of status (nanoseconds)."""
+
+
+class CannotSnapshot(Exception):
+    """The message says why no snapshot can be taken, and what to do."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a walk over a folder has found."""
+
+    files: dict[str, tuple[str, _Stamp, bool]] = field(default_factory=dict)
+    """By path in the snapshot: path, stamp, whether it is executable."""
+    links: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Patterns:
+    """Those of one ignore file, at one time."""
+
+    above: str
+    """The path from its folder to the root, with a `/` at the end; empty if it is in the root or below."""
+    below: str
+    """The path from the root to its folder, likewise."""
+    spec: GitIgnoreSpec
+
+    def verdict(self, path: str) -> bool | None:
+        """Whether a path, relative to the root, is ignored. None: no pattern matches."""
+        return self.spec.check_file(self.above + path.removeprefix(self.below)).include
+
+
+_DEFAULTS: Final = _Patterns("", "", GitIgnoreSpec.from_lines(LINKED))
+_NO_PATTERNS: Final = _Patterns("", "", GitIgnoreSpec([]))
+_Chain = tuple[_Patterns, ...]
+"""Those that hold in a folder. The last one that matches a path decides, which is that of `.slotmeshignore` first."""
+
+
+class ProjectScanner:
+    """Makes manifests, and remembers what files contained."""
+
+    def __init__(self, *, max_bytes: int, max_files: int, own: Collection[Path] = ()) -> None:
+        """`own`: files and folders of the controller, which are left out with what is named after them: `state-wal`."""
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._own = frozenset(str(path) for it in own for path in (it.absolute(), it.resolve()))
+        self._of_own = tuple(f"{it}{end}" for it in self._own for end in "-.")
+        self._contents: dict[str, tuple[_Stamp, str]] = {}
+        """By path: the digest of a file's content."""
+        self._patterns: dict[str, tuple[_Stamp, _Patterns]] = {}
+        """By path: what an ignore file says."""
+        self._verdicts: dict[_Chain, dict[str, bool]] = {}
+        """Whether paths are ignored."""
+
+    def scan(self, root: HandlerRoot) -> CodeManifest:
+        """The manifest of a folder. Raises CannotSnapshot."""
+        before = found = self._walk(root)
+        for _ in range(_ATTEMPTS):
+            self._require_bounds(root.path, found)
+            contents = {path: self._content(place, stamp) for path, (place, stamp, _) in found.files.items()}
+            before = found
+            if any(is_new for _, is_new in contents.values()):
+                found = self._walk(root)
+            if before.files == found.files:
+                self._forget(root.path, found)
+                files = (
+                    CodeFile(path, found.files[path][1][2], contents[path][0], found.files[path][2])
+                    for path in sorted(found.files)
+                )
+                return CodeManifest(root=str(root.path), files=tuple(files), links=dict(sorted(found.links.items())))
+            time.sleep(_PAUSE_S)
+        changing = sorted({path for path, _ in before.files.items() ^ found.files.items()})[:_LARGEST_SHOWN]
+        raise CannotSnapshot(
+            f"{', '.join(changing)} below {root.path} changes while the code is read: list what is not code in "
+            f"{root.path / IGNORE_FILE}"
+        )
+
+    def _content(self, place: str, stamp: _Stamp) -> tuple[str, bool]:
+        """The digest of a file's content, and whether it was read for that."""
+        known = self._contents.get(place)
+        if known is not None and known[0] == stamp:
+            return known[1], False
+        try:
+            with open(place, "rb") as file:  # noqa: PTH123 - thousands of them
+                content = content_digest(file.read())
+        except OSError as error:
+            raise _unreadable(place, error) from error
+        if time.time_ns() - max(stamp[3], stamp[4]) > READ_AGAIN_S * 1e9:
+            self._contents[place] = stamp, content
+        return content, True
+
+    def _forget(self, root: Path, found: _Found) -> None:
+        """What is not there any more."""
+        known, prefix = {place for place, _, _ in found.files.values()}, f"{root}{os.sep}"
+        for place in [it for it in self._contents if it.startswith(prefix) and it not in known]:
+            del self._contents[place]
+        if sum(map(len, self._verdicts.values())) > _MOST_VERDICTS:
+            self._verdicts.clear()
+
+    def _require_bounds(self, root: Path, found: _Found) -> None:
+        sizes = {path: stamp[2] for path, (_, stamp, _) in found.files.items()}
+        total, count = sum(sizes.values()), len(sizes) + len(found.links)
+        way_out = f"list what is not code in {root / IGNORE_FILE}: it stays where it is, and replicas find it there"
+        if count > self._max_files:
+            raise CannotSnapshot(
+                f"there are more than the {self._max_files:,} files of --max-code-files below {root}: {way_out}"
+            )
+        if total > self._max_bytes:
+            largest = sorted(sizes, key=lambda it: -sizes[it])[:_LARGEST_SHOWN]
+            shown = ", ".join(f"{it} ({format_size(sizes[it])})" for it in largest)
+            raise CannotSnapshot(
+                f"the code below {root} has {total:,} bytes, more than the {format_size(self._max_bytes)} of "
+                f"--max-code-size; the largest files are {shown}: {way_out}"
+            )
+
+    # -- which files ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, root: HandlerRoot) -> _Found:
+        found = _Found()
+        last = self._read(str(root.path), IGNORE_FILE) if (root.path / IGNORE_FILE).is_file() else _NO_PATTERNS
+        self._enter(root, str(root.path), "", (_DEFAULTS, *self._above(root.path), last), found, ())
+        return found
+
+    def _enter(
+        self,
+        root: HandlerRoot,
+        place: str,
+        path: str,
+        chain: _Chain,
+        found: _Found,
+        within: tuple[tuple[int, int], ...],
+    ) -> None:
+        """Walks a folder: `path` is that in the snapshot, `within` are the folders that it is in."""
+        try:
+            entries = [*os.scandir(place)]
+            inner = _stamp_of(os.stat(place))[:2]  # noqa: PTH116 - thousands of them
+        except OSError as error:
+            raise _unreadable(place, error) from error
+        if inner in within:
+            return  # a symlink to a folder around it
+        if any(it.name == ".gitignore" for it in entries):
+            chain = (*chain[:-1], self._read(place, ".gitignore", below=path), chain[-1])
+        verdicts = self._verdicts.setdefault(chain, {})
+        for entry in entries:
+            if len(found.files) + len(found.links) > self._max_files:
+                return
+            if entry.name in LEFT_OUT or entry.path in self._own or entry.path.startswith(self._of_own or "\0"):
+                continue
+            try:
+                is_folder, known = entry.is_dir(), entry.stat()
+            except FileNotFoundError:
+                continue  # a symlink to nothing
+            except OSError as error:
+                raise _unreadable(entry.path, error) from error
+            inside = f"{path}{entry.name}/" if is_folder else f"{path}{entry.name}"
+            if not path and root.is_wide and not _is_code(entry, root.name, is_folder=is_folder):
+                continue
+            if is_folder and os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110 - thousands of them
+                continue
+            if (is_ignored := verdicts.get(inside)) is None:
+                is_ignored = verdicts[inside] = _is_ignored(chain, inside)
+            if is_ignored:
+                if not entry.name.endswith((".pyc", ".pyo")):
+                    found.links[inside.removesuffix("/")] = entry.path
+            elif is_folder:
+                self._enter(root, entry.path, inside, chain, found, (*within, inner))
+            elif stat.S_ISREG(known.st_mode):
+                found.files[inside] = entry.path, _stamp_of(known), bool(known.st_mode & 0o100)
+
+    def _above(self, root: Path) -> Iterator[_Patterns]:
+        """The patterns of a repository that the root is in, outermost first."""
+        parents = [*root.parents]
+        top = next((number for number, it in enumerate(parents) if (it / ".git").exists()), None)
+        if top is None or (root / ".git").exists():
+            return
+        for it in reversed(parents[: top + 1]):
+            if (it / ".gitignore").is_file():
+                yield self._read(str(it), ".gitignore", above=f"{root.relative_to(it).as_posix()}/")
+
+    def _read(self, folder: str, name: str, *, above: str = "", below: str = "") -> _Patterns:
+        place = f"{folder}/{name}"
+        try:
+            stamp = _stamp_of(os.stat(place))  # noqa: PTH116 - a text
+            known = self._patterns.get(place)
+            if known is not None and known[0] == stamp and (known[1].above, known[1].below) == (above, below):
+                return known[1]
+            lines = Path(place).read_text("utf-8", errors="surrogateescape").splitlines()
+            patterns = _Patterns(above, below, GitIgnoreSpec.from_lines(lines))
+        except (OSError, ValueError) as error:
+            raise _unreadable(place, error) from error
+        self._patterns[place] = stamp, patterns
+        return patterns
+
+
+def _is_ignored(chain: _Chain, path: str) -> bool:
+    verdicts = (it.verdict(path) for it in reversed(chain))
+    return next((it for it in verdicts if it is not None), False)
+
+
+def _is_code(entry: os.DirEntry[str], outermost: str, *, is_folder: bool) -> bool:
+    """Whether something right in a folder that also holds other things is a module or a package."""
+    if not is_folder:
+        return entry.name.endswith((".py", ".so")) or entry.name == IGNORE_FILE
+    return entry.name == outermost or Path(entry.path, "__init__.py").exists()
+
+
+def _unreadable(place: str, error: Exception) -> CannotSnapshot:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return CannotSnapshot(f"{place} cannot be read: {reason}: change that, or list it in {IGNORE_FILE}")
+
+
+def _stamp_of(found: os.stat_result) -> _Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,158 @@
+"""Snapshots of handlers' code: taken of the files of a project, kept in a folder, and removed when nothing needs them.
+
+Purpose: what runs under a version is what was applied under it, also after a restart and after a roll-back.
+Invariants: what is still needed is an argument of each collection; a snapshot that was taken or applied less than
+`SETTLE_S` ago stays in any case, as its change may not be committed yet.
+Owner: the configurator takes them, the launcher reads them. Methods block: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from controller_service.config import MEMORY, ControllerSettings
+from controller_service.core.handler_code import HandlerCode
+from controller_service.shell.code.roots import HandlerRoot, root_of
+from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
+from controller_service.shell.code.storage import CodeChanged, CodeStorage
+from controller_service.shell.launchers.launch_directory import code_directory
+from slotmesh.code_manifest import CodeManifest, content_digest
+from slotmesh.spec.model import CODE, DISTRIBUTION
+from slotmesh.telemetry.log import get_logger
+
+SETTLE_S: Final = 300.0
+"""How long a snapshot is kept although nothing needs it, since it was taken or applied last."""
+_VERSION_CHARS: Final = 12
+_SCANNED: Final = 16
+
+_log = get_logger(__name__)
+
+
+class CodeSnapshots:
+    """The snapshots of one controller."""
+
+    def __init__(
+        self, directory: Callable[[], Path], *, max_bytes: int, max_files: int, own: Collection[Path] = ()
+    ) -> None:
+        """`directory`: where they are kept. `own`: other files and folders of the controller, part of no snapshot."""
+        self._storage = CodeStorage(directory)
+        self._scanner = ProjectScanner(max_bytes=max_bytes, max_files=max_files, own=own)
+        self._lock = threading.Lock()
+        self._scanned: dict[str, CodeManifest] = {}
+        """The newest manifests, by digest, the newest last; at most `_SCANNED`."""
+
+    def versions_of(self, handlers: Collection[str]) -> dict[str, HandlerCode]:
+        """What the code of handlers, `MODULE:NAME`, is now, as far as it is found. Nothing is kept by that."""
+        with self._lock:
+            by_root: dict[Path, HandlerCode] = {}
+            found: dict[str, HandlerCode] = {}
+            for handler in handlers:
+                if (root := root_of(handler)) is None:
+                    continue
+                if root.is_installed:
+                    found[handler] = _installed(root)
+                elif root.is_wide:
+                    found[handler] = self._version_of(root)
+                else:
+                    if root.path not in by_root:
+                        by_root[root.path] = self._version_of(root)
+                    found[handler] = by_root[root.path]
+            return found
+
+    def _version_of(self, root: HandlerRoot) -> HandlerCode:
+        try:
+            manifest = self._scanner.scan(root)
+        except CannotSnapshot as error:
+            return HandlerCode(problem=str(error))
+        digest = manifest.digest
+        self._scanned.pop(digest, None)
+        self._scanned[digest] = manifest
+        if len(self._scanned) > _SCANNED:
+            del self._scanned[next(iter(self._scanned))]
+        return HandlerCode(code=digest, version=CODE + digest[:_VERSION_CHARS])
+
+    def keep(self, codes: Collection[str]) -> None:
+        """Sees to it that these are kept: those that `versions_of` has found are stored, the others have to be there.
+
+        Raises CodeChanged, CannotSnapshot.
+        """
+        with self._lock:
+            for code in codes:
+                if not _has_snapshot(code):
+                    continue
+                if (manifest := self._scanned.get(code)) is not None:
+                    try:
+                        self._storage.keep(code, manifest)
+                    except OSError as error:
+                        text = f"the code cannot be kept in {self._storage.directory}: {error.strerror or error}"
+                        raise CannotSnapshot(text) from error
+                elif self._storage.is_whole(code):
+                    os.utime(self._storage.tree(code))
+                else:
+                    raise CannotSnapshot(
+                        f"the code of that version, snapshot {code}, is not in {self._storage.directory} any more"
+                    )
+
+    def tree_of(self, handler: str, code: str) -> str:
+        """What replicas are given to start with this code: a folder, an installed distribution, or nothing.
+
+        Raises CannotSnapshot: it is not there, and the files of the handler are not as they were any more.
+        """
+        if not _has_snapshot(code):
+            return code
+        if not self._storage.is_whole(code):
+            self.versions_of([handler])
+            with suppress(CodeChanged, CannotSnapshot):
+                self.keep([code])
+        if not self._storage.is_whole(code):
+            raise CannotSnapshot(
+                f"the code of this version, snapshot {code}, is not whole in {self._storage.directory}, and the files"
+                f" of {handler} are not those of it: apply the present files, roll back to a version whose snapshot is"
+                " there, or put back the folder, which belongs to the state file"
+            )
+        return str(self._storage.tree(code))
+
+    def collect(self, needed: Collection[str], *, settle_s: float = SETTLE_S) -> list[str]:
+        """Removes the others. Returns which."""
+        with self._lock:
+            removed = self._storage.remove_others(needed, settle_s=settle_s)
+        if removed:
+            _log.info("snapshots of code that nothing needs any more are removed", snapshots=len(removed))
+        return removed
+
+    def discard(self) -> None:
+        """Nothing of it is needed any more: the controller ends, and with it its versions."""
+        with self._lock:
+            self._storage.discard()
+
+
+def _has_snapshot(code: str) -> bool:
+    return bool(code) and not code.startswith(DISTRIBUTION)
+
+
+def _installed(root: HandlerRoot) -> HandlerCode:
+    """What is installed is not copied: replicas check its version."""
+    if distribution := root.distribution():
+        return HandlerCode(code=DISTRIBUTION + distribution, version=DISTRIBUTION + distribution)
+    try:
+        content = root.file.read_bytes()
+    except OSError:
+        return HandlerCode()
+    return HandlerCode(version=CODE + content_digest(content)[:_VERSION_CHARS])
+
+
+def snapshots_of(settings: ControllerSettings, address: Callable[[], str]) -> CodeSnapshots:
+    """Those of a controller, which replicas on this machine reach at `address`, once it serves."""
+    state = None if settings.state == MEMORY else Path(settings.state)
+    own = [it for it in (state, settings.launch_dir) if it is not None]
+    return CodeSnapshots(
+        lambda: code_directory(address(), state, settings.launch_dir),
+        max_bytes=settings.max_code_size,
+        max_files=settings.max_code_files,
+        own=own,
+    )

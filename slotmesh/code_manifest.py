@@ -1,0 +1,81 @@
+"""The manifest of a snapshot of handlers' code: the controller takes it, and replicas check it before an import. Pure.
+
+Invariants: the digest covers the paths, contents and executable bits of the files, and nothing else: neither times nor
+the folder that they came from. `links` name files that are not part of the version: they stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, Final
+
+MANIFEST: Final = "manifest.json"
+"""Its file, beside the folder `FILES` of the snapshot."""
+FILES: Final = "files"
+"""The folder that replicas import from."""
+_DIGEST_BYTES: Final = 16
+
+
+class BadManifest(ValueError):
+    """A manifest that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A file of a snapshot."""
+
+    path: str
+    """Relative to the root, with `/`."""
+    size: int
+    """Bytes."""
+    content: str
+    """`content_digest` of its bytes."""
+    is_executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeManifest:
+    """What a snapshot has."""
+
+    root: str
+    """The folder that it was taken of: replicas import from the snapshot in its place."""
+    files: tuple[CodeFile, ...]
+    """By path."""
+    links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Ignored files and folders: where they are, by path."""
+
+    @property
+    def digest(self) -> str:
+        """The identity of the code: equal exactly if all files are."""
+        digest = blake2b(digest_size=_DIGEST_BYTES)
+        for it in self.files:
+            digest.update(b"%s\0%d\0%s\n" % (os.fsencode(it.path), it.is_executable, it.content.encode()))
+        return digest.hexdigest()
+
+
+def content_digest(content: bytes) -> str:
+    """Of the bytes of one file."""
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def manifest_text(manifest: CodeManifest) -> str:
+    """As it is stored."""
+    files = [[it.path, it.size, it.content, it.is_executable] for it in manifest.files]
+    return json.dumps({"root": manifest.root, "files": files, "links": dict(manifest.links)})
+
+
+def manifest_of(text: str) -> CodeManifest:
+    """Raises BadManifest."""
+    try:
+        document: dict[str, Any] = json.loads(text)
+        files: Sequence[Sequence[Any]] = document["files"]
+        return CodeManifest(
+            root=document["root"], files=tuple(CodeFile(*it) for it in files), links=dict(document["links"])
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadManifest(str(error)) from error

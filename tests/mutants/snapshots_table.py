@@ -1,0 +1,69 @@
+"""Mutants of snapshots of code: which code runs under a version."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+_CODE: Final = "controller_service/shell/code"
+_TESTS: Final = "tests/unit/controller/code"
+
+SNAPSHOTS: Final = (
+    mutant(
+        "a version that has a name runs whatever code there is",
+        "controller_service/core/handler_code.py",
+        "if backend.version and (known := _code_named(desired, backend)):",
+        "if False and (known := _code_named(desired, backend)):",
+        _TESTS,
+    ),
+    mutant(
+        "the code of revisions that a roll-back reaches is not needed",
+        "controller_service/core/handler_code.py",
+        "for record in reversed(desired.history):",
+        "for record in ():",
+        _TESTS,
+    ),
+    mutant(
+        "a file that changes between the look and the copy is copied all the same",
+        _CODE,
+        "if content_digest(content) != file.content:",
+        "if False:",
+        _TESTS,
+    ),
+    mutant(
+        "files that change while they are read become one manifest",
+        _CODE,
+        "if before.files == found.files:",
+        "if True:",
+        _TESTS,
+    ),
+    mutant(
+        "a snapshot that was applied just now is removed",
+        _CODE,
+        "if path.name not in needed and time.time() - path.stat().st_mtime >= settle_s:",
+        "if path.name not in needed:",
+        _TESTS,
+    ),
+    mutant(
+        "a damaged snapshot counts as whole",
+        _CODE,
+        "stat.st_size == it.size and stat.st_mtime_ns <= changed_ns",
+        "True",
+        _TESTS,
+    ),
+    mutant(
+        "a replica imports a snapshot whose files have changed",
+        "replica_service/shell/handler/code.py",
+        "if changed:",
+        "if False:",
+        _TESTS,
+    ),
+    mutant(
+        "the project itself stays on the import path of replicas",
+        "replica_service/shell/handler/code.py",
+        "sys.path[:] = [files if _leads_to(it, root) else it for it in sys.path]",
+        "pass",
+        _TESTS,
+    ),
+)
