@@ -12,14 +12,14 @@ _TESTS: Final = "tests/unit/controller/code"
 SNAPSHOTS: Final = (
     mutant(
         "a version that has a name runs whatever code there is",
-        "controller_service/core/handler_code.py",
+        "controller_service/core",
         "if backend.version and (known := _code_named(desired, backend)):",
         "if False and (known := _code_named(desired, backend)):",
         _TESTS,
     ),
     mutant(
         "the code of revisions that a roll-back reaches is not needed",
-        "controller_service/core/handler_code.py",
+        "controller_service/core",
         "for record in reversed(desired.history):",
         "for record in ():",
         _TESTS,
@@ -54,14 +54,14 @@ SNAPSHOTS: Final = (
     ),
     mutant(
         "a replica imports a snapshot whose files have changed",
-        "replica_service/shell/handler/code.py",
-        "if changed:",
-        "if False:",
+        "replica_service/shell/handler",
+        "changed = [*_changed(tree / FILES, manifest)]",
+        "changed = list[str]()",
         _TESTS,
     ),
     mutant(
         "the project itself stays on the import path of replicas",
-        "replica_service/shell/handler/code.py",
+        "replica_service/shell/handler",
         "sys.path[:] = [files if _leads_to(it, root) else it for it in sys.path]",
         "pass",
         _TESTS,
