@@ -102,7 +102,7 @@ class NotOffered(CommandFailed):
         try:
             async with peer.connect() as channel:
                 stub: Any = InfoServiceStub(channel)
-                info = await stub.GetServerInfo(GetServerInfoRequest(), timeout=_DETAILS_TIMEOUT_S)
+                info = await stub.GetServerInfo(GetServerInfoRequest(), timeout=CONNECT_TIMEOUT_S)
         except (CommandFailed, grpc.RpcError):
             return str(self)
         kind = ServerKind.Name(info.kind).removeprefix("SERVER_KIND_").lower() if info.kind in _KINDS else "server"

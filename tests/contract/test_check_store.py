@@ -89,3 +89,15 @@ def test_a_file_that_nothing_is_written_to_is_tried_now_and_then(tmp_path: Path)
     assert not file.probe(), "after a failure each check tries it"
     file.commit(ChangeSet(put_backends=(Backend(name="b"),)), before.revision)
     file.close()
+
+
+def test_a_file_without_room_for_a_change_beside_it_cannot_be_written(tmp_path: Path) -> None:
+    """A disk that is full takes a small write now and then."""
+    file = StateFile.open(tmp_path / "state", lambda: ("a" * 32, Desired()))
+    taken = tmp_path / "state-room"
+    taken.mkdir()
+    assert "there is no room for a change beside it" in [file.probe() for _ in range(PROBE_CHECKS)][-1]
+    taken.rmdir()
+    assert not file.probe()
+    assert not taken.exists()
+    file.close()

@@ -112,7 +112,7 @@ _CHECK: Final = (
         "controller_service",
         "        self._require_same_file()\n        self._require_room()\n",
         "        self._require_same_file()\n",
-        "tests/contract/test_state_disk.py",
+        "tests/contract/test_check_store.py",
     ),
     mutant(
         "a controller that cannot write its state is ready",
