@@ -15,7 +15,7 @@ import pytest
 
 from slotmesh.cli.local.child import how
 from tests.support.controllers import eventually
-from tests.support.mesh import MeshRun, mesh_run, started_mesh
+from tests.support.mesh import ROOT, MeshRun, mesh_run, started_mesh
 from tests.support.shell import slotmesh
 from tests.support.wait import wait_until
 
@@ -278,6 +278,7 @@ async def test_modules_of_the_working_directory_shadow_nothing_outside_of_replic
     folder: Path, env: dict[str, str]
 ) -> None:
     (folder / "queue.py").write_text(QUEUE)
+    env = {"PYTHONPATH": str(ROOT), **env}
     async with mesh_run("app:Digits", *ANY_PORTS, "--http=0", cwd=folder, env=env, python=["-P"]) as mesh:
         await mesh.wait_ready()
         said = await slotmesh("call", "Digits", "add", "[1]", "--address", mesh.router_address)

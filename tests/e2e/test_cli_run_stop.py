@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from tests.support.mesh import MeshRun, mesh_run
+from tests.support.mesh import ROOT, MeshRun, mesh_run
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -38,7 +38,8 @@ backends: {v1: {handler: "app:Waits", graceful_timeout: 1h}}
 async def with_a_call_that_runs(folder: Path) -> AsyncIterator[tuple[MeshRun, asyncio.Future[Any]]]:
     (folder / "app.py").write_text(APP)
     (folder / "mesh.yaml").write_text(MESH)
-    async with mesh_run("mesh.yaml", "--router-port=0", "--controller-port=0", cwd=folder) as mesh:
+    env = {"PYTHONPATH": str(ROOT)}
+    async with mesh_run("mesh.yaml", "--router-port=0", "--controller-port=0", cwd=folder, env=env) as mesh:
         await mesh.wait_ready()
         client = slotmesh.connect(mesh.router_address)
         call = client.endpoint("Waits").thread("release")

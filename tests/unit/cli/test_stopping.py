@@ -61,7 +61,7 @@ class Folder:
 
 @pytest_asyncio.fixture
 async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Folder]:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # children import nothing from the working directory
     with ParentPipe() as parent:
         yield Folder(tmp_path, parent)
 
