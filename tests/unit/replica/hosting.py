@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from replica_service.convert import SlotAnswer
+from replica_service.convert.issuer import Issuer
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
@@ -25,6 +26,7 @@ class RememberingOutbox:
     """Stands in for an outbox."""
 
     def __init__(self) -> None:
+        self.issuer = Issuer(MonotonicClock(), replica_id="echo-1", backend="echo")
         self.results_of: dict[int, bytes] = {}
         self.failures_of: dict[int, Failure] = {}
         self.refusals_of: dict[int, Failure] = {}
