@@ -174,8 +174,8 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port that was bound. Only after `start`."""
-        if self._server is None:
+        """The port that was bound. Only after `start`; it stays known after `stop`, to what still runs then."""
+        if not self._bound_port:
             raise RuntimeError(f"{self._name} has not started")
         return self._bound_port
 

@@ -6,6 +6,7 @@ The first of the kinds are part of each run; `SLOTMESH_BAD_CODE=20` tries as man
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
+from slotmesh.cli.patience import FAILING_S
 from tests.support.mesh import ROOT
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as command
@@ -128,6 +130,21 @@ def free_ports(count: int) -> list[int]:
         return [it.getsockname()[1] for it in sockets]
 
 
+def project(folder: Path) -> Shop:
+    """With the code that is good."""
+    root, (controller, router) = folder / "project", free_ports(2)
+    (root / "shop").mkdir(parents=True)
+    (root / "mesh.yaml").write_text(MESH)
+    shop = Shop(root, f"127.0.0.1:{controller}", f"127.0.0.1:{router}")
+    for name, text in {"app.py": APP, "prices.py": PRICES, "data.txt": "old", "__init__.py": ""}.items():
+        shop.write(name, text)
+    return shop
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 @asynccontextmanager
 async def process(*arguments: str, root: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(ROOT)])}
@@ -176,14 +193,9 @@ async def called(shop: Shop) -> AsyncIterator[None]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", DRAWN, ids=[f"{number}: {kind}" for number, kind in enumerate(DRAWN)])
 async def test_bad_code_is_taken_back_and_never_runs_again(kind: str, tmp_path: Path) -> None:
-    root, (port, router) = tmp_path / "project", free_ports(2)
-    (root / "shop").mkdir(parents=True)
-    shop = Shop(root, f"127.0.0.1:{port}", f"127.0.0.1:{router}")
-    (root / "mesh.yaml").write_text(MESH)
-    for name, text in {"app.py": APP, "prices.py": PRICES, "data.txt": "old", "__init__.py": ""}.items():
-        shop.write(name, text)
-    log = tmp_path / "log"
-    routing = ("router_service", f"--port={router}", f"--controller={shop.controller}", "--router-id=r")
+    shop = project(tmp_path)
+    root, port, log = shop.root, port_of(shop.controller), tmp_path / "log"
+    routing = ("router_service", f"--port={port_of(shop.router)}", f"--controller={shop.controller}", "--router-id=r")
     async with process(*routing, root=root, log=log):
         async with process(*controller_flags(root, port), root=root, log=log):
             await eventually(lambda: responds(shop), "the controller leads")
@@ -211,6 +223,50 @@ async def test_bad_code_is_taken_back_and_never_runs_again(kind: str, tmp_path: 
             await eventually(lambda: responds(shop), "the controller leads again")
             await shop.require_old("old")
     assert shop.answers["good old"]
+
+
+@pytest.mark.timeout(300)
+async def test_apply_ends_early_where_nothing_is_to_go_back_to_and_waits_for_what_it_changed_only(
+    tmp_path: Path,
+) -> None:
+    shop, log = project(tmp_path), tmp_path / "log"
+    routing = ("router_service", f"--port={port_of(shop.router)}", f"--controller={shop.controller}", "--router-id=r")
+    flags = controller_flags(shop.root, port_of(shop.controller))
+    async with process(*routing, root=shop.root, log=log), process(*flags, root=shop.root, log=log):
+        await eventually(lambda: responds(shop), "the controller leads")
+        shop.write("app.py", IN_MODULE["constructor"])
+        said = await shop.apply("--wait", "--timeout", "10m")
+        assert said.status == 3, said.err
+        assert "applied, but it fails, and goes on failing:\n  b: " in said.err
+        # It gets ready later than a rollout may fail while it is waited for.
+        slow = APP.replace("prices.construct()", f"__import__('time').sleep({FAILING_S + 2})")
+        shop.write("other.py", slow)
+        other = {"backends": {"c": {"handler": "shop.other:Shop"}}, "endpoints": {"f": {"traffic": {"c": 1}}}}
+        (shop.root / "mesh.yaml").write_text(json.dumps(other))
+        said = await shop.apply("--wait", "--timeout", "60s")
+        assert said.status == 0, said.err
+        async with Operator.at(shop.controller) as operator:
+            assert not (await operator.members()).ready("b"), "it still fails"
+
+
+@pytest.mark.timeout(300)
+async def test_edited_code_beside_a_state_is_constructed_once_for_each_replica(tmp_path: Path) -> None:
+    shop, log, constructed = project(tmp_path), tmp_path / "log", tmp_path / "constructed"
+    shop.write("prices.py", PRICES.replace("pass", f"open({str(constructed)!r}, 'a').write('good\\n')"))
+    flags = [*controller_flags(shop.root, port_of(shop.controller)), f"--spec={shop.root / 'mesh.yaml'}"]
+    for answer in ("good", "edited"):
+        shop.write("prices.py", (shop.root / "shop" / "prices.py").read_text().replace("good", answer))
+        constructed.write_text("")
+        async with process(*flags, root=shop.root, log=log):
+            await eventually(lambda: is_ready(shop), "both replicas are ready")
+        assert constructed.read_text().split() == [answer] * 2
+
+
+async def is_ready(shop: Shop) -> bool:
+    if not await responds(shop):
+        return False
+    async with Operator.at(shop.controller) as operator:
+        return len((await operator.members()).ready("b")) == 2
 
 
 async def responds(shop: Shop) -> bool:

@@ -7,6 +7,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -252,10 +253,11 @@ class FakeRouter(_Member):
         self.is_ended, self.ended = False, None
         self._call = self._open()
         self._write = writer_of(self._call)
-        for part in self.brings_parts:
-            await self._write(pb.AttachRouterRequest(table_part=part))
-        await self._write(self._hello())
         self._reading = asyncio.create_task(self._read())
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused meanwhile: `ended` says why
+            for part in self.brings_parts:
+                await self._write(pb.AttachRouterRequest(table_part=part))
+            await self._write(self._hello())
 
     def _hello(self) -> pb.AttachRouterRequest:
         return pb.AttachRouterRequest(
