@@ -259,6 +259,8 @@ async def test_edited_code_beside_a_state_is_constructed_once_for_each_replica(t
         constructed.write_text("")
         async with process(*flags, root=shop.root, log=log):
             await eventually(lambda: is_ready(shop), "both replicas are ready")
+            async with Operator.at(shop.controller) as operator:
+                assert len((await operator.members()).replicas) == 2, "none was started with the code of before"
         assert constructed.read_text().split() == [answer] * 2
 
 

@@ -54,12 +54,17 @@ async def test_a_burst_of_unary_calls_is_answered_in_full(setting: Setting) -> N
 @pytest.mark.asyncio
 async def test_a_stopped_server_serves_nothing_and_stops_twice(setting: Setting) -> None:
     server, _, channel = setting
+    address = server.address
     await server.stop()
     await server.stop()
     code, _ = await failure(call(channel))
     assert code is StatusCode.UNAVAILABLE
+    assert server.address == address, "what still runs may ask for it"
+
+
+def test_a_server_that_has_not_started_has_no_address() -> None:
     with pytest.raises(RuntimeError, match="has not started"):
-        _ = server.address
+        _ = GrpcServer("new").address
 
 
 def test_a_channel_needs_an_address() -> None:

@@ -58,7 +58,7 @@ class TroubledStore(MemoryStore):
 class World:
     """A loop and what is around it."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, *, is_held: bool = False) -> None:
         self.queue = WorkQueue[Key]()
         self.state = MeshState(MonotonicClock(), self.queue, EventFeed("f"))
         self.store = TroubledStore()
@@ -73,6 +73,7 @@ class World:
             launching=Launching(
                 *(self.state, links, launcher, lambda backend: f"{backend}-x"),
                 CodeSnapshots(Path, max_bytes=1, max_files=1),
+                is_held=is_held,
             ),
         )
 
@@ -93,8 +94,8 @@ class World:
 
 
 @asynccontextmanager
-async def running(launcher: Launcher | None = None) -> AsyncIterator[World]:
-    world = World(launcher or ExternalLauncher())
+async def running(launcher: Launcher | None = None, *, is_held: bool = False) -> AsyncIterator[World]:
+    world = World(launcher or ExternalLauncher(), is_held=is_held)
     async with Supervisor() as tasks:
         tasks.start(world.loop.watch_store(), name="watch")
         tasks.start(world.loop.run(), name="loop")
@@ -193,3 +194,22 @@ def test_the_board_never_goes_back() -> None:
     board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))
     with pytest.raises(ValueError, match="revision 7 after 7"):
         board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))
+
+
+@pytest.mark.asyncio
+async def test_no_replica_is_started_before_a_mesh_was_applied_where_that_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise code that was edited beside a state file is constructed twice: as it was, and as it is."""
+    launcher, wanted, start = FakeLauncher(lambda _: None), list[str](), Launching.start
+
+    async def noted(launching: Launching, backend: Backend, count: int) -> None:
+        await start(launching, backend, count)
+        wanted.append(backend.name)
+
+    monkeypatch.setattr(Launching, "start", noted)
+    async with running(launcher, is_held=True) as world:
+        await wait_until(lambda: wanted, what="a pass that finds too few replicas")
+        assert not launcher.started
+        world.loop.release()
+        await wait_until(lambda: launcher.started, what="a replica")
