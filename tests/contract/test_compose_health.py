@@ -9,7 +9,7 @@ import asyncio
 import shutil
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -69,14 +69,18 @@ class Service:
 @asynccontextmanager
 async def deaf_listener() -> AsyncIterator[str]:
     """Accepts connections and answers nothing: what a process does that hangs."""
+    accepted: list[asyncio.StreamWriter] = []
 
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(-1)
-        writer.close()
+    def ignore(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
 
     async with await asyncio.start_server(ignore, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()[:2]
         yield f"{host}:{port}"
+    for writer in accepted:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_the_check_follows_readiness_in_plain_text() -> None:

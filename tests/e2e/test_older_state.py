@@ -64,16 +64,16 @@ class Callers:
 
 
 def copy_state(folder: Path, to: Path) -> None:
-    """As if the controller had been killed now."""
+    """The file of the state as if the controller had been killed now, without the code beside it."""
     to.mkdir()
     for path in folder.glob("mesh.state*"):
-        if not path.name.endswith((".lock", "-shm")):
+        if path.is_file() and not path.name.endswith((".lock", "-shm")):
             shutil.copy(path, to)
 
 
 def put_back(folder: Path, copy: Path) -> None:
     for path in folder.glob("mesh.state*"):
-        if not path.name.endswith(".lock"):
+        if path.is_file() and not path.name.endswith(".lock"):
             path.unlink()
     for path in copy.iterdir():
         shutil.copy(path, folder)

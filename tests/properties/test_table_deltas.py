@@ -281,6 +281,8 @@ class World(RuleBasedStateMachine):
     def ask(self, number: int) -> None:
         reader = self.readers[number]
         reader.feed.asked()
+        while reader.parts is not None:
+            reader.read_frame()
         before = reader.deltas
         reader.read()
         assert reader.deltas == before, "who asks gets the whole table"

@@ -60,7 +60,10 @@ def test_a_name_is_free_once_it_was_released(tmp_path: Path) -> None:
 def test_what_a_name_is_made_of_leaks_to_no_child(tmp_path: Path) -> None:
     held = HeldName.take(tmp_path, "v1")
     subprocess.run([sys.executable, "-c", "import sys; sys.exit(0)"], check=True, close_fds=False)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False) as child:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
         held.release()
         assert HeldName.take(tmp_path, "v1").name == "v1-0"
         child.communicate(b"\n")
