@@ -18,7 +18,7 @@ import pytest
 from tests.support.mesh import MARK, ROOT, MeshRun
 from tests.support.wait import wait_until
 
-REPORT_TIMEOUT_S = 45.0
+REPORT_TIMEOUT_S = 90.0
 
 
 @asynccontextmanager
