@@ -227,7 +227,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         plan = outcome.plan
         return pb.RollbackResponse(
             revision=outcome.revision,
-            rolled_back_to=plan.restores,
+            rolled_back_to=plan.restores or outcome.revision,
             created=plan.created,
             updated=plan.updated,
             deleted=plan.deleted,

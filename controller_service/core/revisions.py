@@ -45,6 +45,8 @@ class ChangeOrigin:
     """The identity that asked for it, for the audit log; empty where callers have none."""
     method: str = ""
     """The full name of the rpc that asked for it, likewise; empty where none did."""
+    part_of: str = ""
+    """The change that is made in several revisions, of which this is one: a shift. Empty if the revision is a whole."""
 
 
 ROUTE_FIELDS: Final = ("endpoint", "method", "methods")
@@ -102,6 +104,14 @@ def recorded(history: History, record: RevisionRecord) -> History:
             break
         kept.append(each)
     return tuple(reversed(kept))
+
+
+def newest_change(history: History) -> History:
+    """The records of the newest change, oldest first: all revisions of a shift are one change. `history` has records."""
+    newest = history[-1]
+    if not newest.origin.part_of:
+        return (newest,)
+    return tuple(it for it in history if it.origin.part_of == newest.origin.part_of)
 
 
 def changes_between(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> tuple[ResourceChange, ...]:

@@ -289,7 +289,7 @@ class Configurator:
     def _signed(self, plan: Plan, terms: ChangeTerms) -> ChangeSet:
         """The change, with who asked for it and when."""
         time_s = self._state.clock.time_of_day()
-        return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note))
+        return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of))
 
 
 def _decides_alike(one: Desired, other: Desired) -> bool:

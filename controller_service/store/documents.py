@@ -28,7 +28,7 @@ Document: TypeAlias = "dict[str, Any]"
 """A JSON object."""
 ValueT = TypeVar("ValueT")
 
-_AUDITED: Final = frozenset({"identity", "method"})
+_OFTEN_EMPTY: Final = frozenset({"identity", "method", "part_of"})
 """Of the origin of a change: left out where empty."""
 _MEMBER_FIELDS: Final = tuple(each.name for each in fields(ListedIncarnation))
 _SETTING_OF: Final = {each.attribute: each for each in SETTINGS.values()}
@@ -188,7 +188,7 @@ def record_document(record: RevisionRecord) -> Document:
     """One revision of the configuration; its number stands outside."""
     return {
         "base": record.base,
-        **{name: value for name, value in asdict(record.origin).items() if value or name not in _AUDITED},
+        **{name: value for name, value in asdict(record.origin).items() if value or name not in _OFTEN_EMPTY},
         "changes": [
             {
                 "subject": it.subject,
@@ -204,8 +204,10 @@ def record_from(revision: int, document: object) -> RevisionRecord:
     """Raises BadDocument."""
     where = f"revision {revision} of the history"
     given = object_of(where, document)
-    origin = {key: given.get(key) for key in ("who", "time_s", "note")} | {key: given.get(key, "") for key in _AUDITED}
-    texts = ("who", "note", *sorted(_AUDITED))
+    origin = {key: given.get(key) for key in ("who", "time_s", "note")} | {
+        key: given.get(key, "") for key in _OFTEN_EMPTY
+    }
+    texts = ("who", "note", *sorted(_OFTEN_EMPTY))
     if not isinstance(origin["time_s"], int | float) or not all(isinstance(origin[it], str) for it in texts):
         raise BadDocument(f"{where}: `who` and `note` must be texts, `time_s` a number")
     return RevisionRecord(

@@ -1788,7 +1788,9 @@ class RollbackRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """The revision whose configuration should be again. Unset: the one before the newest, so that this one is undone."""
+    """The revision whose configuration should be again. Unset: the newest change is undone. All revisions of one shift are
+    one change: the weights before the shift come back, and the shift ends if it is under way.
+    """
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
@@ -1829,7 +1831,9 @@ class RollbackResponse(_message.Message):
     revision: _builtins.int
     """The configuration's revision after the change."""
     rolled_back_to: _builtins.int
-    """The revision whose configuration this is."""
+    """The revision whose configuration this is. `revision` itself if no earlier one had it: a shift was undone, and what
+    others changed during the shift stays.
+    """
     @_builtins.property
     def created(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was created, as `backend/NAME` or `endpoint/NAME`."""

@@ -10,12 +10,14 @@ from google.protobuf import duration_pb2
 
 from controller_service.store.state_document import export_state
 from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.shifting import (
     ERRORS,
     SHORT,
     CallTotals,
+    announced,
     policy,
     reported,
     shift,
@@ -97,3 +99,43 @@ async def test_what_has_ended_stays_ended_and_is_in_an_export(tmp_path: Path) ->
         state = as_if_killed(state)
     async with running_controller(state=state) as mesh:
         assert not (await mesh.operator.ListShifts(pb.ListShiftsRequest())).shifts
+
+
+@pytest.mark.asyncio
+async def test_a_rollback_undoes_all_steps_also_those_before_the_restart(tmp_path: Path) -> None:
+    async with shifting_controller(tmp_path / "state") as (mesh, router):
+        await mesh.operator.ShiftTraffic(shift_request(every=SHORT))
+        await router.wait_for(
+            lambda table: {"v2": 1.0}.items() <= announced(table).items(), "the second step", timeout=40.0
+        )
+        state = as_if_killed(tmp_path / "state")
+    async with running_controller(state=state) as mesh:
+        planned = await mesh.operator.Rollback(pb.RollbackRequest(dry_run=True))
+        done = await mesh.operator.Rollback(pb.RollbackRequest())
+        assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
+        assert list(done.updated) == list(planned.updated) == ["endpoint/e"]
+        (first, *_) = [
+            it.base_revision
+            for it in reversed((await mesh.operator.ListRevisions(pb.ListRevisionsRequest())).revisions)
+            if it.note.startswith("shift of e: step 1")
+        ]
+        assert done.rolled_back_to == planned.rolled_back_to == first
+        assert (await shift(mesh)).phase == pb.SHIFT_PHASE_OVERTAKEN
+
+
+@pytest.mark.asyncio
+async def test_a_rollback_of_a_shift_leaves_what_was_changed_during_it(tmp_path: Path) -> None:
+    """The reply names its own revision: an older command that repeats it as an argument changes nothing by that."""
+    async with shifting_controller(tmp_path / "state") as (mesh, router):
+        await mesh.operator.ShiftTraffic(shift_request(every=duration_pb2.Duration(seconds=2)))
+        other = mesh_pb2.Backend(name="v3", num_replicas=2)
+        await mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=other))
+        await router.wait_for(
+            lambda table: {"v2": 1.0}.items() <= announced(table).items(), "the second step", timeout=40.0
+        )
+        planned = await mesh.operator.Rollback(pb.RollbackRequest(dry_run=True))
+        repeated = await mesh.operator.Rollback(pb.RollbackRequest(revision=planned.rolled_back_to))
+        assert not (planned.deleted or repeated.deleted)
+        await mesh.operator.Rollback(pb.RollbackRequest())
+        assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
+        assert (await mesh.operator.GetBackend(pb.GetBackendRequest(name="v3"))).backend.num_replicas == 2

@@ -45,12 +45,31 @@ async def is_under_way(mesh: Controlled) -> bool:
     return any(it.phase == pb.SHIFT_PHASE_SHIFTING for it in shifts)
 
 
+async def is_over(mesh: Controlled) -> bool:
+    return not await is_under_way(mesh)
+
+
 async def test_who_waits_hears_that_it_got_there() -> None:
     async with shifting_controller() as (mesh, _):
         said = await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1s", "--wait")
         assert (said.status, said.err) == (0, "")
         assert said.out.splitlines()[-1].endswith("step 2 of 2: all steps were taken")
         assert (await policy(mesh))[0] == {"v2": 1.0}
+        undone = await run(mesh, "rollback")
+        assert (undone.status, undone.out.splitlines()[0]) == (0, "updated   endpoint/e")
+        assert "slotmesh: the configuration is that of revision " in undone.err
+        assert (await policy(mesh))[0] == {"v1": 1.0}, "what was before the shift, not before its last step"
+
+
+async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None:
+    async with shifting_controller() as (mesh, _):
+        await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1s")
+        assert (await run(mesh, "scale", "v3", "2")).status == 0
+        await eventually(lambda: is_over(mesh), what="the end of the shift", timeout=40.0)
+        undone = await run(mesh, "rollback")
+        assert undone.status == 0
+        assert undone.err == "slotmesh: the traffic is that before the newest shift; changes since then stay\n"
+        assert (await policy(mesh))[0] == {"v1": 1.0}
 
 
 async def test_it_is_shown_while_it_is_under_way_and_ended_as_is_said() -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
+from tests.mutants.deploy_table import DEPLOY
 from tests.mutants.edge_table import EDGE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
@@ -589,6 +590,7 @@ MUTANTS: Final = (
     *_CONTROLLER,
     *_STORE,
     *_CLIENT,
+    *DEPLOY,
     *EDGE,
     *FINISH,
     *ISLANDS,

@@ -101,6 +101,7 @@ def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
         change=replace(change, put_endpoints=(changed,)),
         updated=(f"endpoint/{endpoint.name}",),
         note=f"shift of {endpoint.name}: {_told(move.record)}",
+        part_of=shift.change_id,
     )
 
 

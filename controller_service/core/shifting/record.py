@@ -94,6 +94,11 @@ class ShiftRecord:
         return self.phase is ShiftPhase.SHIFTING
 
     @property
+    def change_id(self) -> str:
+        """Names the shift among all changes: each of its revisions is a part of it."""
+        return f"shift/{self.endpoint}/{self.began_s!r}"
+
+    @property
     def steps(self) -> int:
         """How many there are."""
         return max(1, math.ceil(self._distance / self.step - SAME))

@@ -32,7 +32,7 @@ def rollback(
             metavar="REVISION",
             parser=_revision,
             help="The revision whose configuration should be again, as `slotmesh history` shows it. Without one, the"
-            " newest change is undone.",
+            " newest change is undone, all steps of a shift together.",
             show_default=False,
         ),
     ] = None,
@@ -45,6 +45,9 @@ def rollback(
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Make backends, endpoints and traffic what they were at an earlier revision.
+
+    Without a REVISION the newest change is undone. All steps of one shift are one change: the weights before the shift
+    come back, and a shift that is under way ends. Changes that others made during the shift stay.
 
     It is a change like any other: it makes a new revision, and can be undone itself, so that twice in a row is nothing
     done: two steps back need the REVISION. What was not there yet is deleted. Replicas are replaced where their handler
@@ -62,12 +65,16 @@ def rollback(
 async def _roll_back(revision: int | None, dry_run: bool, asks: bool, output: OutputForm, address: str) -> None:
     async with Operator.at(address) as operator:
         if asks:
-            revision, planned = await operator.roll_back(revision, dry_run=True)
+            restored, planned = await operator.roll_back(revision, dry_run=True)
             for subject in planned.deleted:
                 typer.echo(f"- {subject}", err=True)
             if planned.deleted:
-                typer.confirm(f"delete this, as it was not there at revision {revision}?", abort=True, err=True)
+                typer.confirm(f"delete this, as it was not there at revision {restored}?", abort=True, err=True)
+            revision = restored if restored != planned.revision else revision
         restored, applied = await operator.roll_back(revision, dry_run=dry_run)
     printable_change(applied).write(output)
     would = "would be" if dry_run else "is"
-    typer.echo(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
+    if restored != applied.revision:
+        typer.echo(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
+    else:
+        typer.echo(f"slotmesh: the traffic {would} that before the newest shift; changes since then stay", err=True)

@@ -1,0 +1,147 @@
+"""`rollback` after a shift: all revisions of one shift are one change, whatever others have changed meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.planning import Plan, plan_rollback
+from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.shifting.figures import CallFlow
+from controller_service.core.shifting.following import ShiftLook, ended, follow
+from controller_service.core.shifting.planning import SaidShift, plan_end, plan_move, plan_shift
+from controller_service.core.shifting.record import ShiftPhase
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+BEFORE = {"v1": 0.75, "v2": 0.25}
+STEPS = 4
+SAID = SaidShift(endpoint="e", weights={"v3": 1.0}, step=0.25, every_s=1.0, guards=())
+LOOK = ShiftLook(is_due=True, figures={}, flow=CallFlow.NONE, ready={"v1", "v2", "v3"})
+
+
+def committed(desired: Desired, plan: Plan) -> Desired:
+    """As the configurator commits a plan."""
+    return desired.apply(replace(plan.change, origin=ChangeOrigin(note=plan.note, part_of=plan.part_of)))
+
+
+def start() -> Desired:
+    backends = tuple(Backend(name=name, num_replicas=1) for name in ("v1", "v2", "v3"))
+    policies = {"e": TrafficPolicy(weights=BEFORE), "f": TrafficPolicy(weights={"v1": 1.0})}
+    endpoints = tuple(Endpoint(name=name, traffic=policy) for name, policy in policies.items())
+    desired = Desired().apply(ChangeSet(put_backends=backends, put_endpoints=endpoints))
+    return desired.apply(ChangeSet(put_backends=(Backend(name="v1", num_replicas=2),)))  # an earlier change
+
+
+def stepped(desired: Desired, endpoint: str = "e", time_s: float = 2.0) -> Desired:
+    shift = desired.shifts[endpoint]
+    return committed(desired, plan_move(desired, shift, follow(shift, LOOK, time_s)))
+
+
+def begun(desired: Desired, said: SaidShift = SAID, time_s: float = 1.0) -> Desired:
+    return committed(desired, plan_shift(desired, said, who="a test", time_s=time_s))
+
+
+def weights(desired: Desired, endpoint: str = "e") -> dict[str, float]:
+    policy = desired.endpoints[endpoint].traffic
+    assert policy is not None
+    return {name: weight for name, weight in policy.weights.items() if weight}
+
+
+def finished(desired: Desired, how: str) -> Desired:
+    """The shift, in its second step or as it ended."""
+    desired = stepped(begun(desired))
+    shift = desired.shifts["e"]
+    match how:
+        case "complete":
+            while desired.shifts["e"].is_under_way:
+                desired = stepped(desired)
+        case "stopped":
+            desired = committed(desired, plan_end(desired, "e", goes_back=False, who="a test", time_s=3.0))
+        case "gone back":
+            desired = committed(desired, plan_end(desired, "e", goes_back=True, who="a test", time_s=3.0))
+        case "taken back":
+            move = ended(shift, ShiftPhase.TAKEN_BACK, "a guard tripped", 3.0, goes_back=True)
+            desired = committed(desired, plan_move(desired, shift, move))
+    return desired
+
+
+@pytest.mark.parametrize("how", ["under way", "complete", "stopped"])
+def test_it_brings_the_weights_before_the_shift_back(how: str) -> None:
+    before = start()
+    after = finished(before, how)
+    plan = plan_rollback(after, None, launches=False)
+    done = committed(after, plan)
+    assert weights(done) == BEFORE
+    assert (done.endpoints, done.backends) == (before.endpoints, before.backends), "and nothing before it is undone"
+    assert plan.restores == before.configured_at
+    assert not done.shifts["e"].is_under_way
+    assert done.history[-1].origin.part_of == ""
+    forward = committed(done, plan_rollback(done, None, launches=False))
+    assert weights(forward) == weights(after), "the rollback is a change by itself: undone, the traffic is as it was"
+
+
+@pytest.mark.parametrize("how", ["taken back", "gone back"])
+def test_a_shift_that_has_gone_back_leaves_nothing_to_undo(how: str) -> None:
+    after = finished(start(), how)
+    assert weights(after) == BEFORE
+    plan = plan_rollback(after, None, launches=False)
+    assert plan.changes_nothing
+
+
+@pytest.mark.parametrize("how", ["under way", "complete"])
+def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
+    desired = begun(start())
+    other = SaidShift(endpoint="f", weights={"v2": 1.0}, step=0.5, every_s=1.0, guards=())
+    desired = begun(desired, other, time_s=1.5)
+    desired = desired.apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
+    policy = desired.endpoints["e"].traffic
+    assert policy is not None
+    shadowed = replace(desired.endpoints["e"], traffic=replace(policy, shadows={"v1": 0.5}))
+    desired = desired.apply(ChangeSet(put_endpoints=(shadowed,)))
+    desired = stepped(desired, "f")
+    desired = stepped(desired)
+    while how == "complete" and desired.shifts["e"].is_under_way:
+        desired = stepped(desired)
+    others = weights(desired, "f")
+    plan = plan_rollback(desired, None, launches=False)
+    assert (plan.updated, plan.created, plan.deleted, plan.restores) == (("endpoint/e",), (), (), 0)
+    done = committed(desired, plan)
+    assert weights(done) == BEFORE
+    assert done.endpoints["e"].traffic is not None
+    assert done.endpoints["e"].traffic.shadows == {"v1": 0.5}
+    assert done.backends["v2"].num_replicas == 5
+    assert weights(done, "f") == others
+    assert done.shifts["f"].is_under_way
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_the_weights_before_are_known_although_the_first_steps_are_not_kept(lost: int) -> None:
+    """The history is bounded, and the steps of an older controller do not say of which shift they are."""
+    desired = finished(start(), "complete")
+    first = len(desired.history) - STEPS - 1
+    kept = desired.history[first + lost :]
+    assert weights(committed(desired, plan_rollback(replace(desired, history=kept), None, launches=False))) == BEFORE
+    unmarked = tuple(
+        replace(it, origin=ChangeOrigin()) if number < first + lost else it for number, it in enumerate(desired.history)
+    )
+    assert (
+        weights(committed(desired, plan_rollback(replace(desired, history=unmarked), None, launches=False))) == BEFORE
+    )
+
+
+def test_a_second_shift_of_the_endpoint_is_another_change() -> None:
+    first = finished(start(), "complete")
+    back = SaidShift(endpoint="e", weights={"v1": 1.0}, step=0.5, every_s=1.0, guards=())
+    desired = stepped(begun(first, back, time_s=9.0))
+    done = committed(desired, plan_rollback(desired, None, launches=False))
+    assert weights(done) == weights(first)
+
+
+def test_a_step_that_is_named_can_be_gone_back_to() -> None:
+    desired = finished(start(), "complete")
+    step = desired.history[-STEPS]
+    done = committed(desired, plan_rollback(desired, step.revision, launches=False))
+    assert sum(weights(done).values()) == pytest.approx(1.0)
+    assert weights(done) not in (BEFORE, {"v3": 1.0})
