@@ -198,7 +198,7 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
 
 
 def _stands_alone(desired: Desired, change: History) -> bool:
-    """Whether the revision before a change has the configuration without it: it is kept, and nothing came in between."""
+    """Whether the revision before a change has the configuration without it: nothing was changed in between."""
     if not change[0].origin.part_of:
         return True
     endpoint = _shifted(change)

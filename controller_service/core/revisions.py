@@ -107,7 +107,7 @@ def recorded(history: History, record: RevisionRecord) -> History:
 
 
 def newest_change(history: History) -> History:
-    """The records of the newest change, oldest first: all revisions of a shift are one change. `history` has records."""
+    """The records of the newest change, oldest first: all revisions of a shift are one. `history` has records."""
     newest = history[-1]
     if not newest.origin.part_of:
         return (newest,)

@@ -153,7 +153,7 @@ def _route(path: str, document: _RouteDocument) -> Route:
 
 Names = Mapping[str, Any]
 """The keys that a map of the document may have, with those of the maps below."""
-_SECTIONS: Final[Names] = {
+SECTIONS: Final[Mapping[str, Names]] = {
     "backends": {name: each.settings for name, each in DOCUMENT_SETTINGS.items()},
     "endpoints": {
         **{name: {} for name in _EndpointDocument.model_fields},
@@ -193,8 +193,8 @@ def parse_mesh(text: str | bytes, base: Path = Path(), more: MoreRules | None = 
     mistakes: list[Mistake] = []
     sections = _map("", {} if content is None else content, mistakes)
     mistakes += [
-        Mistake(show(name), f"there are `backends`, `endpoints` and `routes` only{_meant(name, _SECTIONS)}")
-        for name in sections.keys() - _SECTIONS.keys()
+        Mistake(show(name), f"there are `backends`, `endpoints` and `routes` only{_meant(name, SECTIONS)}")
+        for name in sections.keys() - SECTIONS.keys()
     ]
     backends = _resources(_BackendDocument, "backends", sections.get("backends"), mistakes)
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
@@ -222,7 +222,7 @@ def _resources(model: type[DocumentT], section: str, content: object, mistakes: 
             documents[name] = model.model_validate(given)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            mistakes += [_mistake(path, detail, _SECTIONS[section]) for detail in details]
+            mistakes += [_mistake(path, detail, SECTIONS[section]) for detail in details]
             for detail in details:
                 given.pop(str(detail["loc"][0]), None)
             documents[name] = model.model_validate(given)

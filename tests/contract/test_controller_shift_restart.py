@@ -135,7 +135,8 @@ async def test_a_rollback_of_a_shift_leaves_what_was_changed_during_it(tmp_path:
         )
         planned = await mesh.operator.Rollback(pb.RollbackRequest(dry_run=True))
         repeated = await mesh.operator.Rollback(pb.RollbackRequest(revision=planned.rolled_back_to))
-        assert not (planned.deleted or repeated.deleted)
+        assert not planned.deleted
+        assert not repeated.deleted
         await mesh.operator.Rollback(pb.RollbackRequest())
         assert await policy(mesh) == ({"v1": 1.0}, {"v3": 0.5})
         assert (await mesh.operator.GetBackend(pb.GetBackendRequest(name="v3"))).backend.num_replicas == 2

@@ -2,9 +2,9 @@
 
 Purpose: the manifest of a folder, at the cost of a `stat` for each file that has not changed since the last time.
 Invariants: three kinds of files. *Copied*: they are the version. *Linked*: ignored by `.slotmeshignore`, `.gitignore`
-or `LINKED`; they are not part of the version, and replicas find them where they are. *Left out* (`LEFT_OUT`, virtual
-environments, the controller's own files): replicas do not see them. Symlinks are followed. A manifest is of one
-moment: files that change while they are read are read again.
+or `LINKED`, or files that `slotmesh apply` takes; they are not part of the version, and replicas find them where they
+are. *Left out* (`LEFT_OUT`, virtual environments, the controller's own files): replicas do not see them. Symlinks are
+followed. A manifest is of one moment: files that change while they are read are read again.
 Owner: `shell.code.snapshots`, in one thread at a time.
 """
 
@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
 from controller_service.shell.code.roots import HandlerRoot
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
+from slotmesh.spec.mesh_files import is_mesh_file
 from slotmesh.units import format_size
 
 IGNORE_FILE: Final = ".slotmeshignore"
@@ -31,7 +32,7 @@ LEFT_OUT: Final = frozenset(
 )
 """Names of files and folders, wherever they are."""
 LINKED: Final = (
-    *("/mesh*.yaml", "/mesh*.yml"),  # applied by themselves: a changed weight is no new version of the code
+    *("/mesh*.yaml", "/mesh*.yml"),  # applied by themselves; those with other names are known by their content
     *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*"),  # secrets are not copied
     *("*.log", "*.pid", "*.sock", "*.db", "*.sqlite", "*.sqlite3", "*.db-*", "*.sqlite-*", "*.sqlite3-*"),  # data
     *("*.py[co]", "*.egg-info/"),
@@ -52,6 +53,15 @@ class CannotSnapshot(Exception):
     """The message says why no snapshot can be taken, and what to do."""
 
 
+class _Content(NamedTuple):
+    """What a file contains."""
+
+    digest: str
+    """`content_digest` of its bytes."""
+    is_mesh: bool
+    """It is one that `slotmesh apply` takes."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What a walk over a folder has found."""
@@ -59,6 +69,14 @@ class _Found:
     files: dict[str, tuple[str, _Stamp, bool]] = field(default_factory=dict)
     """By path in the snapshot: path, stamp, whether it is executable."""
     links: dict[str, str] = field(default_factory=dict)
+    included: set[str] = field(default_factory=set)
+    """Of the files, those that `.slotmeshignore` includes: they are code whatever is in them."""
+
+    def add(self, inside: str, place: str, known: os.stat_result, *, is_included: bool) -> None:
+        """One more file."""
+        self.files[inside] = place, _stamp_of(known), bool(known.st_mode & 0o100)
+        if is_included:
+            self.included.add(inside)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +109,12 @@ class ProjectScanner:
         self._max_files = max_files
         self._own = frozenset(str(path) for it in own for path in (it.absolute(), it.resolve()))
         self._of_own = tuple(f"{it}{end}" for it in self._own for end in "-.")
-        self._contents: dict[str, tuple[_Stamp, str]] = {}
-        """By path: the digest of a file's content."""
+        self._contents: dict[str, tuple[_Stamp, _Content]] = {}
+        """By path: what a file contains."""
         self._patterns: dict[str, tuple[_Stamp, _Patterns]] = {}
         """By path: what an ignore file says."""
-        self._verdicts: dict[_Chain, dict[str, bool]] = {}
-        """Whether paths are ignored."""
+        self._verdicts: dict[_Chain, dict[str, bool | None]] = {}
+        """Whether paths are ignored, as of `_verdict`."""
 
     def scan(self, root: HandlerRoot) -> CodeManifest:
         """The manifest of a folder. Raises CannotSnapshot."""
@@ -109,11 +127,7 @@ class ProjectScanner:
                 found = self._walk(root)
             if before.files == found.files:
                 self._forget(root.path, found)
-                files = (
-                    CodeFile(path, found.files[path][1][2], contents[path][0], found.files[path][2])
-                    for path in sorted(found.files)
-                )
-                return CodeManifest(root=str(root.path), files=tuple(files), links=dict(sorted(found.links.items())))
+                return _manifest_of(root.path, found, {path: content for path, (content, _) in contents.items()})
             time.sleep(_PAUSE_S)
         changing = sorted({path for path, _ in before.files.items() ^ found.files.items()})[:_LARGEST_SHOWN]
         raise CannotSnapshot(
@@ -121,16 +135,17 @@ class ProjectScanner:
             f"{root.path / IGNORE_FILE}"
         )
 
-    def _content(self, place: str, stamp: _Stamp) -> tuple[str, bool]:
-        """The digest of a file's content, and whether it was read for that."""
+    def _content(self, place: str, stamp: _Stamp) -> tuple[_Content, bool]:
+        """What a file contains, and whether it was read for that."""
         known = self._contents.get(place)
         if known is not None and known[0] == stamp:
             return known[1], False
         try:
             with open(place, "rb") as file:  # noqa: PTH123 - thousands of them
-                content = content_digest(file.read())
+                data = file.read()
         except OSError as error:
             raise _unreadable(place, error) from error
+        content = _Content(content_digest(data), is_mesh_file(data))
         if time.time_ns() - max(stamp[3], stamp[4]) > READ_AGAIN_S * 1e9:
             self._contents[place] = stamp, content
         return content, True
@@ -203,15 +218,15 @@ class ProjectScanner:
                 continue
             if is_folder and os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110 - thousands of them
                 continue
-            if (is_ignored := verdicts.get(inside)) is None:
-                is_ignored = verdicts[inside] = _is_ignored(chain, inside)
-            if is_ignored:
+            if inside not in verdicts:
+                verdicts[inside] = _verdict(chain, inside)
+            if verdicts[inside]:
                 if not entry.name.endswith((".pyc", ".pyo")):
                     found.links[inside.removesuffix("/")] = entry.path
             elif is_folder:
                 self._enter(root, entry.path, inside, chain, found, (*within, inner))
             elif stat.S_ISREG(known.st_mode):
-                found.files[inside] = entry.path, _stamp_of(known), bool(known.st_mode & 0o100)
+                found.add(inside, entry.path, known, is_included=verdicts[inside] is False)
 
     def _above(self, root: Path) -> Iterator[_Patterns]:
         """The patterns of a repository that the root is in, outermost first."""
@@ -238,9 +253,24 @@ class ProjectScanner:
         return patterns
 
 
-def _is_ignored(chain: _Chain, path: str) -> bool:
-    verdicts = (it.verdict(path) for it in reversed(chain))
-    return next((it for it in verdicts if it is not None), False)
+def _verdict(chain: _Chain, path: str) -> bool | None:
+    """Whether a path is ignored: True; None: it is not; False: it is not, as `.slotmeshignore` includes it."""
+    *others, last = chain
+    if (verdict := last.verdict(path)) is not None:
+        return verdict
+    verdicts = (it.verdict(path) for it in reversed(others))
+    return next((it for it in verdicts if it is not None), False) or None
+
+
+def _manifest_of(root: Path, found: _Found, contents: Mapping[str, _Content]) -> CodeManifest:
+    """Files that are applied are no code: a changed weight is no new version."""
+    applied = {path for path, it in contents.items() if it.is_mesh and path not in found.included}
+    files = (
+        CodeFile(path, found.files[path][1][2], contents[path].digest, found.files[path][2])
+        for path in sorted(found.files.keys() - applied)
+    )
+    links = found.links | {path: found.files[path][0] for path in applied}
+    return CodeManifest(root=str(root), files=tuple(files), links=dict(sorted(links.items())))
 
 
 def _is_code(entry: os.DirEntry[str], outermost: str, *, is_folder: bool) -> bool:

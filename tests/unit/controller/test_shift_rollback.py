@@ -64,6 +64,8 @@ def finished(desired: Desired, how: str) -> Desired:
         case "taken back":
             move = ended(shift, ShiftPhase.TAKEN_BACK, "a guard tripped", 3.0, goes_back=True)
             desired = committed(desired, plan_move(desired, shift, move))
+        case _:
+            pass
     return desired
 
 
