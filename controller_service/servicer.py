@@ -31,7 +31,8 @@ from controller_service.core.log_lines import MAX_LINE_BYTES
 from controller_service.core.outdated import outdated_among
 from controller_service.core.planning import ChangeTerms
 from controller_service.core.replica_numbers import wanted_replicas
-from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
+from controller_service.shell.change_refusals import backend_not_found, endpoint_not_found
+from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.replica_control import ReplicaControl
@@ -199,13 +200,16 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             traffic_from_wire(request.traffic),
             terms_from_wire(request, origin_of(context)),
             clear_shadows=request.clear_shadows,
+            requires_ready=request.require_ready,
         )
         return pb.SetTrafficResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     @names_all_mistakes
     async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, context: Context) -> pb.ShiftTrafficResponse:
         terms = terms_from_wire(request, origin_of(context))
-        revision, shift = await self._shifts.begin(said_shift_from_wire(request), terms)
+        revision, shift = await self._shifts.begin(
+            said_shift_from_wire(request), terms, requires_ready=request.require_ready
+        )
         return pb.ShiftTrafficResponse(revision=revision, steps=shift.steps)
 
     @names_all_mistakes

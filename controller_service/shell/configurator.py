@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.handler_code import NO_CODE, Code, with_code
-from controller_service.core.merging import FieldConflict
 from controller_service.core.planning import (
     ALWAYS,
     ChangeTerms,
@@ -29,14 +28,24 @@ from controller_service.core.planning import (
     unknown_policies,
     users_of,
 )
+from controller_service.core.readiness import require_ready, rising
+from controller_service.shell.change_refusals import (
+    apply_conflict,
+    backend_in_use,
+    backend_not_found,
+    changed_too_often,
+    code_not_kept,
+    endpoint_not_found,
+    not_stored,
+    revision_conflict,
+    route_not_found,
+)
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.storage import CodeChanged
 from controller_service.shell.configuration_bounds import ConfigurationBounds
-from controller_service.shell.leadership import leads_no_more
 from controller_service.shell.mesh_state import MeshState
-from controller_service.store.protocol import Conflict, LeadershipLost, Store, StoreWriteFailed
-from slotmesh.errors import Executed, Failure, Reason
+from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
@@ -47,8 +56,6 @@ MakePlan: TypeAlias = Callable[[Desired], Plan]
 _CODE_ATTEMPTS: Final = 5
 _ATTEMPTS: Final = 100
 """Each failed attempt means that another change went through."""
-STORE_RETRY_S: Final = 5.0
-"""When to try again what could not be stored: somebody has to make room first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +149,33 @@ class Configurator:
         return await self._commit(terms, lambda desired: self._plan(desired, mesh, clear_traffic=clear, found=found))
 
     async def set_traffic(
-        self, name: str, traffic: TrafficPolicy, terms: ChangeTerms = ALWAYS, *, clear_shadows: bool = False
+        self,
+        name: str,
+        traffic: TrafficPolicy,
+        terms: ChangeTerms = ALWAYS,
+        *,
+        clear_shadows: bool = False,
+        requires_ready: bool = False,
     ) -> PlannedChange:
-        """Changes an endpoint's policy: what it says. Raises EndpointNotFound, InvalidSpec."""
+        """Changes an endpoint's policy: what it says. Raises EndpointNotFound, InvalidSpec.
+
+        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        """
 
         def plan(desired: Desired) -> Plan:
-            policy = changed_policy(_endpoint(desired, name).traffic, traffic, clear_shadows=clear_shadows)
-            return self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
+            before = _endpoint(desired, name).traffic
+            policy = changed_policy(before, traffic, clear_shadows=clear_shadows)
+            planned = self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
+            if requires_ready:
+                self.require_ready(desired, name, rising(before, policy))
+            return planned
 
         return await self._commit(terms, plan)
+
+    def require_ready(self, desired: Desired, endpoint: str, backends: Collection[str]) -> None:
+        """Raises InvalidSpec, which names each of these that has no ready replica."""
+        observed, now = self._state.observed, self._state.clock.now()
+        require_ready(desired, observed, endpoint, backends, launches=self._launches, now=now)
 
     async def delete_backend(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Raises BackendNotFound, BackendInUse."""
@@ -159,8 +184,7 @@ class Configurator:
             if name not in desired.backends:
                 raise to_exception(backend_not_found(name))
             if users := users_of(desired, name):
-                text = f"backend {name} is named by the traffic of {', '.join(users)}: change that first"
-                raise to_exception(Failure(reason=Reason.BACKEND_IN_USE, message=text))
+                raise to_exception(backend_in_use(name, users))
             return Plan(change=ChangeSet(delete_backends=(name,)), deleted=(f"backend/{name}",))
 
         return await self._commit(terms, plan)
@@ -179,8 +203,7 @@ class Configurator:
 
         def plan(desired: Desired) -> Plan:
             if path not in desired.routes:
-                text = f"there is no route {show(path)!r}"
-                raise to_exception(Failure(reason=Reason.ROUTE_NOT_FOUND, message=text))
+                raise to_exception(route_not_found(path))
             return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
 
         return await self._commit(terms, plan)
@@ -231,14 +254,7 @@ class Configurator:
             if codes - {""}:
                 await asyncio.to_thread(self._snapshots.keep, codes)
         except CannotSnapshot as error:
-            raise to_exception(
-                Failure(
-                    reason=Reason.STORE_UNAVAILABLE,
-                    message=f"the change is not made: {error}",
-                    executed=Executed.NO,
-                    retry_delay_s=STORE_RETRY_S,
-                )
-            ) from error
+            raise to_exception(code_not_kept(str(error))) from error
 
     def _plan(
         self,
@@ -276,9 +292,7 @@ class Configurator:
             except StoreWriteFailed as failed:
                 raise to_exception(not_stored(failed)) from failed
             return PlannedChange(committed.configured_at, plan)
-        raise to_exception(
-            Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
-        )
+        raise to_exception(changed_too_often(_ATTEMPTS))
 
     def _bounded(self, make_plan: MakePlan, desired: Desired) -> Plan:
         """In a thread: the plan, if the configuration that it leads to can be delivered. Raises InvalidSpec."""
@@ -297,49 +311,6 @@ def _decides_alike(one: Desired, other: Desired) -> bool:
     return one.configured_at == other.configured_at and all(
         a is b for a, b in ((one.applied, other.applied), (one.rollouts, other.rollouts), (one.shifts, other.shifts))
     )
-
-
-def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
-    lines = [
-        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file says"
-        f" {it.wanted} now"
-        for it in conflicts
-    ]
-    lines.append("nothing was changed: force it, or write into the file what is there")
-    return Failure(reason=Reason.APPLY_CONFLICT, message="\n".join(lines))
-
-
-def not_stored(failed: StoreWriteFailed) -> Failure:
-    if isinstance(failed, LeadershipLost):
-        return leads_no_more(failed)
-    return Failure(
-        reason=Reason.STORE_UNAVAILABLE,
-        message=f"the change cannot be stored: {failed}. What is stored stays in force",
-        executed=Executed.NO if failed.is_unwritten else Executed.UNKNOWN,
-        retry_delay_s=STORE_RETRY_S,
-    )
-
-
-def backend_not_found(name: str) -> Failure:
-    return Failure(reason=Reason.BACKEND_NOT_FOUND, message=f"there is no backend {show(name)!r}")
-
-
-def endpoint_not_found(name: str) -> Failure:
-    return Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {show(name)!r}")
-
-
-def revision_conflict(expected: int, present: int) -> Failure:
-    text = (
-        f"expected_revision is {expected}, but the configuration has changed since and is at revision {present}:"
-        " read it again, and decide anew"
-    )
-    if expected > present:
-        text = (
-            f"expected_revision is {expected}, but this controller's configuration is at revision {present} only:"
-            " it has begun anew since; read it again, and decide anew"
-        )
-    facts = {"expected_revision": str(expected), "revision": str(present)}
-    return Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts)
 
 
 def _endpoint(desired: Desired, name: str) -> Endpoint:

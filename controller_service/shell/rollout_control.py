@@ -14,7 +14,7 @@ from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.rollouts.progress import RolloutProgress, begun, show_progress
-from controller_service.shell.configurator import backend_not_found, not_stored
+from controller_service.shell.change_refusals import backend_not_found, not_stored
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.spec.model import Backend, InvalidSpec, Mistake

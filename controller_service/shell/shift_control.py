@@ -14,7 +14,8 @@ from controller_service.core.desired import Desired
 from controller_service.core.planning import ChangeTerms, Plan
 from controller_service.core.shifting.planning import SaidShift, plan_end, plan_shift
 from controller_service.core.shifting.record import ShiftRecord
-from controller_service.shell.configurator import Configurator, PlannedChange, endpoint_not_found
+from controller_service.shell.change_refusals import endpoint_not_found
+from controller_service.shell.configurator import Configurator, PlannedChange
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.shifter import Shifter
 from controller_service.store.protocol import Store
@@ -41,13 +42,21 @@ class ShiftControl:
         self._state = state
         self._shifter = shifter
 
-    async def begin(self, said: SaidShift, terms: ChangeTerms) -> tuple[int, ShiftRecord]:
-        """The revision of the first step, and the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
+    async def begin(
+        self, said: SaidShift, terms: ChangeTerms, *, requires_ready: bool = False
+    ) -> tuple[int, ShiftRecord]:
+        """The revision of the first step, and the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
+
+        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        """
         who, time_s = terms.origin.who, self._state.clock.time_of_day()
 
         def plan(desired: Desired) -> Plan:
             _require(desired, said.endpoint)
-            return plan_shift(desired, said, who=who, time_s=time_s)
+            planned = plan_shift(desired, said, who=who, time_s=time_s)
+            if requires_ready:
+                self._configurator.require_ready(desired, said.endpoint, planned.change.put_shifts[0].rising)
+            return planned
 
         changed = await self._configurator.change(plan, terms)
         return changed.revision, self._took(changed, terms)

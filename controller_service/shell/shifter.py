@@ -16,8 +16,8 @@ from typing import Final
 
 from controller_service.core.backend_load import CallEnds
 from controller_service.core.desired import Desired
-from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.planning import ChangeTerms, Plan
+from controller_service.core.readiness import is_ready
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.shifting.figures import CallFlow, StepFigures
 from controller_service.core.shifting.following import STAY, ShiftLook, ShiftMove, follow
@@ -121,7 +121,7 @@ class Shifter:
             figures={it: watched.figures.of(it) for it in shift.rising},
             shadows={it: watched.shadows.of(it) for it in shift.watched_shadows},
             flow=watched.figures.flow(observed.routers, clock.now()) if has_settled else CallFlow.UNKNOWN,
-            ready=[it for it in shift.rising if _is_ready(observed, it)],
+            ready=[it for it in shift.rising if any(map(is_ready, observed.replicas(it)))],
         )
         move = follow(shift, look, clock.time_of_day())
         watched.waits_for = move.waits_for
@@ -151,10 +151,3 @@ class Shifter:
             shift = shifts.get(name)
             if shift is None or not shift.is_under_way or shift.began_s != watched.began_s:
                 del self._watched[name]
-
-
-def _is_ready(observed: Observed, backend: str) -> bool:
-    """Whether a replica takes calls, as far as the controller hears of it."""
-    return any(
-        it.state is ReplicaState.READY and not it.gone and it.suspect_since is None for it in observed.replicas(backend)
-    )

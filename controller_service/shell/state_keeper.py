@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.state_adoption import NotAdoptable, next_generation, with_members_mesh
-from controller_service.shell.configurator import not_stored
+from controller_service.shell.change_refusals import not_stored
 from controller_service.shell.newer_members import NewerMembers
 from controller_service.store.protocol import Store, StoreWriteFailed
 from slotmesh.errors import Failure, Reason

@@ -128,12 +128,15 @@ class Operator:
             raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=message), endpoint=name)
         return endpoints[name]
 
-    async def set_traffic(self, endpoint: str, said: TrafficPolicy, *, clear_shadows: bool = False) -> int:
+    async def set_traffic(
+        self, endpoint: str, said: TrafficPolicy, *, clear_shadows: bool = False, requires_ready: bool = False
+    ) -> int:
         """Changes an endpoint's policy: weights and shadows that are not given stay as they are.
 
-        Returns the configuration's revision that has it.
+        `requires_ready`: refused if a backend that gets more has no ready replica. Returns the revision that has it.
         """
         request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(said), clear_shadows=clear_shadows)
+        request.require_ready = requires_ready
         with self._peer.telling():
             response = await self._stub.SetTraffic(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
         return int(response.revision)

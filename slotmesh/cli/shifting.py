@@ -69,6 +69,8 @@ class ShiftOptions:
     min_calls: int | None
     stops: bool
     goes_back: bool
+    forces: bool = False
+    """Backends that get more calls need no ready replica."""
 
     @property
     def are_given(self) -> bool:
@@ -129,6 +131,7 @@ def _request(endpoint: str, said: ShiftOptions) -> pb.ShiftTrafficRequest:
         step=STEP if said.step is None else said.step,
         guards=[guard for text in said.guards if (guard := _guard(text, mistakes)) is not None],
         min_calls=said.min_calls or 0,
+        require_ready=not said.forces,
     )
     request.every.FromTimedelta(said.every or EVERY)
     if said.min_calls is not None and said.min_calls < 1:

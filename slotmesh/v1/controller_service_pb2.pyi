@@ -1141,6 +1141,7 @@ class SetTrafficRequest(_message.Message):
     CLEAR_SHADOWS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     clear_shadows: _builtins.bool
@@ -1149,6 +1150,10 @@ class SetTrafficRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    require_ready: _builtins.bool
+    """Refuse the change with BAD_REQUEST if a backend whose weight rises has no ready replica. A backend that its autoscaling
+    has scaled to zero is accepted. Unset: readiness is not checked, as for requests of older clients.
+    """
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
         """What should be. Weights replace all weights of the endpoint; without any, those it has stay. Shadows replace all its
@@ -1163,10 +1168,11 @@ class SetTrafficRequest(_message.Message):
         clear_shadows: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "require_ready", b"require_ready", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1274,6 +1280,7 @@ class ShiftTrafficRequest(_message.Message):
     MIN_CALLS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     step: _builtins.float
@@ -1286,6 +1293,8 @@ class ShiftTrafficRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    require_ready: _builtins.bool
+    """As `SetTrafficRequest.require_ready`. Later steps wait for ready replicas in any case."""
     @_builtins.property
     def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """What the weights of these backends should become, 0 to 1 each, 1 at most in all. What is left is divided among the
@@ -1311,10 +1320,11 @@ class ShiftTrafficRequest(_message.Message):
         min_calls: _builtins.int = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "step", b"step", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "require_ready", b"require_ready", "step", b"step", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015

@@ -204,3 +204,42 @@ async def test_what_contradicts_itself_is_refused() -> None:
         endpoint = mesh_pb2.Endpoint(name="digits", traffic=POLICY)
         clearing = pb.ApplyEndpointRequest(endpoint=endpoint, clear_traffic=True)
         assert list(violations(await refused(mesh.operator.ApplyEndpoint(clearing)))) == ["clear_traffic"]
+
+
+ONLY_V2: dict[str, Callable[..., Any]] = {
+    "SetTraffic": lambda **terms: pb.SetTrafficRequest(
+        endpoint="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v2": 1.0}), **terms
+    ),
+    "ShiftTraffic": lambda **terms: pb.ShiftTrafficRequest(**SHIFT, **terms),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rpc", ONLY_V2)
+async def test_a_request_may_ask_that_backends_that_get_more_are_ready(rpc: str) -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        change, request = getattr(mesh.operator, rpc), ONLY_V2[rpc]
+        before = await configuration(mesh)
+        for dry_run in (False, True):
+            error = await refused(change(request(require_ready=True, dry_run=dry_run)))
+            (text,) = violations(error).values()
+            assert text.startswith("backend v2 has no ready replica: no replica of it is attached")
+        assert await configuration(mesh) == before
+        await change(request(dry_run=True))  # as older clients ask: it is not checked
+        async with FakeReplica(mesh.channel, "v2", "a") as replica:
+            error = await refused(change(request(require_ready=True)))
+            assert "its replicas are starting" in str(violations(error))
+            await replica.report("READY")
+            await change(request(require_ready=True))
+        assert (await configuration(mesh))[0] > before[0]
+
+
+@pytest.mark.asyncio
+async def test_traffic_can_be_taken_away_from_what_is_not_ready() -> None:
+    async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "a") as replica:
+        await mesh.apply(TWO)
+        await replica.report("READY")
+        weights = mesh_pb2.TrafficPolicy(weights={"v1": 0.9, "v2": 0.1}, shadows={"v3": 0.5})
+        request = pb.SetTrafficRequest(endpoint="digits", traffic=weights, require_ready=True)
+        assert (await mesh.operator.SetTraffic(request)).change == pb.CHANGE_UPDATED, "and a shadow needs no replica"

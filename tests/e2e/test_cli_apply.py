@@ -38,7 +38,7 @@ async def mesh() -> AsyncIterator[Controlled]:
     async with running_controller() as mesh:
         first = await apply(mesh, FILE)
         assert first.status == 0, first.err
-        changed = await slotmesh("traffic", "e", "v1=1", "--no-wait", env=at(mesh))
+        changed = await slotmesh("traffic", "e", "v1=1", "--no-wait", "--force", env=at(mesh))
         assert changed.status == 0, changed.err
         yield mesh
 

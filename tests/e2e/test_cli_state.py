@@ -27,7 +27,7 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         nothing = await slotmesh("history", env=env)
         assert (nothing.status, nothing.out) == (0, "nothing was changed yet\n")
         applied = await mesh.apply(MESH)
-        changed = await slotmesh("traffic", "digits", "v1=0.5", "v2=0.5", "--no-wait", env=env)
+        changed = await slotmesh("traffic", "digits", "v1=0.5", "v2=0.5", "--no-wait", "--force", env=env)
         assert changed.status == 0, changed.err
         shown = await slotmesh("history", env=env)
         lines = [line for line in shown.out.splitlines() if "digits" in line]

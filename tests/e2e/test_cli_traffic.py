@@ -12,7 +12,7 @@ import pytest_asyncio
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.v1 import membership_service_pb2 as pb
 from tests.support.controllers import Controlled, running_controller
-from tests.support.fakes.members import FakeRouter
+from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.shell import Said, slotmesh
 
 pytestmark = pytest.mark.asyncio
@@ -57,7 +57,7 @@ def rows(text: str) -> list[list[str]]:
 
 async def test_weights_are_set_at_once_and_shadows_stay(mesh: Controlled) -> None:
     async with PromptRouter(mesh.channel, "router-1"), PromptRouter(mesh.channel, "router-2", "127.0.0.1:7081"):
-        said = await traffic(mesh, "digits", "v1=0.9", "v2=0.1")
+        said = await traffic(mesh, "digits", "v1=0.9", "v2=0.1", "--force")
         assert (said.status, said.err) == (0, "")
         revision = mesh.controller.store.read().revision
         heading, *_ = said.out.splitlines()
@@ -88,7 +88,7 @@ async def test_shadows_are_set_and_taken_away_and_weights_stay(mesh: Controlled)
     said = await traffic(mesh, "digits", "--shadow", "v2=0.2", "--shadow", "v3=0.05")
     assert (said.status, rows(said.out)[1:]) == (0, [["v2", "", "0.2", "0/any"], ["v3", "", "0.05", "0/any"]])
     assert stored(mesh) == TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.2, "v3": 0.05})
-    said = await traffic(mesh, "digits", "v2=1", "--no-shadows")
+    said = await traffic(mesh, "digits", "v2=1", "--no-shadows", "--force")
     assert said.status == 0
     assert "no router is attached" in said.out
     assert stored(mesh) == TrafficPolicy(weights={"v2": 1.0})
@@ -98,7 +98,7 @@ async def test_it_returns_when_every_router_has_the_change(mesh: Controlled) -> 
     async with PromptRouter(mesh.channel, "prompt"), FakeRouter(mesh.channel, "slow", "127.0.0.1:7081") as slow:
         await slow.wait_for(lambda table: bool(table.endpoints), what="a table")
         await slow.acknowledge()
-        changing = asyncio.create_task(traffic(mesh, "digits", "v2=1", "--timeout=20s"))
+        changing = asyncio.create_task(traffic(mesh, "digits", "v2=1", "--timeout=20s", "--force"))
         # The command is a process of its own, which takes a while to start on a busy machine.
         await slow.wait_for(
             lambda table: dict(table.endpoints[0].traffic.weights) == {"v2": 1.0}, what="the change", timeout=30.0
@@ -113,11 +113,11 @@ async def test_it_returns_when_every_router_has_the_change(mesh: Controlled) -> 
 async def test_a_router_that_does_not_take_the_change_is_named_and_the_change_stays(mesh: Controlled) -> None:
     async with FakeRouter(mesh.channel, "stuck") as stuck:
         await stuck.wait_for(lambda _: True, what="a table")
-        impatient = await traffic(mesh, "digits", "v2=1", "--timeout=100ms")
+        impatient = await traffic(mesh, "digits", "v2=1", "--timeout=100ms", "--force")
         assert (impatient.status, impatient.out) == (1, "")
         assert "after 100ms not yet in force at stuck (127.0.0.1:7071)" in impatient.err
         assert stored(mesh) == TrafficPolicy(weights={"v2": 1.0}, shadows={"v3": 0.1})
-        unconcerned = await traffic(mesh, "digits", "v1=1", "--no-wait")
+        unconcerned = await traffic(mesh, "digits", "v1=1", "--no-wait", "--force")
         assert (unconcerned.status, unconcerned.err) == (0, "")
         assert "in force at 0 of 1 router\n" in unconcerned.out
 
@@ -150,7 +150,7 @@ async def test_what_is_wrong_is_told_and_changes_nothing(mesh: Controlled) -> No
 async def test_an_endpoint_without_a_policy_gets_its_first(mesh: Controlled) -> None:
     said = await traffic(mesh, "waiting")
     assert (said.status, said.out.splitlines()[1:]) == (0, ["no traffic policy: calls wait until there is one"])
-    said = await traffic(mesh, "waiting", "v1=1")
+    said = await traffic(mesh, "waiting", "v1=1", "--force")
     assert (said.status, rows(said.out)) == (0, [["v1", "1", "", "0/2"]])
 
 
@@ -162,3 +162,21 @@ async def test_a_change_that_changes_nothing_is_no_change(mesh: Controlled) -> N
         assert (said.status, said.err) == (0, "")
         assert f"revision {before.configured_at}, in force at 1 of 1 router\n" in said.out
         assert mesh.controller.store.read().configured_at == before.configured_at
+
+
+async def test_calls_go_to_no_backend_without_a_ready_replica_unless_it_is_forced(mesh: Controlled) -> None:
+    before = mesh.controller.store.read()
+    for options in (("v1=0.9", "v2=0.1"), ("--shift", "v2=0.1")):
+        refused = await traffic(mesh, "digits", *options)
+        assert (refused.status, refused.out) == (1, "")
+        assert refused.err == (
+            "INVALID_ARGUMENT/BAD_REQUEST: endpoints.digits.traffic.v2: backend v2 has no ready replica: no replica of"
+            " it is attached to this controller. Start one, or change the traffic nevertheless: --force (in a request:"
+            " without require_ready)\n"
+        )
+    assert mesh.controller.store.read() == before
+    async with FakeReplica(mesh.channel, "v2", "a") as replica:
+        await replica.report("READY")
+        assert (await traffic(mesh, "digits", "v1=0.9", "v2=0.1")).status == 0
+    assert (await traffic(mesh, "digits", "--shift", "v3=1", "--force")).status == 0
+    assert mesh.controller.store.read().shifts["digits"].is_under_way

@@ -57,6 +57,10 @@ Wait = Annotated[
         show_default=False,
     ),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Give calls to backends that have no ready replica, too: without this it is refused."),
+]
 Timeout = Annotated[
     timedelta | None,
     typer.Option(
@@ -87,6 +91,7 @@ def traffic(
     min_calls: ShiftMinCalls = None,
     shift_stop: StopShift = False,
     shift_back: BackShift = False,
+    force: Force = False,
     wait: Wait = None,
     timeout: Timeout = None,
     as_document: AsJson = False,
@@ -97,7 +102,8 @@ def traffic(
 
     The weights that are given become all weights of the endpoint, at once: a backend that is not named gets no new
     calls. They sum to 1, or nothing is changed. Shadows stay as they are unless `--shadow` or `--no-shadows` says
-    otherwise. Each router changes over between two calls; none is lost.
+    otherwise. Each router changes over between two calls; none is lost. A change that gives more calls to a backend
+    without a ready replica is refused, unless with --force; one that its autoscaling has scaled to zero is accepted.
 
     With --shift the controller gets there step by step, and goes back by itself when a guard trips (exit status 3 with
     --wait).
@@ -110,7 +116,7 @@ def traffic(
         slotmesh traffic digits --shift v2=1.0 --step 0.1 --every 30s --guard error_rate=0.01 --guard p99=200ms
     """
     form, shadows = form_of(output, as_document), shadow or []
-    said = ShiftOptions(shift or [], step, every, guard or [], min_calls, shift_stop, shift_back)
+    said = ShiftOptions(shift or [], step, every, guard or [], min_calls, shift_stop, shift_back, force)
     changes = bool(weights or shadows or no_shadows)
     if said.are_given:
         follows = bool(shift) and (sys.stdout.isatty() and form is OutputForm.TABLE if wait is None else wait)
@@ -173,7 +179,9 @@ async def _change(
         except InvalidSpec as invalid:
             lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
             raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
-        revision = await operator.set_traffic(endpoint, said.policy, clear_shadows=said.clear_shadows)
+        revision = await operator.set_traffic(
+            endpoint, said.policy, clear_shadows=said.clear_shadows, requires_ready=not options.forces
+        )
         if patience is not None:
             await _wait_for_routers(operator, endpoint, revision, patience)
         return revision, await operator.snapshot(), await operator.shift(endpoint)
