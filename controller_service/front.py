@@ -168,6 +168,7 @@ class Front:
         if (leads := self._leadership) is not None:
             info.incarnation = leads.generation
             info.controller.leads = True
+            info.controller.knows_request_ids = True
             info.controller.term = leads.standing.term
             info.controller.leader_address = leads.address
             info.controller.standby_addresses.extend(leads.standing.standbys)

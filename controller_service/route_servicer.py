@@ -13,9 +13,11 @@ from typing import Any
 
 import grpc
 
-from controller_service.convert.changes import change_of, terms_from_wire
+from controller_service.convert.changes import terms_from_wire
 from controller_service.convert.origins import origin_of
+from controller_service.convert.replies import reply_of
 from controller_service.shell.configurator import Configurator
+from controller_service.shell.repeated_requests import answers_once
 from controller_service.store.protocol import Store
 from slotmesh.security.limits import known_endpoints
 from slotmesh.spec.routes import Route
@@ -26,6 +28,7 @@ from slotmesh.v1 import route_service_pb2 as pb
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@answers_once(pb.DESCRIPTOR.services_by_name["RouteService"])
 class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     """What ingresses and operators call."""
 
@@ -39,7 +42,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
 
     async def DeleteRoute(self, request: pb.DeleteRouteRequest, context: Context) -> pb.DeleteRouteResponse:
         outcome = await self._configurator.delete_route(request.path, terms_from_wire(request, origin_of(context)))
-        return pb.DeleteRouteResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.DeleteRouteResponse, outcome.revision, outcome.plan)
 
     async def WatchRoutes(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchRoutesRequest, context: Context

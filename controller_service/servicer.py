@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from controller_service.convert.changes import applied_to_wire, change_of, from_members, terms_from_wire
+from controller_service.convert.changes import from_members, terms_from_wire
 from controller_service.convert.events import event_to_wire, wanted_notices
 from controller_service.convert.mistakes import logs_not_found, names_all_mistakes
 from controller_service.convert.origins import origin_of
 from controller_service.convert.replica_pages import page_of_replicas
 from controller_service.convert.replicas import replica_to_wire
+from controller_service.convert.replies import reply_of
 from controller_service.convert.revisions import page_of_revisions
 from controller_service.convert.rollouts import rollout_to_wire
 from controller_service.convert.routers import router_to_wire
@@ -35,6 +36,7 @@ from controller_service.shell.change_refusals import backend_not_found, endpoint
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.repeated_requests import answers_once
 from controller_service.shell.replica_control import ReplicaControl
 from controller_service.shell.replica_logs.log_book import LogBook
 from controller_service.shell.rollout_control import RolloutControl
@@ -52,8 +54,8 @@ from slotmesh.spec.wire import (
     traffic_from_wire,
 )
 from slotmesh.status import to_exception
+from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from slotmesh.wire.sendable_text import sendable_text
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -68,6 +70,7 @@ class OperatorControls(NamedTuple):
     state: StateKeeper
 
 
+@answers_once(controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"])
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     """What operators call."""
 
@@ -107,7 +110,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             )
         else:
             outcome = await configurator.apply_mesh(mesh, terms, prune=request.prune, found=mistakes)
-        return applied_to_wire(outcome.revision, outcome.plan)
+        return reply_of(pb.ApplyMeshResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
@@ -116,7 +119,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         outcome = await self._configurator.apply_mesh(
             mesh, terms_from_wire(request, origin_of(context)), found=mistakes
         )
-        return pb.ApplyBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.ApplyBackendResponse, outcome.revision, outcome.plan)
 
     async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
         desired = self._store.read()
@@ -160,7 +163,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
 
     async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
         outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request, origin_of(context)))
-        return pb.DeleteBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.DeleteBackendResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
@@ -171,7 +174,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             terms_from_wire(request, origin_of(context)),
             clear_traffic=request.clear_traffic,
         )
-        return pb.ApplyEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.ApplyEndpointResponse, outcome.revision, outcome.plan)
 
     async def GetEndpoint(self, request: pb.GetEndpointRequest, context: Context) -> pb.GetEndpointResponse:
         desired = self._store.read()
@@ -189,7 +192,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
 
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: Context) -> pb.DeleteEndpointResponse:
         outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request, origin_of(context)))
-        return pb.DeleteEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.DeleteEndpointResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
@@ -202,20 +205,20 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             clear_shadows=request.clear_shadows,
             requires_ready=request.require_ready,
         )
-        return pb.SetTrafficResponse(revision=outcome.revision, change=change_of(outcome.plan))
+        return reply_of(pb.SetTrafficResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, context: Context) -> pb.ShiftTrafficResponse:
         terms = terms_from_wire(request, origin_of(context))
-        revision, shift = await self._shifts.begin(
-            said_shift_from_wire(request), terms, requires_ready=request.require_ready
-        )
-        return pb.ShiftTrafficResponse(revision=revision, steps=shift.steps)
+        said, requires_ready = said_shift_from_wire(request), request.require_ready
+        outcome = await self._shifts.begin(said, terms, requires_ready=requires_ready)
+        return reply_of(pb.ShiftTrafficResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def EndShift(self, request: pb.EndShiftRequest, context: Context) -> pb.EndShiftResponse:
         terms = terms_from_wire(request, origin_of(context))
-        return pb.EndShiftResponse(revision=await self._shifts.end(request.endpoint, terms, goes_back=request.go_back))
+        outcome = await self._shifts.end(request.endpoint, terms, goes_back=request.go_back)
+        return reply_of(pb.EndShiftResponse, outcome.revision, outcome.plan)
 
     async def ListShifts(self, request: pb.ListShiftsRequest, context: Context) -> pb.ListShiftsResponse:
         return pb.ListShiftsResponse(shifts=[shift_to_wire(*it) for it in self._shifts.show(request.endpoint)])
@@ -228,14 +231,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def Rollback(self, request: pb.RollbackRequest, context: Context) -> pb.RollbackResponse:
         revision = request.revision if request.HasField("revision") else None
         outcome = await self._configurator.roll_back(revision, terms_from_wire(request, origin_of(context)))
-        plan = outcome.plan
-        return pb.RollbackResponse(
-            revision=outcome.revision,
-            rolled_back_to=plan.restores or outcome.revision,
-            created=plan.created,
-            updated=plan.updated,
-            deleted=plan.deleted,
-        )
+        return reply_of(pb.RollbackResponse, outcome.revision, outcome.plan)
 
     @names_all_mistakes
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
@@ -284,16 +280,19 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     @names_all_mistakes
     async def UndoRollout(self, request: pb.UndoRolloutRequest, context: Context) -> pb.UndoRolloutResponse:
         outcome = await self._configurator.undo_rollout(request.backend, ChangeTerms(origin=origin_of(context)))
-        return pb.UndoRolloutResponse(revision=outcome.revision)
+        return reply_of(pb.UndoRolloutResponse, outcome.revision, outcome.plan)
 
     async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
         self._control.drain(request.replica_id, origin_of(context))
-        return pb.DrainReplicaResponse()
+        self._control.carried_out(reply := pb.DrainReplicaResponse())
+        return reply
 
     async def ForgetReplica(self, request: pb.ForgetReplicaRequest, context: Context) -> pb.ForgetReplicaResponse:
         ended = await self._control.forget(request.replica_id, request.incarnation, origin_of(context))
         incarnations = [owner.incarnation for owner in ended]
-        return pb.ForgetReplicaResponse(incarnations=incarnations, revision=self._store.read().revision)
+        reply = pb.ForgetReplicaResponse(incarnations=incarnations, revision=self._store.read().revision)
+        self._control.carried_out(reply)
+        return reply
 
     @names_all_mistakes
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from controller_service.core.answered_requests import NO_ANSWERS, AnsweredRequest, AnsweredRequests, with_answer
 from controller_service.core.lineage import LeaderTerm, with_term
 from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.revisions import (
@@ -58,6 +59,8 @@ class ChangeSet:
     """What a file says that was applied."""
     origin: ChangeOrigin = UNKNOWN_ORIGIN
     """Who asked for it, where it changes a backend, an endpoint or a route."""
+    answer: AnsweredRequest | None = None
+    """The request that asked for it, if it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,8 @@ class Desired:
     """Those in which this state was written, oldest first; the newest `TERMS_KEPT`. No part of what should be."""
     applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
     """By subject, as `backend/digits-v1`: what a file said when it was applied last, where it was."""
+    answers: AnsweredRequests = field(default_factory=lambda: NO_ANSWERS)
+    """Requests that have changed something, and may be repeated."""
 
     @property
     def term_id(self) -> str:
@@ -102,6 +107,16 @@ class Desired:
         """Whether no backend and no endpoint has changed since a revision. One that is still to come is none."""
         return self.configured_at <= revision <= self.revision
 
+    def configured_after(self, change: ChangeSet) -> int:
+        """What `configured_at` is once a change is applied."""
+        puts = change.put_backends or change.put_endpoints or change.put_routes
+        deletes = (
+            *(name in self.backends for name in change.delete_backends),
+            *(name in self.endpoints for name in change.delete_endpoints),
+            *(path in self.routes for path in change.delete_routes),
+        )
+        return self.revision + 1 if puts or any(deletes) else self.configured_at
+
     def apply(self, change: ChangeSet) -> Desired:
         """The next revision. Mappings that do not change stay the same objects."""
         deleted = {id(it): it for name in change.delete_endpoints if (it := self.ownership.get(name)) is not None}
@@ -111,9 +126,8 @@ class Desired:
         shifts = {it.endpoint: it for it in change.put_shifts}
         who, time_s = change.origin.who, change.origin.time_s
         shifts |= overtaken(self.shifts, self.endpoints, change.put_endpoints, own=shifts, who=who, time_s=time_s)
-        is_configured = backends is not self.backends or endpoints is not self.endpoints or routes is not self.routes
-        history = self.history
-        if is_configured:
+        configured_at, history = self.configured_after(change), self.history
+        if configured_at != self.configured_at:
             changes = (
                 *changes_between(self.backends, backends),
                 *changes_between(self.endpoints, endpoints),
@@ -126,7 +140,7 @@ class Desired:
         return replace(
             self,
             revision=self.revision + 1,
-            configured_at=self.revision + 1 if is_configured else self.configured_at,
+            configured_at=configured_at,
             history=history,
             backends=backends,
             endpoints=endpoints,
@@ -136,6 +150,7 @@ class Desired:
             shifts=_changed(self.shifts, shifts, change.delete_endpoints),
             epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted.values())]),
             roster=self.roster if change.put_roster is None else change.put_roster,
+            answers=self.answers if change.answer is None else with_answer(self.answers, change.answer),
             applied=_changed(
                 self.applied,
                 {subject_of(it): it for it in change.put_applied},

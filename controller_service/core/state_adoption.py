@@ -34,7 +34,7 @@ class NotAdoptable(Exception):
 
 
 def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
-    """The state with its configuration and history alone."""
+    """The state with its configuration, its history and the requests that it has answered, and nothing else."""
     epochs = [max(it.epochs, default=0) for it in desired.ownership.values()]
     return Desired(
         revision=desired.revision,
@@ -44,6 +44,7 @@ def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
         routes=desired.routes,
         applied=desired.applied,
         history=desired.history,
+        answers=desired.answers,
         epoch_floor=max(epoch_floor, desired.epoch_floor, *epochs),
         roster=NO_ROSTER,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from controller_service.convert.replies import reply_of
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.handler_code import NO_CODE, Code, with_code
 from controller_service.core.planning import (
@@ -45,6 +46,7 @@ from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.storage import CodeChanged
 from controller_service.shell.configuration_bounds import ConfigurationBounds
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.repeated_requests import AlreadyAnswered, answer_now, require_new
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
@@ -239,6 +241,9 @@ class Configurator:
                 changed = await self._commit(terms, partial(plan, code), is_large=True, code=code)
             except CodeChanged:
                 continue
+            except AlreadyAnswered:
+                self._on_applied()  # the controller that has answered it may have ended right after that
+                raise
             if not terms.dry_run:
                 self._on_applied()
             return changed
@@ -274,6 +279,7 @@ class Configurator:
         """`is_large`: the plan may be of thousands of resources. It is made of values alone: a thread makes it."""
         for _ in range(_ATTEMPTS):
             desired = self._store.read()
+            require_new(desired.answers, self._state.clock.time_of_day())
             if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
                 raise to_exception(revision_conflict(expected, desired.configured_at))
             plan = await asyncio.to_thread(self._bounded, make_plan, desired) if is_large else make_plan(desired)
@@ -286,7 +292,9 @@ class Configurator:
             if plan.changes_nothing or terms.dry_run:
                 return PlannedChange(desired.configured_at, plan)
             try:
-                committed = await self._store.commit(self._signed(plan, terms), expected_revision=desired.revision)
+                committed = await self._store.commit(
+                    self._signed(desired, plan, terms), expected_revision=desired.revision
+                )
             except Conflict:
                 continue
             except StoreWriteFailed as failed:
@@ -300,10 +308,15 @@ class Configurator:
         ConfigurationBounds().require_kept(desired, plan.change)
         return plan
 
-    def _signed(self, plan: Plan, terms: ChangeTerms) -> ChangeSet:
-        """The change, with who asked for it and when."""
+    def _signed(self, desired: Desired, plan: Plan, terms: ChangeTerms) -> ChangeSet:
+        """The change, with who asked for it and when, and what that is answered."""
         time_s = self._state.clock.time_of_day()
-        return replace(plan.change, origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of))
+        revision = desired.configured_after(plan.change)
+        return replace(
+            plan.change,
+            origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of),
+            answer=answer_now(lambda kind: reply_of(kind, revision, plan), time_s),
+        )
 
 
 def _decides_alike(one: Desired, other: Desired) -> bool:

@@ -12,11 +12,15 @@ import asyncio
 from contextlib import aclosing
 from typing import Final
 
+from google.protobuf.message import Message
+
 from controller_service.core import transitions
+from controller_service.core.answered_requests import NO_ANSWERS, with_answer
 from controller_service.core.forgetting import find_forgettable
 from controller_service.core.partitions import Incarnation
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.repeated_requests import answer_now, require_new
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
@@ -36,9 +40,12 @@ class ReplicaControl:
         self._store = store
         self._state = state
         self._links = links
+        self._answers = NO_ANSWERS
+        """Orders that were carried out and may be repeated: they are in no store, as what they change is not."""
 
     def drain(self, replica_id: str, origin: ChangeOrigin) -> None:
         """Has a replica drain. Raises ReplicaNotFound."""
+        require_new(self._answers, self._state.clock.time_of_day())
         replica = self._state.observed.replica(replica_id)
         if replica is None or replica.gone:
             raise to_exception(_not_found(replica_id))
@@ -53,6 +60,7 @@ class ReplicaControl:
 
         Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable.
         """
+        require_new(self._answers, self._state.clock.time_of_day())
         departed = self._store.read().roster.departed
         found = find_forgettable(self._state.observed, departed, replica_id, incarnation)
         if not found.is_known:
@@ -67,6 +75,11 @@ class ReplicaControl:
             self._audit(replica_id, origin)
         await self._stored({*found.owners} or {Incarnation(replica_id, incarnation)})
         return [*found.owners]
+
+    def carried_out(self, reply: Message) -> None:
+        """The order that is being served was carried out: when it is repeated, that is the reply."""
+        if (answer := answer_now(lambda _: reply, self._state.clock.time_of_day())) is not None:
+            self._answers = with_answer(self._answers, answer)
 
     async def _stored(self, owners: set[Incarnation]) -> None:
         """Waits until the roster of the store lists none of these. Raises StoreUnavailable."""

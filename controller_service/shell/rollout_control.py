@@ -16,6 +16,7 @@ from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.rollouts.progress import RolloutProgress, begun, show_progress
 from controller_service.shell.change_refusals import backend_not_found, not_stored
 from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.repeated_requests import answer_now, require_new
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
 from slotmesh.spec.model import Backend, InvalidSpec, Mistake
 from slotmesh.status import to_exception
@@ -47,16 +48,18 @@ class RolloutControl:
             mistake = "this controller starts no replicas: whoever does it has to hold that"
             raise InvalidSpec([Mistake("backend", mistake)])
         while True:
-            desired = self._store.read()
+            desired, now_s = self._store.read(), self._state.clock.time_of_day()
+            require_new(desired.answers, now_s)
             backend = desired.backends.get(name)
             if backend is None:
                 raise to_exception(backend_not_found(name))
-            present = begun(desired.rollouts.get(name), backend, self._state.clock.time_of_day())
+            present = begun(desired.rollouts.get(name), backend, now_s)
             record = replace(present, is_paused=is_paused)
             if record == desired.rollouts.get(name):
                 return
             try:
-                change = ChangeSet(put_rollouts=(record,), origin=origin)
+                answer = answer_now(lambda kind: kind(), now_s)
+                change = ChangeSet(put_rollouts=(record,), origin=origin, answer=answer)
                 await self._store.commit(change, expected_revision=desired.revision)
             except Conflict:
                 continue

@@ -42,10 +42,8 @@ class ShiftControl:
         self._state = state
         self._shifter = shifter
 
-    async def begin(
-        self, said: SaidShift, terms: ChangeTerms, *, requires_ready: bool = False
-    ) -> tuple[int, ShiftRecord]:
-        """The revision of the first step, and the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
+    async def begin(self, said: SaidShift, terms: ChangeTerms, *, requires_ready: bool = False) -> PlannedChange:
+        """The first step of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
 
         `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
         """
@@ -59,10 +57,10 @@ class ShiftControl:
             return planned
 
         changed = await self._configurator.change(plan, terms)
-        return changed.revision, self._took(changed, terms)
+        return self._took(changed, terms)
 
-    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> int:
-        """The revision after that. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
+    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> PlannedChange:
+        """The end of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
         who, time_s = terms.origin.who, self._state.clock.time_of_day()
 
         def plan(desired: Desired) -> Plan:
@@ -70,8 +68,7 @@ class ShiftControl:
             return plan_end(desired, name, goes_back=goes_back, who=who, time_s=time_s)
 
         changed = await self._configurator.change(plan, terms)
-        self._took(changed, terms)
-        return changed.revision
+        return self._took(changed, terms)
 
     def show(self, name: str = "") -> list[ShownShift]:
         """That of an endpoint, or all, by endpoint. Raises EndpointNotFound."""
@@ -81,11 +78,11 @@ class ShiftControl:
         shifts = [desired.shifts[it] for it in sorted(desired.shifts) if name in {"", it}]
         return [ShownShift(it, *self._shifter.known(it.endpoint)) for it in shifts]
 
-    def _took(self, changed: PlannedChange, terms: ChangeTerms) -> ShiftRecord:
+    def _took(self, changed: PlannedChange, terms: ChangeTerms) -> PlannedChange:
         (record,) = changed.plan.change.put_shifts
         if not terms.dry_run:
             self._shifter.watch(record)
-        return record
+        return changed
 
 
 def _require(desired: Desired, name: str) -> None:

@@ -7,16 +7,21 @@ Owner: the event loop; the servicer calls it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from controller_service.core.answered_requests import with_answer
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.core.state_adoption import NotAdoptable, next_generation, with_members_mesh
 from controller_service.shell.change_refusals import not_stored
 from controller_service.shell.newer_members import NewerMembers
+from controller_service.shell.repeated_requests import answer_now, require_new
 from controller_service.store.protocol import Store, StoreWriteFailed
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import new_id
 from slotmesh.runtime.clock import Clock
 from slotmesh.security.audit import AUDIT
 from slotmesh.status import to_exception
+from slotmesh.v1 import controller_service_pb2 as pb
 
 
 class StateKeeper:
@@ -32,6 +37,8 @@ class StateKeeper:
 
         `from_members`: the configuration is that of the newest routing table, else that of the store.
         """
+        now_s = self._clock.time_of_day()
+        require_new(self._store.read().answers, now_s)
         if not self._newer:
             raise to_exception(_refusal("no member knows a newer state than this controller: nothing is to be decided"))
         desired, changed = self._store.read(), tuple[str, ...]()
@@ -44,7 +51,10 @@ class StateKeeper:
             except NotAdoptable as error:
                 raise to_exception(_refusal(str(error))) from error
         generation, before = new_id(), self._store.read().configured_at
-        state = next_generation(desired, epoch_floor=int(self._clock.time_of_day() * 1e3))
+        state = next_generation(desired, epoch_floor=int(now_s * 1e3))
+        reply = pb.AdoptStateResponse(generation=generation, revision=state.revision, changed=changed)
+        if (answer := answer_now(lambda _: reply, now_s)) is not None:
+            state = replace(state, answers=with_answer(state.answers, answer))
         AUDIT.changed(origin.who, f"state/{generation}", before, state.configured_at)
         try:
             await self._store.begin_generation(generation, state)

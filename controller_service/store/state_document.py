@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from controller_service.core.desired import Desired
 from controller_service.core.partitions import PartitionOwnership
+from controller_service.store.answer_documents import answer_document
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
     backend_document,
@@ -60,6 +61,7 @@ def export_state(generation: str, desired: Desired) -> str:
             **roster_document(desired.roster),
             "members": [member_document(it) for it in desired.roster.members],
         },
+        "answers": {key: answer_document(it) for key, it in desired.answers.items()},
         "terms": {it.term_id: term_document(it) for it in desired.terms},
         "ownership": {name: _exported(it) for name, it in sorted(desired.ownership.items())},
     }

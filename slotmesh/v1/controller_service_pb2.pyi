@@ -362,6 +362,7 @@ class ApplyMeshRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     MERGE_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that `mesh` lacks."""
     dry_run: _builtins.bool
@@ -376,6 +377,8 @@ class ApplyMeshRequest(_message.Message):
     """
     force: _builtins.bool
     """With `merge`: what `mesh` has changed goes before what others have changed. There is no conflict."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     @_builtins.property
     def mesh(self) -> _mesh_pb2.Mesh:
         """The mesh that should be. An endpoint without `traffic` keeps the policy that it has."""
@@ -389,10 +392,11 @@ class ApplyMeshRequest(_message.Message):
         expected_revision: _builtins.int | None = ...,
         merge: _builtins.bool = ...,
         force: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "force", b"force", "merge", b"merge", "mesh", b"mesh", "prune", b"prune", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -539,10 +543,13 @@ class ApplyBackendRequest(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
         """The backend that should be."""
@@ -553,10 +560,11 @@ class ApplyBackendRequest(_message.Message):
         backend: _mesh_pb2.Backend | None = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "dry_run", b"dry_run", "expected_revision", b"expected_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -864,22 +872,26 @@ class DeleteBackendRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -923,12 +935,15 @@ class ApplyEndpointRequest(_message.Message):
     CLEAR_TRAFFIC_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     clear_traffic: _builtins.bool
     """It should have no policy: its calls queue until one comes. Not together with `endpoint.traffic`."""
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     @_builtins.property
     def endpoint(self) -> _mesh_pb2.Endpoint:
         """The endpoint that should be. Without `traffic` it keeps the policy that it has."""
@@ -940,10 +955,11 @@ class ApplyEndpointRequest(_message.Message):
         clear_traffic: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1081,22 +1097,26 @@ class DeleteEndpointRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
     dry_run: _builtins.bool
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1141,6 +1161,7 @@ class SetTrafficRequest(_message.Message):
     CLEAR_SHADOWS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
@@ -1150,6 +1171,8 @@ class SetTrafficRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     require_ready: _builtins.bool
     """Refuse the change with BAD_REQUEST if a backend whose weight rises has no ready replica. A backend that its autoscaling
     has scaled to zero is accepted. Unset: readiness is not checked, as for requests of older clients.
@@ -1168,11 +1191,12 @@ class SetTrafficRequest(_message.Message):
         clear_shadows: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
         require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "require_ready", b"require_ready", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "request_id", b"request_id", "require_ready", b"require_ready", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1280,6 +1304,7 @@ class ShiftTrafficRequest(_message.Message):
     MIN_CALLS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     REQUIRE_READY_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
@@ -1293,6 +1318,8 @@ class ShiftTrafficRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     require_ready: _builtins.bool
     """As `SetTrafficRequest.require_ready`. Later steps wait for ready replicas in any case."""
     @_builtins.property
@@ -1320,11 +1347,12 @@ class ShiftTrafficRequest(_message.Message):
         min_calls: _builtins.int = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
         require_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "every", b"every", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "require_ready", b"require_ready", "step", b"step", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "every", b"every", "expected_revision", b"expected_revision", "guards", b"guards", "min_calls", b"min_calls", "request_id", b"request_id", "require_ready", b"require_ready", "step", b"step", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1368,6 +1396,7 @@ class EndShiftRequest(_message.Message):
     GO_BACK_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     go_back: _builtins.bool
@@ -1376,6 +1405,8 @@ class EndShiftRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
@@ -1383,10 +1414,11 @@ class EndShiftRequest(_message.Message):
         go_back: _builtins.bool = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "go_back", b"go_back", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -1797,6 +1829,7 @@ class RollbackRequest(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The revision whose configuration should be again. Unset: the newest change is undone. All revisions of one shift are
     one change: the weights before the shift come back, and the shift ends if it is under way.
@@ -1805,16 +1838,19 @@ class RollbackRequest(_message.Message):
     """As the service says."""
     expected_revision: _builtins.int
     """As the service says. Unset: whatever the revision is."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         revision: _builtins.int | None = ...,
         dry_run: _builtins.bool = ...,
         expected_revision: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "_revision", b"_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "request_id", b"request_id", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -2186,16 +2222,20 @@ class DrainReplicaRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica. Errors: REPLICA_NOT_FOUND."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2225,16 +2265,20 @@ class AdoptStateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SOURCE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     source: Global___StateSource.ValueType
     """What counts."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         source: Global___StateSource.ValueType = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2280,19 +2324,23 @@ class ForgetReplicaRequest(_message.Message):
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica. Errors: REPLICA_NOT_FOUND."""
     incarnation: _builtins.str
     """Which of its incarnations. Empty means all that are silent."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replica_id", b"replica_id", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2449,16 +2497,20 @@ class PauseRolloutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2488,16 +2540,20 @@ class ResumeRolloutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2527,16 +2583,20 @@ class UndoRolloutRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
+    request_id: _builtins.str
+    """As the service says. Empty: a repeated request is another request."""
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

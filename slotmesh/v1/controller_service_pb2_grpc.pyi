@@ -22,6 +22,14 @@ class ControllerServiceStub:
     ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
     response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
     revisions as `expected_revision` and `revision`.
+
+    Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
+    without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
+    effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
+    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
+    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
+    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
+    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -121,6 +129,14 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
     response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
     revisions as `expected_revision` and `revision`.
+
+    Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
+    without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
+    effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
+    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
+    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
+    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
+    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     @_abc_1.abstractmethod

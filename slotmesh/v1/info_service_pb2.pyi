@@ -77,6 +77,7 @@ class ControllerStanding(_message.Message):
     STANDBY_ADDRESSES_FIELD_NUMBER: _builtins.int
     STORE_PROBLEM_FIELD_NUMBER: _builtins.int
     NEWER_MEMBERS_FIELD_NUMBER: _builtins.int
+    KNOWS_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     leads: _builtins.bool
     """It decides what runs. Otherwise it stands by, or is about to begin or to end, and refuses all rpcs of operators and
     members with NOT_LEADER.
@@ -88,6 +89,10 @@ class ControllerStanding(_message.Message):
     store_problem: _builtins.str
     """Of a leader: why its state cannot be written now, and the way out: changes are refused, what is stored stays in force.
     Empty if it can be written, and from controllers of older versions.
+    """
+    knows_request_ids: _builtins.bool
+    """It knows the `request_id` of requests to ControllerService: after a lost reply they may be repeated. False from
+    controllers of older versions.
     """
     @_builtins.property
     def standby_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -109,10 +114,11 @@ class ControllerStanding(_message.Message):
         standby_addresses: _abc.Iterable[_builtins.str] | None = ...,
         store_problem: _builtins.str = ...,
         newer_members: _abc.Iterable[_builtins.str] | None = ...,
+        knows_request_ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_address", b"leader_address", "leads", b"leads", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_request_ids", b"knows_request_ids", "leader_address", b"leader_address", "leads", b"leads", "newer_members", b"newer_members", "standby_addresses", b"standby_addresses", "store_problem", b"store_problem", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

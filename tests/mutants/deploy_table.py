@@ -1,4 +1,4 @@
-"""Mutants of what operators change: what a rollback undoes, and who gets traffic."""
+"""Mutants of what operators change: what a rollback undoes, who gets traffic, and requests that are repeated."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 _CONTROLLER: Final = "controller_service"
+_ANSWERED: Final = "tests/unit/controller/test_answered_requests.py"
 _CHANGES: Final = "tests/contract/test_controller_changes.py"
 _READINESS: Final = "tests/unit/controller/test_readiness.py"
+_REPEATED: Final = "tests/contract/test_controller_repeated_requests.py"
 _SHIFT_ROLLBACK: Final = "tests/unit/controller/test_shift_rollback.py"
 
 DEPLOY: Final = (
@@ -88,5 +90,77 @@ DEPLOY: Final = (
         "if weight - old.get(name, 0.0) > SAME",
         "if weight > SAME",
         f"{_READINESS} {_CHANGES}",
+    ),
+    mutant(
+        "a request that is repeated is carried out again",
+        _CONTROLLER,
+        "    if known.digest == asked.digest:\n        raise AlreadyAnswered(known.reply)",
+        "    if known.digest == asked.digest:\n        return",
+        _REPEATED,
+    ),
+    mutant(
+        "an id names any request",
+        _CONTROLLER,
+        "    if known.digest == asked.digest:\n        raise AlreadyAnswered(known.reply)",
+        "    if True:\n        raise AlreadyAnswered(known.reply)",
+        _REPEATED,
+    ),
+    mutant(
+        "of two repeated requests at the same time both are carried out",
+        _CONTROLLER,
+        "        for _ in range(_ATTEMPTS):\n            desired = self._store.read()\n"
+        "            require_new(desired.answers, self._state.clock.time_of_day())",
+        "        require_new(self._store.read().answers, self._state.clock.time_of_day())\n"
+        "        for _ in range(_ATTEMPTS):\n            desired = self._store.read()",
+        _REPEATED,
+    ),
+    mutant(
+        "the next controller does not know which requests were carried out",
+        _CONTROLLER,
+        "    yield from _differing(RowKind.ANSWER, before.answers, after.answers, answer_document)",
+        "    yield from ()",
+        _REPEATED,
+    ),
+    mutant(
+        "a paused rollout is paused again by a repeated request",
+        _CONTROLLER,
+        "            require_new(desired.answers, now_s)\n            backend",
+        "            backend",
+        _REPEATED,
+    ),
+    mutant(
+        "a state that was adopted is not known to the next controller",
+        _CONTROLLER,
+        "        answers=desired.answers,\n",
+        "",
+        _REPEATED,
+    ),
+    mutant(
+        "a repeated order drains the next process of that name",
+        _CONTROLLER,
+        "        require_new(self._answers, self._state.clock.time_of_day())\n        replica =",
+        "        replica =",
+        _REPEATED,
+    ),
+    mutant(
+        "a long reply is kept as a whole",
+        _CONTROLLER,
+        "if len(content) > MAX_REPLY_BYTES:",
+        "if False:",
+        _REPEATED,
+    ),
+    mutant(
+        "requests are remembered for ever",
+        _CONTROLLER,
+        "return now_s - answer.time_s > KEPT_S",
+        "return False",
+        _ANSWERED,
+    ),
+    mutant(
+        "as many requests are remembered as are made",
+        _CONTROLLER,
+        "if len(kept) == MAX_ANSWERS or size",
+        "if size",
+        _ANSWERED,
     ),
 )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from controller_service.core.desired import Desired
 from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
+from controller_service.store.answer_documents import answer_document, answers_from
 from controller_service.store.bad_document import BadDocument
 from controller_service.store.documents import (
     backend_document,
@@ -58,6 +59,7 @@ class RowKind(StrEnum):
     SHIFT = "shift"
     APPLIED = "applied"
     TERM = "term"
+    ANSWER = "answer"
 
 
 class DamagedRows(Exception):
@@ -115,6 +117,7 @@ def read_state(connection: sqlite3.Connection, head: Head) -> Desired:
         roster=NO_ROSTER if roster is None else roster_from(roster, map(member_from, rows[RowKind.MEMBER].values())),
         applied=_read(rows[RowKind.APPLIED], resource_of),
         terms=terms_from(rows[RowKind.TERM]),
+        answers=answers_from(rows[RowKind.ANSWER]),
         history=tuple(record_from(int(name), records[name]) for name in sorted(records, key=int)),
     )
     _require_consistent(desired)
@@ -145,6 +148,7 @@ def _changed_rows(before: Desired, after: Desired) -> Iterator[tuple[str, str, d
     if before.terms is not after.terms:
         terms, new_terms = ({it.term_id: it for it in each.terms} for each in (before, after))
         yield from _differing(RowKind.TERM, terms, new_terms, term_document)
+    yield from _differing(RowKind.ANSWER, before.answers, after.answers, answer_document)
     yield from _differing(RowKind.SHIFT, before.shifts, after.shifts, shift_document)
     if before.roster is not after.roster:
         yield RowKind.ROSTER, "", roster_document(after.roster)
