@@ -73,7 +73,7 @@ class Peer:
             said_by_peer = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as in slotmesh.status
             if failure.reason is Reason.NOT_IMPLEMENTED and not said_by_peer:
                 raise NotOffered(self) from error
-            if failure.reason is Reason.ROUTER_LOST and not said_by_peer and self.kind != "router":
+            if is_lost(error) and self.kind != "router":
                 raise CommandFailed(f"the connection to the {self.kind} at {self.address} broke") from error
             raise to_exception(failure) from error
 
@@ -87,6 +87,11 @@ class Peer:
         if self.kind != "server":
             way_out += ", or start a mesh with `slotmesh run`"
         return CommandFailed(f"{message}; {way_out}")
+
+
+def is_lost(error: grpc.RpcError) -> bool:
+    """Whether the connection broke, so that nobody knows whether the rpc was carried out: no server has said so."""
+    return from_rpc_error(error).reason is Reason.ROUTER_LOST and rpc_status.from_call(error) is None  # type: ignore[arg-type]  # as in slotmesh.status
 
 
 class NotOffered(CommandFailed):

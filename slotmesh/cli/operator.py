@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import grpc
-
+from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
-from slotmesh.cli.leader import leader_among, standing_of
+from slotmesh.cli.leader import standing_of
 from slotmesh.cli.routes import RouteRequests
 from slotmesh.cli.scaling import set_num_replicas
 from slotmesh.cli.snapshot import (
@@ -55,11 +54,14 @@ RPC_TIMEOUT_S: Final = 30.0
 class Operator:
     """A client of a controller. Raises SlotmeshError where it refuses, CommandFailed where it cannot be reached."""
 
-    def __init__(self, peer: Peer, channel: grpc.aio.Channel) -> None:
-        self._peer = peer
-        self._channel = channel
-        self._stub: Any = ControllerServiceStub(channel)
-        self._routes = RouteRequests(peer, channel, timeout_s=RPC_TIMEOUT_S, metadata=_AUTHOR)
+    def __init__(self, connection: ControllerConnection) -> None:
+        self._connection = connection
+        self._stub = connection.stub(ControllerServiceStub)
+        self._routes = RouteRequests(connection, timeout_s=RPC_TIMEOUT_S, metadata=_AUTHOR)
+
+    @property
+    def _peer(self) -> Peer:
+        return self._connection.peer
 
     @classmethod
     @asynccontextmanager
@@ -68,13 +70,12 @@ class Operator:
 
         Raises CommandFailed where there is none.
         """
-        peer = Peer("controller", await leader_among(addresses.split(",")))
-        async with peer.connect() as channel:
-            yield cls(peer, channel)
+        async with ControllerConnection.open(addresses.split(",")) as connection:
+            yield cls(connection)
 
     async def standing(self) -> ControllerStatus:
         """Whether the controller leads."""
-        return await standing_of(self._channel, self._peer)
+        return await standing_of(self._connection.channel, self._peer)
 
     async def apply(self, mesh: Mesh, *, prune: bool = False) -> Applied:
         """Configures the mesh as `mesh`; deletes what that lacks only with `prune`."""
@@ -262,14 +263,10 @@ class Operator:
             return await self._routes.delete(route_path(subject))
         with self._peer.telling():
             if kind == "backend":
-                deletion = self._stub.DeleteBackend(
-                    pb.DeleteBackendRequest(name=name), timeout=RPC_TIMEOUT_S, metadata=_AUTHOR
-                )
+                rpc, request = self._stub.DeleteBackend, cast("Any", pb.DeleteBackendRequest(name=name))
             else:
-                deletion = self._stub.DeleteEndpoint(
-                    pb.DeleteEndpointRequest(name=name), timeout=RPC_TIMEOUT_S, metadata=_AUTHOR
-                )
-            response = await deletion
+                rpc, request = self._stub.DeleteEndpoint, pb.DeleteEndpointRequest(name=name)
+            response = await rpc(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
         return int(response.revision)
 
     async def drain(self, replica_id: str) -> None:

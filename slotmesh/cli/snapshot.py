@@ -206,6 +206,8 @@ class ControllerStatus:
     """Of those that stand by for it."""
     newer_members: tuple[str, ...] = ()
     """Why it reconciles nothing: members that know a newer state than its store. Empty: it does."""
+    knows_request_ids: bool = False
+    """A request that is repeated with its id is carried out once there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,11 @@ from typing import Final
 
 from tests.mutants.mutant import mutant
 
+_CLI: Final = "slotmesh/cli"
 _CONTROLLER: Final = "controller_service"
 _ANSWERED: Final = "tests/unit/controller/test_answered_requests.py"
 _CHANGES: Final = "tests/contract/test_controller_changes.py"
+_LOST: Final = "tests/contract/test_cli_lost_replies.py"
 _READINESS: Final = "tests/unit/controller/test_readiness.py"
 _REPEATED: Final = "tests/contract/test_controller_repeated_requests.py"
 _SHIFT_ROLLBACK: Final = "tests/unit/controller/test_shift_rollback.py"
@@ -162,5 +164,27 @@ DEPLOY: Final = (
         "if len(kept) == MAX_ANSWERS or size",
         "if size",
         _ANSWERED,
+    ),
+    mutant(
+        "a command whose reply is lost does not ask again",
+        _CLI,
+        "if not (is_safe and is_lost(error) and await self._connection.reconnect()):",
+        "if True:",
+        _LOST,
+    ),
+    mutant(
+        "a command repeats a change at an older controller, which makes it twice",
+        _CLI,
+        "        is_safe = await self._connection.knows_ids()",
+        "        is_safe = True",
+        _LOST,
+    ),
+    mutant(
+        "a repeated request of a command has another id",
+        _CLI,
+        "                raise\n        return await getattr(self._current(), rpc)(request, **terms)",
+        "                raise\n        request.request_id = new_id()\n"
+        "        return await getattr(self._current(), rpc)(request, **terms)",
+        _LOST,
     ),
 )

@@ -1,0 +1,121 @@
+"""The connection of a command to the controller, on which each change takes effect once, also if its reply is lost.
+
+Purpose: each request that changes something gets an id. If the connection breaks before its reply, the request is sent
+once more with the same id, to the controller that leads then.
+Invariants: a request is repeated only if the controller that got it first knows ids, and so does the one that gets it
+again: an older one would carry it out twice. Other requests, and refusals, are never repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+
+from slotmesh.cli.connection import Peer, is_lost
+from slotmesh.cli.leader import leader_among, standing_of
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.errors import SlotmeshError
+from slotmesh.ids import new_id
+from slotmesh.v1 import controller_service_pb2, route_service_pb2
+
+BACK_WITHIN_S: Final = 10.0
+"""How long after a lost reply a controller may take to answer again, or another one to lead."""
+_LOOK_EVERY_S: Final = 0.1
+
+
+def _changing(service: ServiceDescriptor) -> frozenset[str]:
+    """The rpcs whose requests have an id."""
+    return frozenset(rpc.name for rpc in service.methods if "request_id" in rpc.input_type.fields_by_name)
+
+
+CHANGING: Final = _changing(controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"]) | _changing(
+    route_service_pb2.DESCRIPTOR.services_by_name["RouteService"]
+)
+"""Rpcs of controllers that change something."""
+
+
+class ControllerConnection:
+    """A channel to the controller that leads; after a lost reply it may be another one."""
+
+    def __init__(self, addresses: Sequence[str], stack: AsyncExitStack) -> None:
+        self._addresses = addresses
+        self._stack = stack
+        self._knows_ids: bool | None = None
+        self.peer: Peer
+        self.channel: grpc.aio.Channel
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, addresses: Sequence[str]) -> AsyncIterator[ControllerConnection]:
+        """Connects to the controller that leads. Raises CommandFailed if none does."""
+        async with AsyncExitStack() as stack:
+            connection = cls(addresses, stack)
+            await connection._connect()
+            yield connection
+
+    def stub(self, kind: type[Any]) -> Any:
+        """A stub of that class, with the same rpcs: those that change something are repeated where that is right."""
+        return _RepeatingStub(self, kind)
+
+    async def knows_ids(self) -> bool:
+        """Whether the controller carries a request with the same id out once."""
+        if self._knows_ids is None:
+            try:
+                self._knows_ids = (await standing_of(self.channel, self.peer)).knows_request_ids
+            except (CommandFailed, SlotmeshError):
+                self._knows_ids = False  # whatever it is, the request itself gets an answer that explains it
+        return self._knows_ids
+
+    async def reconnect(self) -> bool:
+        """Connects to the controller that leads now. Returns whether there is one that knows ids."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BACK_WITHIN_S
+        while loop.time() < deadline:
+            with suppress(CommandFailed, SlotmeshError):
+                await self._connect()
+                standing = await standing_of(self.channel, self.peer)
+                if standing.leads:
+                    self._knows_ids = standing.knows_request_ids
+                    return self._knows_ids
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return False
+
+    async def _connect(self) -> None:
+        peer = Peer("controller", await leader_among(self._addresses))
+        self.channel = await self._stack.enter_async_context(peer.connect())
+        self.peer, self._knows_ids = peer, None
+
+
+class _RepeatingStub:
+    """Looks like a stub, and raises as one does."""
+
+    def __init__(self, connection: ControllerConnection, kind: type[Any]) -> None:
+        self._connection = connection
+        self._kind = kind
+        self._stub: Any = None
+        self._channel: grpc.aio.Channel | None = None
+
+    def __getattr__(self, rpc: str) -> Any:
+        return partial(self._change, rpc) if rpc in CHANGING else getattr(self._current(), rpc)
+
+    def _current(self) -> Any:
+        if self._channel is not self._connection.channel:
+            self._channel = self._connection.channel
+            self._stub = self._kind(self._channel)
+        return self._stub
+
+    async def _change(self, rpc: str, request: Any, **terms: Any) -> Any:
+        request.request_id = new_id()
+        is_safe = await self._connection.knows_ids()
+        try:
+            return await getattr(self._current(), rpc)(request, **terms)
+        except grpc.RpcError as error:
+            if not (is_safe and is_lost(error) and await self._connection.reconnect()):
+                raise
+        return await getattr(self._current(), rpc)(request, **terms)

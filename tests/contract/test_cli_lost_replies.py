@@ -1,0 +1,146 @@
+"""Commands whose connection breaks after the controller has stored the change: it is made once, and they say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.errors import BackendNotFound
+from slotmesh.runtime.info_servicer import InfoServicer
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.spec.document import parse_mesh
+from slotmesh.spec.model import TrafficPolicy
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import controller_service_pb2_grpc, info_service_pb2, info_service_pb2_grpc
+from tests.support.controllers import Controlled, running_controller
+from tests.support.tcp_proxy import TcpProxy, tcp_proxy
+
+pytestmark = pytest.mark.asyncio
+
+MESH = """
+backends:
+  v1: {handler: "app:One", num_replicas: 1}
+  v2: {handler: "app:Two", num_replicas: 1}
+  v3: {handler: "app:Three", num_replicas: 1}
+endpoints:
+  e: {traffic: {v1: 1.0}}
+  idle:
+routes:
+  /e: {endpoint: e, method: classify}
+"""
+ALL_V2 = TrafficPolicy(weights={"v2": 1.0})
+COMMANDS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
+    "roll back": lambda operator: operator.roll_back(None),
+    "apply": lambda operator: operator.apply(parse_mesh('backends: {v9: {handler: "app:New"}}')),
+    "apply a file": lambda operator: operator.apply_file(parse_mesh('backends: {v9: {handler: "app:New"}}')),
+    "set traffic": lambda operator: operator.set_traffic("e", ALL_V2),
+    "shift traffic": lambda operator: operator.shift_traffic(shift_of("e")),
+    "scale": lambda operator: operator.scale("v1", 3),
+    "delete a backend": lambda operator: operator.delete("backend/v3"),
+    "delete an endpoint": lambda operator: operator.delete("endpoint/idle"),
+    "delete a route": lambda operator: operator.delete("route/e"),
+}
+
+
+def shift_of(endpoint: str) -> pb.ShiftTrafficRequest:
+    request = pb.ShiftTrafficRequest(endpoint=endpoint, weights={"v2": 1.0}, step=0.5)
+    request.every.FromSeconds(3_600)
+    return request
+
+
+def cut_at_next_commit(mesh: Controlled, proxy: TcpProxy, *, is_back: bool = True) -> list[int]:
+    """The connection breaks when a change is stored, before its reply is sent. Returns the revisions of changes."""
+    revisions: list[int] = []
+
+    def committed(before: Any, after: Any, _: Any) -> None:
+        if after.configured_at == before.configured_at:
+            return
+        if not revisions:
+            proxy.cut()
+            if is_back:
+                proxy.heal()
+        revisions.append(after.configured_at)
+
+    mesh.controller.store.listen(committed)
+    return revisions
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_change_whose_reply_is_lost_is_made_once(command: str) -> None:
+    async with running_controller() as mesh, tcp_proxy(mesh.controller.address) as proxy:
+        await mesh.apply(MESH)
+        await mesh.apply('backends: {v2: {handler: "app:Newer"}}')
+        async with Operator.at(proxy.address) as operator:
+            await operator.standing()
+            revisions = cut_at_next_commit(mesh, proxy)
+            reply = await COMMANDS[command](operator)
+            assert len(revisions) == 1
+            assert str(revisions[0]) in repr(reply), "the reply of the first time"
+            assert (await operator.members()).revision >= revisions[0], "the command goes on"
+
+
+async def test_it_is_repeated_where_a_controller_leads_then() -> None:
+    async with running_controller() as mesh:
+        address = mesh.controller.address
+        await mesh.apply(MESH)
+        async with tcp_proxy(address) as first, tcp_proxy(address) as second:
+            async with Operator.at(f"{first.address},{second.address}") as operator:
+                revisions = cut_at_next_commit(mesh, first, is_back=False)
+                assert await operator.set_traffic("e", ALL_V2) == revisions[0]
+                assert len(revisions) == 1
+                assert second.is_used
+
+
+async def test_a_refusal_is_not_repeated() -> None:
+    async with running_controller() as mesh, Operator.at(mesh.controller.address) as operator:
+        with pytest.raises(BackendNotFound):
+            await operator.undo_rollout("no")
+
+
+class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
+    """It carries each request out, whatever its id, and the connection breaks before each reply."""
+
+    def __init__(self) -> None:
+        self.carried_out = 0
+        self.proxy: TcpProxy | None = None
+
+    async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.RollbackResponse:
+        self.carried_out += 1
+        assert self.proxy is not None
+        self.proxy.cut()
+        self.proxy.heal()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@asynccontextmanager
+async def older_controller(older: OlderController, *, knows_ids: bool) -> AsyncIterator[str]:
+    def amend(info: info_service_pb2.GetServerInfoResponse) -> None:
+        info.controller.leads = True
+        info.controller.knows_request_ids = knows_ids
+
+    server = GrpcServer("older")
+    info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=amend)
+    server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
+    server.add(controller_service_pb2_grpc.add_ControllerServiceServicer_to_server, older)
+    await server.start()
+    try:
+        async with tcp_proxy(server.address) as older.proxy:
+            yield older.proxy.address
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(("knows_ids", "times"), [(False, 1), (True, 2)])
+async def test_a_request_is_repeated_once_and_only_at_a_controller_that_knows_ids(knows_ids: bool, times: int) -> None:
+    older = OlderController()  # type: ignore[abstract]  # it has one rpc
+    async with older_controller(older, knows_ids=knows_ids) as address, Operator.at(address) as operator:
+        with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
+            await operator.roll_back(None)
+        assert older.carried_out == times
