@@ -129,7 +129,8 @@ class HttpReader:
             if _ANY_END.search(data, max(at, self._seen - 2)):
                 raise MalformedRequest("a header line ends with LF alone: lines end with CRLF")
             self._seen = len(data)
-        if (end if end >= 0 else len(data)) - at > self._max_header_bytes:
+        # Without its end, up to three bytes of that may be here already.
+        if (end if end >= 0 else len(data) - len(_END) + 1) - at > self._max_header_bytes:
             raise MalformedRequest("request line and headers are too large", 431, ConnectionCut.HEADERS)
         if end < 0:
             return None
