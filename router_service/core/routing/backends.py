@@ -103,7 +103,7 @@ class RoutedBackend(Generic[MemberT]):
         """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
         self.prospect = route.prospect
         """What the table says of it, if no replica is ready."""
-        self.suspects: set[MemberT] = set()
+        self.suspects: dict[MemberT, None] = {}
         """Replicas that the controller does not hear of: they take unkeyed calls only while no other one does."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
@@ -137,9 +137,9 @@ class RoutedBackend(Generic[MemberT]):
     def suspect(self, replica: MemberT, *, is_suspect: bool) -> None:
         """The table says whether the controller hears of a replica."""
         if is_suspect:
-            self.suspects.add(replica)
+            self.suspects[replica] = None
         else:
-            self.suspects.discard(replica)
+            self.suspects.pop(replica, None)
             replica.is_passed_over = False
         self.changed(replica)
 
