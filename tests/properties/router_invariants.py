@@ -6,7 +6,8 @@ from collections import Counter
 
 from router_service.core.events import RouterTimePassed
 from router_service.core.tapping.open_calls import OpenCallsFilter, OpenCallState
-from tests.properties.router_model import QUEUE_TIME_S, RouterModel
+from tests.properties.router_model import RouterModel
+from tests.properties.router_model_parts import QUEUE_TIME_S
 
 
 def books_agree(model: RouterModel) -> None:
@@ -38,6 +39,13 @@ def books_agree(model: RouterModel) -> None:
         taking = {each for each in backend.replicas.values() if each.taking}
         assert taking == {*(heard or able)}, "suspects are passed over as long as others take calls"
         assert backend.candidates == len(taking)
+
+
+def tenants_agree(model: RouterModel) -> None:
+    """What each tenant has unanswered is what the model says, at each endpoint."""
+    unanswered = Counter((call.endpoint, call.tenant) for call in model.pending.values() if call.tenant)
+    accounts = model.scheduler.tenants.busiest(100, model.now)
+    assert Counter({(each.endpoint, each.name): each.unanswered for each in accounts}) == unanswered
 
 
 def open_calls_are_listed(model: RouterModel) -> None:
@@ -81,7 +89,7 @@ def nothing_waits_in_vain(model: RouterModel) -> None:
     topology = model.scheduler.topology
     for run in [run for caller in model.callers for run in caller.runs if run.waiting]:
         if run.partition is not None:
-            assert topology.endpoints["e"].partitions[run.partition.number].owner or not model.is_unavailable()
+            assert topology.endpoints[run.endpoint].partitions[run.partition.number].owner or not model.is_unavailable()
             continue
         assert run.account is not None
         name = run.account.name
@@ -104,6 +112,15 @@ def nothing_is_left(model: RouterModel) -> None:
     assert not any(caller.runs for caller in model.callers)
     assert not model.scheduler.shadows_under_way
     assert model.scheduler.next_deadline() is None
+    counters = model.scheduler.counters
+    assert sum(counters.calls.values()) == len(model.outcomes), "each call is counted once"
+    well = sum(outcome in {"result", "done"} for outcome in model.outcomes.values())
+    failed = sum(counters.failures.values())
+    silent_failures = failed - sum(outcome not in {"result", "done"} for outcome in model.outcomes.values())
+    assert 0 <= silent_failures <= len(model.silent)
+    assert well + failed - silent_failures == len(model.outcomes)
+    ended_well = sum(sum(each.ended.sum().times.counts) for each in counters.backends.values())
+    assert ended_well == well - silent_failures, "copies are no calls"
 
 
-ALWAYS = (books_agree, open_calls_are_listed, nothing_idles, nothing_waits_in_vain)
+ALWAYS = (books_agree, tenants_agree, open_calls_are_listed, nothing_idles, nothing_waits_in_vain)

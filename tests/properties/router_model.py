@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
@@ -29,7 +28,6 @@ from router_service.core.commands import (
     TakeValues,
 )
 from router_service.core.events import CallsSubmitted, RouterEvent
-from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefused
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
@@ -39,65 +37,32 @@ from router_service.core.routing.rosters import ReplicaKey, RosterVersion, Table
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
-from slotmesh.errors import Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
 from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 from slotmesh.wire.payload_block import block_of
+from tests.properties.router_model_parts import (
+    BACKENDS,
+    CALLERS,
+    DARK,
+    KEYED_WINDOW,
+    KEYS,
+    KEYS_OF,
+    MAX_BATCH_SIZE,
+    MAX_ONGOING,
+    MAX_QUEUED,
+    MAYBE,
+    POLICIES,
+    QUEUE_TIME_S,
+    ROOM,
+    STALE,
+    Call,
+    Held,
+)
 from tests.support.keyed_batches import keyed_batch
 from tests.support.shared_tables import sharing
-
-MAX_ONGOING = 4
-KEYED_WINDOW = 6
-MAX_QUEUED = 24
-MAX_BATCH_SIZE = 3
-QUEUE_TIME_S = 30.0
-KEYS = ("red", "green", "blue")
-POLICIES: tuple[dict[str, float] | None, ...] = ({"b1": 1.0}, {"b1": 0.5, "b2": 0.5}, {"b2": 1.0}, None)
-DARK = "dark"
-"""The backend that gets copies only, so that the model knows them."""
-FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
-ROOM = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
-MAYBE = (Prospect.UNKNOWN, Prospect.COMING)
-"""Calls wait for replicas of such a backend."""
-STALE = Failure(reason=Reason.STALE_TABLE, message="not the owner")
-
-
-@dataclass
-class Call:
-    """A call without outcome."""
-
-    key: str
-    deadline: float
-    idempotent: bool
-
-
-@dataclass
-class Held:
-    """What one replica holds: run id -> (call id, key, epoch)."""
-
-    replica: RoutedReplica
-    linked: bool = False
-    runs: dict[int, tuple[int, str, int]] = field(default_factory=dict)
-    yielded: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """Run id -> values of it so far."""
-    fences: dict[int, int] = field(default_factory=dict)
-    """Partition -> it refuses keyed runs at this epoch and below."""
-
-    @property
-    def is_dark(self) -> bool:
-        return self.replica.backend.name == DARK
-
-    def running(self) -> list[int]:
-        """Runs that may have started: of each key only the first."""
-        keys = [key for _, key, _ in self.runs.values()]
-        started = [not key or key not in keys[:at] for at, key in enumerate(keys)]
-        return list(compress(self.runs, started))
-
-    def unkeyed(self) -> int:
-        return sum(1 for _, key, _ in self.runs.values() if not key)
 
 
 class RouterModel:
@@ -110,11 +75,13 @@ class RouterModel:
         self.revision = 0
         self.next_id = 1
         self.lives = 0
-        self.callers = [Caller(Window(calls=10**6, bytes=10**9)) for _ in range(2)]
+        self.callers = [Caller(Window(calls=10**6, bytes=10**9)) for _ in range(CALLERS)]
         self.caller_of: dict[int, int] = {}
         self.pending: dict[int, Call] = {}
         self.outcomes: dict[int, str] = {}
         self.streaming: set[int] = set()
+        self.silent: set[int] = set()
+        """Calls that want no reply."""
         self.values: dict[int, int] = defaultdict(int)
         """Values that each call's caller has."""
         self.taken: dict[tuple[RoutedReplica, int], int] = defaultdict(int)
@@ -123,13 +90,14 @@ class RouterModel:
         self.held: dict[ReplicaKey, Held] = {}
         self.suspects: set[ReplicaKey] = set()
         """Those that the controller does not hear of."""
-        self.listed: dict[ReplicaKey, str] = {("r-a", "life"): "b1", ("r-b", "life"): "b2", ("r-d", "life"): DARK}
+        backends = {"r-a": "b1", "r-b": "b2", "r-c": "b1", "r-d": "dark", "r-e": "b3", "r-f": "dim"}
+        self.listed: dict[ReplicaKey, str] = {(name, "life"): backend for name, backend in backends.items()}
         self.to_flush: dict[RoutedReplica, None] = {}
         self.is_block_due = False
         self.lazy = False
         """Frames are cut by the rule `cut` only."""
         self.policy = POLICIES[1]
-        self.shadows = {DARK: 0.5}
+        self.shadows = {"dark": 0.5, "dim": 0.3}
         first = ("r-a", "life")
         self.owners: dict[int, tuple[ReplicaKey | None, int]] = {partition_of(key): (first, 1) for key in KEYS}
         self.exists = True
@@ -148,7 +116,10 @@ class RouterModel:
         owners: list[tuple[ReplicaKey | None, int]] = [(None, 0)] * PARTITIONS
         for number, owner in self.owners.items():
             owners[number] = owner
-        route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=PartitionOwners.of(owners))
+        routes = {
+            name: EndpointRoute(name=name, weights=self.policy, shadows=self.shadows, owners=PartitionOwners.of(owners))
+            for name in (["e"] if self.exists else []) + ["f"]
+        }
         backends = {
             name: BackendRoute(
                 settings=model.Backend(
@@ -165,29 +136,54 @@ class RouterModel:
                 ],
                 prospect=self.prospects.get(name, Prospect.UNKNOWN),
             )
-            for name in ("b1", "b2", DARK)
+            for name in (*BACKENDS, *DARK)
         }
-        endpoints = {"e": route} if self.exists else {}
         table = RoutingTable(
             generation="g",
             revision=self.revision,
-            endpoints=endpoints,
+            endpoints=routes,
             backends=backends,
             roster=TableRoster(RosterVersion("g", self.revision)),
         )
         self.step(TableReceived(sharing(table, self.scheduler.table)))
 
-    def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, *, idempotent: bool) -> None:
+    def submit(self, who: int, endpoint: str, sizes: list[tuple[int, int]], kind: str, **said: Any) -> None:
+        """A frame of batches. `sizes`: calls of each, and which key of the endpoint they have; 0: none."""
+        batches = []
+        for count, number in sizes:
+            key = KEYS_OF[endpoint][number - 1] if number else ""
+            options = RouterCallOptions(
+                ordering_key=key,
+                partition=partition_of(key) if key else -1,
+                streaming=kind == "streaming",
+                no_reply=kind == "silent",
+                wire=repr((said["timeout_s"], said["idempotent"], kind)).encode(),
+                **{**said, "shard_key": "" if key else said["shard_key"]},
+            )
+            ids = range(self.next_id, self.next_id + count)
+            self.next_id += count
+            if kind != "plain":
+                (self.streaming if kind == "streaming" else self.silent).update(ids)
+            for call_id in ids:
+                deadline = self.now + options.timeout_s
+                self.pending[call_id] = Call(key, deadline, options.idempotent, endpoint, options.tenant)
+                self.caller_of[call_id] = who
+            batches.append((options, ids, self.payloads("%d", ids)))
+        self.step(CallsSubmitted(self.callers[who], endpoint, batches))
+
+    def submit_many_keys(
+        self, who: int, endpoint: str, keys: list[str], timeout_s: float, tenant: str, *, idempotent: bool
+    ) -> None:
         """One batch with a column of keys."""
         wire = repr((timeout_s, idempotent)).encode()
-        options = RouterCallOptions(timeout_s=timeout_s, idempotent=idempotent, wire=wire)
+        options = RouterCallOptions(timeout_s=timeout_s, idempotent=idempotent, tenant=tenant, wire=wire)
         ids = range(self.next_id, self.next_id + len(keys))
         self.next_id += len(keys)
         for call_id, key in zip(ids, keys, strict=True):
-            self.pending[call_id] = Call(key, self.now + timeout_s, idempotent)
+            self.pending[call_id] = Call(key, self.now + timeout_s, idempotent, endpoint, tenant)
             self.caller_of[call_id] = who
         batch = keyed_batch(options, ids, self.payloads("%d", ids), keys)
-        self.step(CallsSubmitted(self.callers[who], "e", [batch]))
+        self.step(CallsSubmitted(self.callers[who], endpoint, [batch]))
 
     def payloads(self, words: str, ids: Sequence[int]) -> Sequence[bytes]:
         """One for each call, by its id: of every other batch in a block."""
@@ -220,6 +216,7 @@ class RouterModel:
                     assert [b"result %d" % call_id for call_id in ids] == list(payloads), "a reply at another call"
                     self.settle(command.caller, ids, "result")
                 case DeliverFailure(ids=ids, failure=failure):
+                    assert self.silent.isdisjoint(ids), "a failure of a call that wants no reply"
                     self.settle(command.caller, ids, failure.reason.value)
                 case DeliverValues(ids=ids, payloads=payloads, run_ids=run_ids):
                     assert len(ids) == len(payloads) == len(run_ids)
@@ -232,7 +229,7 @@ class RouterModel:
                 case TakeValues(replica, run_id, count):
                     self.taken[replica, run_id] += count
                 case DeliverDone(ids=ids):
-                    assert self.streaming.issuperset(ids), "no result of a call that wants one"
+                    assert (self.streaming | self.silent).issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
                 case AskReconcile() | DeliverSlot() | DeliverTaken() | RetryLink():
                     raise AssertionError("nobody has a session, wants a slot, or says that a link failed")
@@ -268,6 +265,7 @@ class RouterModel:
                 held.runs[run_id] = (call_id, "", 0)
                 continue
             call = self.pending[call_id]
+            assert batch.endpoint == call.endpoint, "a call travels as one of another endpoint"
             assert key == call.key, "a call travels under another key"
             assert self.now < call.deadline, "sent after its deadline"
             if key:

@@ -1,8 +1,8 @@
 """The router's scheduler against a naive model, under arbitrary interleavings.
 
-The model remembers every call that was submitted and every call that a replica holds; it knows nothing of queues. Two
-callers call one endpoint with two backends and a shadow; replicas come, drain, refuse, break and go; frames are cut at
-once or late, whole or in parts.
+The model remembers every call that was submitted and every call that a replica holds; it knows nothing of queues. Three
+callers, on behalf of tenants and without, call two endpoints with three backends and two shadows; replicas come, drain,
+refuse, break and go; frames are cut at once or late, whole or in parts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core.calls import RouterCallOptions
-from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted, RouterTimePassed
+from router_service.core.events import CallerLeft, CallsCancelled, RouterTimePassed
 from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import (
     CapacityReported,
@@ -31,17 +30,20 @@ from slotmesh.spec.model import BalancerName
 from slotmesh.spec.prospect import Prospect
 from slotmesh.wire.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
-from tests.properties.router_model import (
+from tests.properties.router_model import RouterModel
+from tests.properties.router_model_parts import (
+    BACKENDS,
+    CALLERS,
     DARK,
     FULL,
     KEYED_WINDOW,
     KEYS,
+    KEYS_OF,
     MAX_ONGOING,
     POLICIES,
     ROOM,
     STALE,
-    Call,
-    RouterModel,
+    TENANTS,
 )
 from tests.support.examples import examples
 
@@ -52,76 +54,69 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model = RouterModel(seed, balancer)
         if not has_shadow:
             self.set_traffic(POLICIES[1], 0.0)
-        for streaming in (False, True):
+        for who, kind in enumerate(("plain", "streaming", "silent")):
             self.submit(
-                who=0,
-                sizes=[(2, ""), (3, "red"), (1, "green")],
+                who=who,
+                endpoint="ef"[who % 2],
+                sizes=[(2, 0), (3, 1), (1, 2)],
+                tenant=TENANTS[who],
                 shard="",
                 timeout_s=inf,
                 slo_s=None,
                 idempotent=True,
-                streaming=streaming,
+                kind=kind,
                 missing=False,
             )
 
     # -- events ----------------------------------------------------------------------------------------------------
 
     @rule(
-        who=st.integers(0, 1),
-        sizes=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(("", "", *KEYS))), min_size=1, max_size=3),
+        who=st.integers(0, CALLERS - 1),
+        endpoint=st.sampled_from(("e", "e", "f")),
+        sizes=st.lists(st.tuples(st.integers(1, 7), st.sampled_from((0, 0, 1, 2, 3))), min_size=1, max_size=3),
+        tenant=st.sampled_from(TENANTS),
         shard=st.sampled_from(("", "", "s1", "s2")),
         timeout_s=st.sampled_from((inf, inf, 5.0, 0.0)),
         slo_s=st.sampled_from((None, None, 0.1, 3.0)),
         idempotent=st.booleans(),
-        streaming=st.booleans(),
+        kind=st.sampled_from(("plain", "plain", "streaming", "silent")),
         missing=st.booleans(),
     )
     def submit(
         self,
         *,
         who: int,
-        sizes: list[tuple[int, str]],
+        endpoint: str,
+        sizes: list[tuple[int, int]],
+        tenant: str,
         shard: str,
         timeout_s: float,
         slo_s: float | None,
         idempotent: bool,
-        streaming: bool,
+        kind: str,
         missing: bool,
     ) -> None:
+        """`sizes`: calls of each batch, and which key of the endpoint they have; 0: none."""
         if not self.model.exists and not missing:
             self.model.exists = True
             self.model.table()
-        batches = []
-        for count, key in sizes:
-            options = RouterCallOptions(
-                ordering_key=key,
-                partition=partition_of(key) if key else -1,
-                shard_key="" if key else shard,
-                timeout_s=timeout_s,
-                slo_s=slo_s,
-                idempotent=idempotent,
-                streaming=streaming,
-                wire=repr((timeout_s, idempotent, streaming)).encode(),
-            )
-            ids = range(self.model.next_id, self.model.next_id + count)
-            self.model.next_id += count
-            if streaming:
-                self.model.streaming.update(ids)
-            for call_id in ids:
-                self.model.pending[call_id] = Call(key, self.model.now + timeout_s, idempotent)
-                self.model.caller_of[call_id] = who
-            batches.append((options, ids, self.model.payloads("%d", ids)))
-        self.model.step(CallsSubmitted(self.model.callers[who], "e", batches))
+        said = {"tenant": tenant, "timeout_s": timeout_s, "slo_s": slo_s, "idempotent": idempotent}
+        self.model.submit(who, endpoint, sizes, kind, shard_key=shard, **said)
 
     @precondition(lambda self: self.model.exists)
     @rule(
-        who=st.integers(0, 1),
-        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8),
+        who=st.integers(0, CALLERS - 1),
+        endpoint=st.sampled_from(("e", "f")),
+        numbers=st.lists(st.integers(0, 2), min_size=1, max_size=8),
         timeout_s=st.sampled_from((inf, inf, 5.0, 0.0)),
+        tenant=st.sampled_from(TENANTS),
         idempotent=st.booleans(),
     )
-    def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, idempotent: bool) -> None:
-        self.model.submit_many_keys(who, keys, timeout_s, idempotent=idempotent)
+    def submit_many_keys(
+        self, who: int, endpoint: str, numbers: list[int], timeout_s: float, tenant: str, *, idempotent: bool
+    ) -> None:
+        keys = [KEYS_OF[endpoint][number] for number in numbers]
+        self.model.submit_many_keys(who, endpoint, keys, timeout_s, tenant, idempotent=idempotent)
 
     @rule()
     def be_lazy(self) -> None:
@@ -145,8 +140,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         replica = data.draw(st.sampled_from(sorted(self.model.to_flush, key=lambda each: each.key)))
         self.model.cut_one(replica, max_calls)
 
-    @precondition(lambda self: len(self.model.listed) < 5)
-    @rule(backend=st.sampled_from(("b1", "b2", DARK)), at_once=st.booleans())
+    @precondition(lambda self: len(self.model.listed) < 9)
+    @rule(backend=st.sampled_from((*BACKENDS, *DARK)), at_once=st.booleans())
     def join(self, backend: str, at_once: bool) -> None:
         self.model.lives += 1
         self.model.listed[f"r{self.model.lives}", "life"] = backend
@@ -178,7 +173,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.model.step(RunsCompleted(held.replica, [], [(ids, failure)], capacity))
         else:
             ended = dict(zip(ids, calls, strict=True))
-            done = [run_id for run_id, call_id in ended.items() if call_id in self.model.streaming]
+            without = self.model.streaming | self.model.silent
+            done = [run_id for run_id, call_id in ended.items() if call_id in without]
             ids = [run_id for run_id in ids if run_id not in done]
             results = [(ids, self.model.payloads("result %d", [ended[each] for each in ids]), "")] if ids else []
             self.model.step(RunsCompleted(held.replica, results, [], capacity, done))
@@ -267,7 +263,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), key=st.sampled_from(KEYS))
     def move_partition(self, data: st.DataObject, key: str) -> None:
         number = partition_of(key)
-        owners = [key for key, backend in self.model.listed.items() if backend != DARK]
+        owners = [key for key, backend in self.model.listed.items() if backend not in DARK]
         owner = data.draw(st.sampled_from([None, *owners]))
         self.model.owners[number] = (owner, self.model.owners[number][1] + 1)
         self.model.table()
@@ -277,7 +273,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.model.listed:
             key = data.draw(st.sampled_from(list(self.model.listed)))
             del self.model.listed[key]
-            rest = [each for each, backend in self.model.listed.items() if backend != DARK]
+            rest = [each for each, backend in self.model.listed.items() if backend not in DARK]
             for number, (owner, epoch) in self.model.owners.items():
                 if owner == key:
                     self.model.owners[number] = (rest[0] if rest else None, epoch + 1)
@@ -285,10 +281,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(POLICIES), share=st.sampled_from((0.0, 0.3, 1.0)))
     def set_traffic(self, policy: dict[str, float] | None, share: float) -> None:
-        self.model.policy, self.model.shadows = policy, {DARK: share}
+        self.model.policy, self.model.shadows = policy, {DARK[0]: share, DARK[1]: share / 2}
         self.model.table()
 
-    @rule(data=st.data(), name=st.sampled_from(("b1", "b2")), says=st.sampled_from(Prospect))
+    @rule(data=st.data(), name=st.sampled_from(BACKENDS), says=st.sampled_from(Prospect))
     def set_backend(self, data: st.DataObject, name: str, says: Prospect) -> None:
         self.model.suspects = {key for key in self.model.listed if data.draw(st.booleans())}
         self.model.balancer, self.model.prospects[name] = data.draw(st.sampled_from(BalancerName)), says
@@ -299,7 +295,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.exists = not self.model.exists
         self.model.table()
         if not self.model.exists:
-            waiting = [run for caller in self.model.callers for run in caller.runs if run.waiting]
+            runs = [run for caller in self.model.callers for run in caller.runs if run.waiting]
+            waiting = [run for run in runs if run.endpoint == "e"]
             assert not waiting, "calls of an endpoint that is gone wait"
             for number, (owner, epoch) in self.model.owners.items():
                 self.model.owners[number] = (owner, epoch + 1)  # epochs of one name never come twice
@@ -330,7 +327,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not taken_back or self.model.caller_of[call_id] != who
 
     @precondition(lambda self: self.model.pending)
-    @rule(who=st.integers(0, 1))
+    @rule(who=st.integers(0, CALLERS - 1))
     def caller_leaves(self, who: int) -> None:
         self.model.step(CallerLeft(self.model.callers[who]))
         assert not any(self.model.caller_of[call_id] == who for call_id in self.model.pending)
