@@ -125,6 +125,18 @@ def test_a_router_that_died_during_idleness_is_found_four_seconds_after_the_firs
         assert stream.silent_at - called_at <= SILENCE_S + 2 * BEAT_S
 
 
+@pytest.mark.parametrize("died_s", [5.0, 5.2, 5.4, 5.6, 5.8])
+def test_a_router_that_falls_silent_during_a_call_is_found_within_four_seconds(died_s: float) -> None:
+    stream = PulsingStream(allowed_rest_s=60.0)
+    stream.call()
+    stream.pass_time(died_s)
+    stream.router_lives = False
+    died_at = stream.time.now
+    stream.pass_time(10.0)
+    assert stream.silent_at is not None
+    assert 2.5 <= stream.silent_at - died_at <= 4.0
+
+
 def test_a_router_that_lives_is_not_given_up_after_a_rest() -> None:
     stream = PulsingStream(allowed_rest_s=30.0)
     for _ in range(20):

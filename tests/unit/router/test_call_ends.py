@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
 from router_service.core.call_ends import CallEndCounts, CallEndTotals
@@ -73,28 +74,56 @@ def test_what_no_replica_took_in_time_is_unanswered_there() -> None:
     assert figures(ends_of(world)) == (0, 0, 3, 0)
 
 
-@pytest.mark.parametrize(
-    ("reason", "code", "expected"),
-    [
-        (Reason.HANDLER_ERROR, None, (0, 5, 0, 0)),
-        (Reason.HANDLER_ERROR, 13, (0, 5, 0, 0)),
-        (Reason.HANDLER_ERROR, 3, (0, 0, 0, 5)),
-        (Reason.HANDLER_ERROR, 5, (0, 0, 0, 5)),
-        (Reason.METHOD_NOT_FOUND, None, (0, 5, 0, 0)),
-        (Reason.QUEUE_FULL, None, (0, 5, 0, 0)),
-        (Reason.QUEUE_TIMEOUT, None, (0, 0, 5, 0)),
-        (Reason.DEADLINE_RUNNING, None, (0, 0, 5, 0)),
-        (Reason.BAD_ARGUMENTS, None, (0, 0, 0, 5)),
-        (Reason.CANCELLED, None, (0, 0, 0, 0)),
-        (Reason.PREDECESSOR_FAILED, None, (0, 0, 0, 0)),
-    ],
-)
-def test_who_is_to_blame(reason: Reason, code: int | None, expected: tuple[int, int, int, int]) -> None:
+FAULT, NO_ANSWER, REFUSAL, NOTHING = (0, 5, 0, 0), (0, 0, 5, 0), (0, 0, 0, 5), (0, 0, 0, 0)
+JUDGED = {
+    **dict.fromkeys(["HANDLER_ERROR", "BATCH_SIZE_MISMATCH", "METHOD_NOT_FOUND", "NOT_IMPLEMENTED"], FAULT),
+    **dict.fromkeys(["INTERNAL", "REPLICA_LOST", "QUEUE_FULL", "BACKEND_UNAVAILABLE"], FAULT),
+    **dict.fromkeys(["DEADLINE_RUNNING", "DEADLINE_IN_QUEUE", "QUEUE_TIMEOUT"], NO_ANSWER),
+    **dict.fromkeys(["BAD_ARGUMENTS", "BAD_REQUEST", "PAYLOAD_TOO_LARGE"], REFUSAL),
+}
+"""By hand: what a controller judges a new version by. All others say nothing of it."""
+CALLERS_FAULT = {
+    "INVALID_ARGUMENT": True,
+    "NOT_FOUND": True,
+    "ALREADY_EXISTS": True,
+    "PERMISSION_DENIED": True,
+    "FAILED_PRECONDITION": True,
+    "OUT_OF_RANGE": True,
+    "UNAUTHENTICATED": True,
+    "CANCELLED": False,
+    "UNKNOWN": False,
+    "DEADLINE_EXCEEDED": False,
+    "RESOURCE_EXHAUSTED": False,
+    "ABORTED": False,
+    "UNIMPLEMENTED": False,
+    "INTERNAL": False,
+    "UNAVAILABLE": False,
+    "DATA_LOSS": False,
+}
+"""By hand: the statuses by which a handler blames its caller."""
+
+
+@pytest.mark.parametrize("reason", Reason, ids=lambda it: it.value)
+def test_who_is_to_blame(reason: Reason) -> None:
     counts = CallEndCounts({"e"})
-    counts.count(Failure(reason=reason, message="", code=code), 5, "e")
+    counts.count(Failure(reason=reason, message=""), 5, "e")
     ends = counts.sum()
-    assert figures(ends) == expected
-    assert ends.total == sum(expected)
+    assert figures(ends) == JUDGED.get(reason.value, NOTHING)
+    assert ends.total == sum(figures(ends))
+
+
+def test_each_status_of_grpc_is_judged() -> None:
+    assert CALLERS_FAULT.keys() == {it.name for it in grpc.StatusCode} - {"OK"}
+
+
+@pytest.mark.parametrize(("status", "blames_caller"), CALLERS_FAULT.items())
+def test_a_handler_may_blame_its_caller(status: str, blames_caller: bool) -> None:
+    counts = CallEndCounts({"e"})
+    code = grpc.StatusCode[status].value[0]
+    counts.count(Failure(reason=Reason.HANDLER_ERROR, message="", code=code), 5, "e")
+    assert figures(counts.sum()) == (REFUSAL if blames_caller else FAULT)
+    counts.count(Failure(reason=Reason.INTERNAL, message="", code=code), 1, "e")
+    assert counts.sum().failed == (1 if blames_caller else 6), "only a handler may"
 
 
 def test_where_nothing_can_serve_each_backend_with_a_weight_has_failed_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from slotmesh.runtime.frame_shapes import shape_of
+from slotmesh.runtime.frame_shapes import request_shape, shape_of
 from slotmesh.v1 import call_pb2, membership_service_pb2, replica_service_pb2, router_service_pb2
 from slotmesh.wire.frame_bounds import LARGE_BYTES, MAX_COLUMN_BYTES, STEP_FIELDS, TooMuch, too_much
 from slotmesh.wire.limits import MAX_ELEMENTS
@@ -137,3 +137,23 @@ def test_no_frame_has_groups() -> None:
     told = found(of_calls(CallBatch(payloads=[b"x" * 2 * MAX_ELEMENTS])), b"\x7b" + b"\x78\x01" * 10 + b"\x7c")
     assert told is not None
     assert "group" in told.problem
+
+
+def in_request(message: Any) -> TooMuch | None:
+    steps = too_much(message.SerializeToString(), request_shape(message.DESCRIPTOR))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: TooMuch | None = end.value
+            return result
+
+
+@pytest.mark.parametrize(("size", "passes"), [(65_535, True), (65_536, True), (65_537, False)])
+def test_options_of_exactly_as_many_bytes_as_they_may_have_pass(size: int, passes: bool) -> None:
+    """64 KiB, with the head of the one field that fills them."""
+    options = call_pb2.CallOptions(ordering_key="k" * (size - 4))
+    assert options.ByteSize() == size
+    told = in_request(router_service_pb2.CallRequest(endpoint="e", options=options, payload=b"x"))
+    assert (told is None) is passes
+    assert passes or (told is not None and told.field == "options")
