@@ -36,7 +36,7 @@ async def digits(routers: Routers) -> AsyncIterator[slotmesh.Endpoint]:
         yield mesh.endpoint("digits").options(content_type=OCTET_STREAM)
 
 
-# -- opening -----------------------------------------------------------------------------------------------------------
+# -- opening ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_session_has_an_identity_and_counts_its_connections(
@@ -94,12 +94,13 @@ async def test_addresses_that_are_none_are_refused_at_once(addresses: str | Sequ
         slotmesh.connect(addresses)
 
 
-# -- signs of life -----------------------------------------------------------------------------------------------------
+# -- signs of life ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_router_that_falls_silent_is_left_within_four_seconds(
+async def test_a_router_that_falls_silent_is_left_after_its_silence(
     routers: Routers, digits: slotmesh.Endpoint
 ) -> None:
+    """How soon, on virtual time: tests/unit/client/test_heartbeats.py."""
     one, two = routers
     one.held = True
     call = digits.echo(b"x")
@@ -108,8 +109,9 @@ async def test_a_router_that_falls_silent_is_left_within_four_seconds(
     one.mute = True
     loop = asyncio.get_running_loop()
     began = loop.time()
-    assert await call == b"x"
-    assert 2.5 < loop.time() - began < 4.2
+    async with asyncio.timeout(60):
+        assert await call == b"x"
+    assert loop.time() - began > 2.5, "it was heard for the last time half a second before"
     assert two.openings[0].epoch == 2
 
 
@@ -198,7 +200,7 @@ async def test_a_mesh_that_is_left_takes_back_what_its_session_has_not_been_answ
         assert isinstance(call.exception(), slotmesh.CallCancelled)
 
 
-# -- no reply ----------------------------------------------------------------------------------------------------------
+# -- no reply --------------------------------------------------------------------------------------------------------
 
 
 async def test_calls_without_a_reply_end_with_none(routers: Routers, digits: slotmesh.Endpoint) -> None:
@@ -251,7 +253,7 @@ async def test_failures_of_calls_without_a_reply_that_did_not_get_there_are_told
     assert isinstance(await failure_of(call), slotmesh.QueueFull)
 
 
-# -- every failure says it all -----------------------------------------------------------------------------------------
+# -- every failure says it all ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reason", list(Reason))

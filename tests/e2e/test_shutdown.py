@@ -18,8 +18,10 @@ SLOTS = 8
 """Calls that one `Speller` executes at once."""
 VALUES = 3_000
 """Far more than a handler is ahead of its caller."""
-AT_ONCE_S = 5.0
-"""What an end takes at most that waits for nobody. One that does waits for 10 s and more."""
+PATIENT = {"SLOTMESH_GRACEFUL_TIMEOUT": "180s"}
+"""What an end takes that waits for somebody."""
+AT_ONCE_S = 40.0
+"""What an end takes at most, on a busy machine, that waits for nobody."""
 
 
 def process_of(mesh: MeshRun, *words: str) -> int:
@@ -35,7 +37,10 @@ def terminate(mesh: MeshRun, *modules: str) -> None:
 
 
 async def test_iterations_end_at_the_router_that_stops_and_new_calls_go_elsewhere() -> None:
-    async with started_mesh(SPELLER, routers=2) as mesh, slotmesh.connect(mesh.router_addresses[0]) as client:
+    async with (
+        started_mesh(SPELLER, routers=2, env=PATIENT) as mesh,
+        slotmesh.connect(mesh.router_addresses[0]) as client,
+    ):
         speller = client.endpoint("Speller")
         last, *iterations = [speller.count.stream(VALUES) for _ in range(SLOTS)]
         for values in (last, *iterations):
@@ -56,7 +61,7 @@ async def test_iterations_end_at_the_router_that_stops_and_new_calls_go_elsewher
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["client closed", "client open"])
 async def test_controller_and_router_that_stop_together_wait_for_nobody(is_closed: bool) -> None:
-    async with started_mesh("tests.e2e.handlers:Gallery", replicas=2) as mesh:
+    async with started_mesh("tests.e2e.handlers:Gallery", replicas=2, env=PATIENT) as mesh:
         async with slotmesh.connect(mesh.router_address) as client:
             gallery = client.endpoint("Gallery")
             assert await gallery.double.map(range(200)) == [2 * number for number in range(200)]

@@ -11,6 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from router_service.core.sessions import session_quota
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
 from slotmesh.v1 import call_pb2, router_service_pb2, slot_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -130,7 +131,8 @@ async def test_calls_of_a_client_that_leaves_are_given_back(mesh: SecuredMesh) -
     handler.gate.set()
 
 
-async def test_sessions_with_those_that_were_left(mesh: SecuredMesh) -> None:
+async def test_sessions_with_those_that_were_left(mesh: SecuredMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_quota, "KEPT_S", 3_600.0)
     quota = mesh.router_quotas.sessions.quota
     with of_at_most(quota, 2):
         left = [await opened(mesh, "alice", f"{number:032x}") for number in range(2)]
