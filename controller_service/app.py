@@ -249,7 +249,7 @@ def _start_tasks(
     tasks.keep(autoscaler.watch_store, name="watch-scaled")
     tasks.keep(autoscaler.run, name="autoscaler")
     tasks.keep(shifter.run, name="shifts")
-    tasks.keep(ProcessWatch(controller.state).run, name="processes")
+    tasks.keep(ProcessWatch(controller.state, is_on_hold=lambda: bool(controller.replicas.newer)).run, name="processes")
     tasks.keep(lambda: controller.launching.collect_code(controller.store), name="snapshots")
     tasks.keep(logs.run, name="replica-logs")
     return reconciling

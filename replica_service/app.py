@@ -11,14 +11,17 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
+from replica_service.core.health.fence import Fence
 from replica_service.direct_servicer import DirectServicer
 from replica_service.servicer import ReplicaIdentity, ReplicaServicer
 from replica_service.shell.call_traces import ReplicaTraces
 from replica_service.shell.engine import Engine
+from replica_service.shell.fencing import EndTimer, Fencing, KernelTimer
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import LoadHandler, load_handler
 from replica_service.shell.handler.methods import HandlerMethod
@@ -64,6 +67,8 @@ EXIT_LOST_CALLS = 1
 """Exit status of a replica whose calls ran on when they were cancelled at the end of the grace."""
 EXIT_UNHEALTHY = 1
 """Exit status of a replica that ended because its health checks had failed."""
+EXIT_WITHIN_GRACE_S = 2.0
+"""Of the grace of a fence, what is kept for the end of the process once its calls were cancelled."""
 EXIT_S = 1.0
 """How long the process may take to end after the drain."""
 ROUTER_GRACE_S = 2.0
@@ -84,6 +89,7 @@ async def main(settings: ReplicaSettings) -> int:
         of_process.source = app.replica.own_mesh
         log_loop_errors(asyncio.get_running_loop(), texts=settings.log_exception_text)
         app.is_process = True
+        app.prepare_fence()
         status = CannotStart.exit_code
         try:
             status = await app.run()
@@ -101,6 +107,9 @@ def _tell_that_it_is_alone() -> None:
 
 class ReplicaApp:
     """A replica on the running event loop."""
+
+    fencing: Fencing | None = None
+    """Set before `run`, where the replica fences itself."""
 
     def __init__(
         self,
@@ -162,6 +171,23 @@ class ReplicaApp:
         """Whether it has the process to itself."""
         self.replica.on_sick = lambda: self.server.set_serving(False)
 
+    def prepare_fence(self) -> None:
+        """Has the process end where no controller acknowledges its reports, if the settings say so.
+
+        Raises:
+            CannotStart: nothing could end this process.
+        """
+        if self._settings.fence is not None:
+            timer = KernelTimer(self._clock)
+            timer.prepare()
+            self.fence_by(timer)
+
+    def fence_by(self, timer: EndTimer) -> None:
+        """Follows the settings for the fence, with this timer."""
+        if (fence := self._settings.fence) is not None:
+            drain = partial(self.replica.drain_within, max(0.0, fence.grace_s - EXIT_WITHIN_GRACE_S))
+            self.fencing = Fencing(Fence(fence), self._clock, timer, drain)
+
     async def run(self) -> int:
         """From start to stop; returns the exit status.
 
@@ -201,6 +227,8 @@ class ReplicaApp:
                 finally:
                     if link is not None:
                         await link.goodbye()
+                    if self.fencing is not None:
+                        self.fencing.close()
         finally:
             await self.server.stop()
             if replica.engine is not None:
@@ -241,6 +269,8 @@ class ReplicaApp:
             version=VERSION,
             process=own_process(),
         )
+        if self.fencing is not None:
+            hello.fenced_after.FromTimedelta(timedelta(seconds=self.fencing.bound_s))
         orphan_timeout = self._settings.orphan_timeout
         link = ControllerLink(
             self._settings.controller.split(","),
@@ -249,6 +279,7 @@ class ReplicaApp:
             Backoff(),
             orphan_timeout_s=orphan_timeout.total_seconds() if orphan_timeout is not None else None,
             dialer=self._dialer,
+            fencing=self.fencing,
         )
         self.replica.on_change = link.report_soon
         self.replica.has_controller = True
@@ -260,6 +291,8 @@ class ReplicaApp:
         self, methods: dict[str, HandlerMethod], max_ongoing: int, prefetch: int, handler_loop: HandlerLoop
     ) -> Engine:
         """The handler is there: from now on routers get streams."""
+        if self.fencing is not None:
+            self.fencing.begin()
         engine = Engine(
             methods,
             self._clock,
@@ -278,7 +311,7 @@ class ReplicaApp:
             max_slots_per_caller=self._settings.max_slots_per_caller,
         )
         observe_edge(self._metrics.meter, self.server.edge, [engine.scheduler.slots.quota])
-        observe(self._metrics, engine, self.identity.backend)
+        observe(self._metrics, engine, self.identity.backend, self.fencing)
         if (tracing := self._traces.tracing) is not None:
             said = {names.REPLICA_ID: self.identity.replica_id, names.BACKEND: self.identity.backend}
             engine.traces = ReplicaTraces(tracing, self._clock.now, said)

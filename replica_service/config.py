@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from replica_service.core.health.fence import FenceSettings
 from slotmesh.config import Duration, HostPorts
 from slotmesh.config.fields import FlagOnly
 from slotmesh.config.members import MemberId, MemberSettings
@@ -60,6 +61,20 @@ class ReplicaSettings(MemberSettings):
         description="How long it goes on while no controller can be reached; then it drains and ends. Not given: for "
         "ever, as befits replicas that somebody else starts again.",
     )
+    fence_after: Duration | None = Field(
+        None,
+        ge=timedelta(seconds=2),
+        le=timedelta(hours=24),
+        description="For replicas that the controller has not started: how long it starts calls without an "
+        "acknowledgement of the controller. Then it drains, and its process ends within --fence-grace, in any case: so "
+        "the controller can give its ordering keys to others. Not given: it goes on, and its keys wait for it.",
+    )
+    fence_grace: Duration = Field(
+        timedelta(seconds=5),
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+        description="With --fence-after: how long calls that run then may go on, before the process ends with them.",
+    )
     resume_ttl: Duration = Field(
         timedelta(seconds=60),
         gt=timedelta(0),
@@ -101,9 +116,24 @@ class ReplicaSettings(MemberSettings):
             raise ValueError("--replica-id and --replica-names: give one of them")
         return self
 
+    @model_validator(mode="after")
+    def _has_one_to_acknowledge(self) -> Self:
+        if self.fence_after is not None and self.controller is None:
+            raise ValueError(
+                "--controller (SLOTMESH_CONTROLLER) is required with --fence-after: it acknowledges reports"
+            )
+        return self
+
     @property
     def is_announced(self) -> bool:
         return self.controller is not None
+
+    @property
+    def fence(self) -> FenceSettings | None:
+        """How long it goes on without an acknowledgement; None: without end."""
+        if self.fence_after is None:
+            return None
+        return FenceSettings(after_s=self.fence_after.total_seconds(), grace_s=self.fence_grace.total_seconds())
 
     @property
     def backend_name(self) -> str:

@@ -58,6 +58,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         newest_epoch=hello.newest_epoch,
         process=hello.process[:MAX_PROCESS_CHARS],
         version=hello.version[:MAX_VERSION_CHARS],
+        fenced_after_s=max(0.0, hello.fenced_after.seconds + hello.fenced_after.nanos / 1e9),
     )
 
 
@@ -121,6 +122,13 @@ def configuration_to_wire(
     )
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
+
+
+def acknowledged_to_wire(stamp: int) -> membership_service_pb2.AttachReplicaResponse:
+    """`stamp`: of the report."""
+    return membership_service_pb2.AttachReplicaResponse(
+        acknowledged=membership_service_pb2.ReportAcknowledged(stamp=stamp)
+    )
 
 
 def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:

@@ -91,6 +91,8 @@ class ObservedReplica:
     """How its process has ended, or that of the one before it; empty where that is not known."""
     last_output: str = ""
     """The last lines that that process has written; empty where they are not known."""
+    fenced_after_s: float = 0.0
+    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
     is_given_up: bool = False
     """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
 

@@ -43,6 +43,9 @@ class ListedIncarnation:
     """The part of the template that it cannot take on without a restart."""
     elder: bool = False
     """Another incarnation has its id now, and this one is not proven to have ended; False in what routers bring."""
+    fenced_after_s: float = 0.0
+    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself, and in
+    what routers bring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ def members_of(backend: ListedBackend) -> Iterator[ListedIncarnation]:
             template=replica.template,
             fixed=replica.fixed,
             elder=replica.elder,
+            fenced_after_s=replica.fenced_after_s,
         )
 
 

@@ -155,6 +155,7 @@ def _kept(
         fixed=replica.fixed,
         suspect=replica.suspect_since is not None and replica.has_attached,
         elder=is_elder,
+        fenced_after_s=replica.fenced_after_s,
     )
     return replica, before[1] if before is not None and before[1] == listed else listed
 

@@ -47,6 +47,8 @@ class Hello:
     process: str = ""
     version: str = ""
     """Of slotmesh."""
+    fenced_after_s: float = 0.0
+    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,13 @@ def _must_fence_through(hello: Hello) -> int:
 
 def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
     """What a hello says of the process, whether it is the first one or not."""
-    return replace(record, pid=hello.pid or record.pid, process=hello.process, version=hello.version)
+    return replace(
+        record,
+        pid=hello.pid or record.pid,
+        process=hello.process,
+        version=hello.version,
+        fenced_after_s=hello.fenced_after_s,
+    )
 
 
 def _is_child(known: ObservedReplica, hello: Hello) -> bool:

@@ -78,6 +78,7 @@ def unattached(
         fixed=member.fixed,
         brought_by=brought_by,
         must_fence_through=must_fence_through,
+        fenced_after_s=member.fenced_after_s,
     )
 
 

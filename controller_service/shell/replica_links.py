@@ -18,6 +18,7 @@ from typing import Any, Final
 import grpc
 
 from controller_service.convert.replicas import (
+    acknowledged_to_wire,
     busy_from_wire,
     drain_to_wire,
     emptied_from_wire,
@@ -97,6 +98,11 @@ class AttachedReplica:
         if not self._is_told_to_drain:
             self._is_told_to_drain = True
             self._send(drain_to_wire(message))
+
+    def acknowledge(self, stamp: int) -> None:
+        """Confirms a report, unless other frames wait: then the next one is confirmed."""
+        if stamp and not self._pending:
+            self._send(acknowledged_to_wire(stamp))
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
         """Orders the replica to give up partitions (partition -> epoch that ends), each once.
@@ -315,6 +321,8 @@ class ReplicaLinks:
             self._leases.end(replica_id)
         else:
             self._leases.heard(replica_id)
+            if not self.newer and replica.incarnation == link.hello.incarnation:
+                link.acknowledge(frame.report.stamp)
 
     def _emptied(self, link: AttachedReplica, frame: wire.PartitionsEmptied) -> None:
         owner = Incarnation(link.hello.replica_id, link.hello.incarnation)

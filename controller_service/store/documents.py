@@ -147,6 +147,8 @@ def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
 def member_document(member: ListedIncarnation) -> Document:
     """One member of the roster."""
     said = {name: getattr(member, name) for name in _MEMBER_FIELDS}
+    if not member.fenced_after_s:
+        del said["fenced_after_s"]  # earlier versions, which do not know it, read the file
     return {**said, "owner": _pair(member.owner)}
 
 

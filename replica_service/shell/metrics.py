@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replica_service.shell.engine import Engine
+from replica_service.shell.fencing import Fencing
 from replica_service.shell.slots import ReservationEnd
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
@@ -11,9 +12,11 @@ from slotmesh.telemetry.setup import MetricsServer
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def observe(metrics: MetricsServer, engine: Engine, backend: str) -> None:
+def observe(metrics: MetricsServer, engine: Engine, backend: str, fencing: Fencing | None = None) -> None:
     """Exports the engine's counters and its load. Call it on the event loop."""
     meter = metrics.meter
+    if fencing is not None:
+        observe_gauge(meter, names.REPLICA_FENCE, lambda: {(backend,): fencing.left_s})
     counters, scheduler, slots = engine.counters, engine.scheduler, engine.scheduler.slots
     observe_counter(meter, names.REPLICA_CALLS, lambda: {(backend,): counters.calls})
     observe_counter(

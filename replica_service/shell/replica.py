@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from replica_service.core.events import PartitionEpochs
@@ -30,7 +31,7 @@ from replica_service.shell.handler.loading import Handler, LoadHandler, construc
 from replica_service.shell.handler.loop_watch import LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.handler.tracebacks import users_traceback
-from replica_service.shell.links.controller_link import MemberReport
+from replica_service.shell.links.member_report import MemberReport
 from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
@@ -89,6 +90,7 @@ class HostedReplica:
         self._logs_texts = logs_texts
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
+        self._most_grace_s = inf
         self._resume_ttl_s = resume_ttl_s
         self._keys_hook_timeout_s = keys_hook_timeout_s
         self._key_hooks: KeyHooks | None = None
@@ -159,6 +161,11 @@ class HostedReplica:
         _log.info("told to stop", reason=message)
         self.stop_asked.set()
 
+    def drain_within(self, grace_s: float, message: str) -> None:
+        """Drains, with no longer a grace than this."""
+        self._most_grace_s = grace_s
+        self.drain(message)
+
     def revoke(self, epochs: PartitionEpochs) -> AsyncGenerator[PartitionEpochs, None]:
         return self.engine.revoke(epochs) if self.engine is not None else _at_once(epochs)
 
@@ -227,7 +234,7 @@ class HostedReplica:
         if self._giving_up is not None:
             self._giving_up.cancel()
         grace_s = self._backend.graceful_timeout_s if self.configured.is_set() else self._graceful_timeout_s
-        return await Drain(self.engine, self._upkeep, grace_s, self._resume_ttl_s).run()
+        return await Drain(self.engine, self._upkeep, min(grace_s, self._most_grace_s), self._resume_ttl_s).run()
 
     def stopped(self) -> None:
         """No call runs any more, and all answers to routers are written."""

@@ -223,6 +223,12 @@ REPLICA_FAILURES = _counter(
 REPLICA_ONGOING = _gauge(
     "slotmesh.replica.ongoing", "{call}", "Permits in use: calls being executed, and slots.", (BACKEND,)
 )
+REPLICA_FENCE = _gauge(
+    "slotmesh.replica.fence.left",
+    "s",
+    "With --fence-after: for how long calls may start without another acknowledgement of the controller.",
+    (BACKEND,),
+)
 REPLICA_WAITING = _gauge("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
 REPLICA_SLOTS_RESERVED = _gauge(
     "slotmesh.replica.slots.reserved",

@@ -59,6 +59,10 @@ class Attachment:
         """Orders it to drain, as a controller of this term."""
         await self._write(wire.AttachReplicaResponse(drain=wire.DrainOrder(message=message), term=term))
 
+    async def acknowledge(self, stamp: int) -> None:
+        """Confirms a report."""
+        await self._write(wire.AttachReplicaResponse(acknowledged=wire.ReportAcknowledged(stamp=stamp)))
+
     async def _write(self, frame: wire.AttachReplicaResponse) -> None:
         """One after another: what the test says, and the first configuration."""
         async with self._writing:
@@ -74,6 +78,8 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
         self.refusal = refusal
         self.term = 0
         """Under which it configures; 0: as controllers of older versions, which do not say."""
+        self.acknowledges = True
+        """Whether it confirms reports that have a stamp, as controllers of older versions do not."""
 
     async def AttachReplica(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Any
@@ -90,6 +96,8 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
                         await attachment.configure(term=self.term, **self._first)
                 case "report":
                     attachment.reports.append(frame.report)
+                    if frame.report.stamp and self.acknowledges:
+                        await attachment.acknowledge(frame.report.stamp)
                 case "emptied":
                     attachment.emptied.append(frame.emptied)
                 case unknown:

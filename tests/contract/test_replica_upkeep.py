@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from replica_service.shell.handler import health as upkeep
-from replica_service.shell.links.controller_link import MAX_REPORTED_CHARS
+from replica_service.shell.links.member_report import MAX_REPORTED_CHARS
 from slotmesh.codec import JSON
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.exits import CannotStart

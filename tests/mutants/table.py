@@ -8,6 +8,7 @@ from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
 from tests.mutants.deploy_table import DEPLOY
 from tests.mutants.edge_table import EDGE
+from tests.mutants.fence_table import FENCE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
 from tests.mutants.http_connection_table import HTTP_CONNECTION
@@ -592,6 +593,7 @@ MUTANTS: Final = (
     *_CLIENT,
     *DEPLOY,
     *EDGE,
+    *FENCE,
     *FINISH,
     *ISLANDS,
     *HTTP_CONNECTION,

@@ -108,6 +108,12 @@ class Service:
         assert await self._process.wait() == -signal.SIGKILL
         return at
 
+    async def ended(self, timeout: float = 60.0) -> int:
+        """The exit status, once it has ended by itself."""
+        assert self._process is not None
+        async with asyncio.timeout(timeout):
+            return await self._process.wait()
+
     async def stop(self) -> None:
         """Asks it to end, even if it is stopped; kills it when it does not."""
         process = self._process

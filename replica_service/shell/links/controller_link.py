@@ -14,14 +14,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import grpc
 
 from replica_service.core.events import PartitionEpochs
 from replica_service.core.health.lifecycle import State
+from replica_service.shell.fencing import Fencing
 from replica_service.shell.links.controller_absence import ControllerAbsence
+from replica_service.shell.links.member_report import MemberReport, report_to_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.call_writer import writer_of
@@ -37,7 +39,6 @@ from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
 from slotmesh.wire.leadership import ControllerSearch, TermFence
-from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse
@@ -46,50 +47,11 @@ AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
 """How long the last report may take to reach the controller."""
-MAX_REPORTED_CHARS = 16_384
-"""Bound of an error or a warning. Of a traceback the end is kept: it says what went wrong."""
 
 _BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What gRPC raises, besides AioRpcError, on a call that has ended."""
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberReport:
-    """How the replica does."""
-
-    state: State
-    address: str = ""
-    """Where routers reach it; empty until it is ready."""
-    max_ongoing: int = 0
-    error: str = ""
-    """What is wrong with it, mostly a traceback."""
-    metrics_address: str = ""
-    unhealthy: bool = False
-    """Its handler should be replaced."""
-    reconfigures: bool = False
-    """Its handler has a `reconfigure`."""
-    warning: str = ""
-    """What operators should know although the replica goes on."""
-    ended_calls: int = 0
-    """Calls that came to the handler, and have ended."""
-    failed_calls: int = 0
-    """Those of them that have failed for what the handler is."""
-    ongoing: int = 0
-    """Permits in use."""
-    slots: int = 0
-    """Of these, slots that are reserved and not used, and those of direct streams."""
-    waiting: int = 0
-    """What waits for a permit, or in a lane."""
-    calls: int = 0
-    """Calls executed to their end, since the start of the process; so are the next three."""
-    failures: int = 0
-    """Calls that ended in a failure, executed or not."""
-    batches: int = 0
-    batched_calls: int = 0
-    sampled_at: float = 0.0
-    """When the load was as these say, seconds since 1970; 0: there is none yet."""
 
 
 class AttachedMember(Protocol):
@@ -130,13 +92,15 @@ class ControllerLink:
         *,
         orphan_timeout_s: float | None = None,
         dialer: Dialer = PLAIN_TEXT,
+        fencing: Fencing | None = None,
     ) -> None:
-        """`dialer` connects.
+        """`dialer` connects. `fencing`: follows acknowledgements of reports; None: the replica needs none.
 
         `orphan_timeout_s`: how long the replica goes on without a controller before it drains; None: for ever.
         """
         self._search = ControllerSearch(addresses)
         self._dialer = dialer
+        self._fencing = fencing
         self._terms = TermFence()
         self._absence = ControllerAbsence(lambda: ",".join(self._search.known), orphan_timeout_s, member.drain)
         self._hello = hello
@@ -270,6 +234,9 @@ class ControllerLink:
                 tasks.start(self._revoke(frame.revoke, pump), name="revocation")
                 if frame.revoke.through_epoch:
                     self._fence(frame.revoke.through_epoch, pump)
+            case "acknowledged":
+                if self._fencing is not None:
+                    self._fencing.acknowledged(frame.acknowledged.stamp)
             case unknown:
                 _log.warning("frame of a newer controller left out", frame=unknown)
 
@@ -318,32 +285,7 @@ class ControllerLink:
                 self._written.set()
             return None
         self._is_report_due = False
-        return Request(report=_report_to_wire(self._member.report()))
-
-
-def _report_to_wire(report: MemberReport) -> wire.ReplicaReport:
-    said = wire.ReplicaReport(
-        state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
-        address=report.address,
-        max_ongoing=report.max_ongoing,
-        error=_end_of(report.error),
-        metrics_address=report.metrics_address,
-        unhealthy=report.unhealthy,
-        reconfigures=report.reconfigures,
-        warning=_end_of(report.warning),
-        ended_calls=report.ended_calls,
-        failed_calls=report.failed_calls,
-    )
-    if report.sampled_at:
-        load = said.load
-        load.ongoing, load.slots, load.waiting = report.ongoing, report.slots, report.waiting
-        load.sample_time.FromMicroseconds(round(report.sampled_at * 1e6))
-        totals = load.totals
-        totals.calls, totals.failed = report.calls, report.failures
-        totals.batches, totals.batched_calls = report.batches, report.batched_calls
-        totals.SetInParent()  # zeros are known, too
-    return said
-
-
-def _end_of(text: str) -> str:
-    return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
+        report = report_to_wire(self._member.report())
+        if self._fencing is not None:
+            report.stamp = self._fencing.stamp()
+        return Request(report=report)

@@ -8,10 +8,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from google.protobuf import duration_pb2
 
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.v1 import membership_service_pb2 as pb
@@ -112,10 +114,14 @@ class FakeReplica(_Member):
         self.revision = 0
         self.term_id = ""
         self.process = ""
+        self.fenced_after_s = 0.0
+        """The bound that it announces; 0: it does not fence itself."""
+        self.acknowledged: list[int] = []
+        """Stamps of its reports that were confirmed."""
         self.terms: set[int] = set()
         """Under which it was told anything."""
 
-    async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
+    async def report(self, state: str, *, error: str = "", max_ongoing: int = 4, stamp: int = 0) -> None:
         """Says how it does; `state` is the name of a ReplicaState without its prefix."""
         await self.send(
             pb.AttachReplicaRequest(
@@ -124,6 +130,7 @@ class FakeReplica(_Member):
                     address="" if state in {"STARTING", "FAILED"} else self.address,
                     max_ongoing=max_ongoing,
                     error=error,
+                    stamp=stamp,
                 )
             )
         )
@@ -175,6 +182,7 @@ class FakeReplica(_Member):
                 process=self.process,
                 revision=self.revision,
                 term_id=self.term_id,
+                fenced_after=_duration(self.fenced_after_s) if self.fenced_after_s else None,
             )
         )
 
@@ -189,8 +197,16 @@ class FakeReplica(_Member):
                 self.revoked.append(frame.revoke)
                 if not self.clings:
                     await self._empty(frame.revoke)
+            case "acknowledged":
+                self.acknowledged.append(frame.acknowledged.stamp)
             case other:
                 raise AssertionError(f"unexpected frame {other}")
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    duration = duration_pb2.Duration()
+    duration.FromTimedelta(timedelta(seconds=seconds))
+    return duration
 
 
 class FakeRouter(_Member):

@@ -1,0 +1,70 @@
+"""The lease of a replica that fences itself: how long it may run calls without an acknowledgement of the controller.
+
+Purpose: a controller that has acknowledged no report for `bound_s` can rely on the end of the replica's process. So it
+may give the replica's ordering keys to another one without a word from it.
+Invariants: time counts from the sending of the newest report that was acknowledged, never from the arrival of the
+acknowledgement; a fence that has closed stays closed: the replica drains and ends.
+Owner: `shell.fencing`, on the replica's event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceSettings:
+    """How long a replica goes on without an acknowledgement."""
+
+    after_s: float
+    """Until it starts no more calls."""
+    grace_s: float
+    """From then on, until its process has ended, whatever runs."""
+
+    @property
+    def bound_s(self) -> float:
+        """What the replica states in its hello: its process ends so long after the sending of the newest report."""
+        return self.after_s + self.grace_s
+
+
+class Fence:
+    """The lease of one replica."""
+
+    def __init__(self, settings: FenceSettings) -> None:
+        self.settings = settings
+        self.is_closed = False
+        """It starts nothing any more. Never goes back."""
+        self._since = inf
+        """When the newest acknowledged report was sent, monotonic seconds; infinite before the replica is ready."""
+
+    @property
+    def has_begun(self) -> bool:
+        """The replica takes calls, so its lease counts."""
+        return self._since < inf
+
+    @property
+    def closes_at(self) -> float:
+        """When no further call may start."""
+        return self._since + self.settings.after_s
+
+    @property
+    def ends_at(self) -> float:
+        """When the process must have ended."""
+        return self._since + self.settings.bound_s
+
+    def begin(self, now: float) -> None:
+        """The replica is about to report that it is ready: until then it has no calls, and no lease."""
+        self._since = now
+
+    def acknowledged(self, stamp: float, now: float) -> bool:
+        """The controller has read the report that was sent at `stamp`. Returns whether that prolongs the lease."""
+        if not self.has_begun or self.look(now) or min(stamp, now) <= self._since:
+            return False
+        self._since = min(stamp, now)
+        return True
+
+    def look(self, now: float) -> bool:
+        """Whether the fence is closed; it closes by this."""
+        self.is_closed = self.is_closed or now >= self.closes_at
+        return self.is_closed

@@ -1,0 +1,147 @@
+"""A replica that fences itself: it drains where the controller acknowledges none of its reports, and ends in any case.
+
+Purpose: carries out what `core.health.fence` decides. The end does not depend on this process: a timer of the kernel
+ends it by SIGALRM, also where a handler keeps the event loop. A process that was stopped (SIGSTOP, a frozen container)
+when the timer ran out is ended as it goes on, before its own code runs.
+Invariants: the timer is armed before the controller can learn that the replica is ready, and is only ever moved by an
+acknowledgement; it is set by the clock that the lease is counted with, and set again where the process stood still
+between reading that clock and setting the timer.
+Owner: the app, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, Protocol
+
+from replica_service.core.health.fence import Fence
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.log import get_logger
+from slotmesh.units import format_duration
+
+SLACK_S: Final = 0.1
+"""How much later than it should the timer may end the process: for as long setting it may take."""
+_SOONEST_S: Final = 1e-6
+"""0 would disarm the timer."""
+
+_log = get_logger(__name__)
+
+
+class EndTimer(Protocol):
+    """Ends this process at a time, whatever it does then."""
+
+    def set(self, ends_at: float) -> None:
+        """At this moment of the clock, in place of the one before."""
+
+    @property
+    def is_overridden(self) -> bool:
+        """Whether other code has taken the timer's signal, which then would not end the process."""
+
+
+class KernelTimer:
+    """The interval timer of the process, whose signal ends it by default."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        arm: Callable[[float], object] = lambda delay_s: signal.setitimer(signal.ITIMER_REAL, delay_s),
+    ) -> None:
+        self._now = clock.now
+        self._arm = arm
+
+    def prepare(self) -> None:
+        """Makes sure that the signal ends the process. Call it in the main thread. Raises CannotStart."""
+        if os.getpid() == 1:
+            raise CannotStart(
+                "--fence-after: this process is number 1 of its container, which the kernel does not end by a timer:"
+                " run it below an init process (docker run --init, `init: true` of compose, `shareProcessNamespace:"
+                " true` of a pod)"
+            )
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+
+    def set(self, ends_at: float) -> None:
+        while True:
+            began = self._now()
+            self._arm(max(_SOONEST_S, ends_at - began))
+            # Where the process stood still in between, the delay was too long.
+            if self._now() - began < SLACK_S:
+                return
+
+    @property
+    def is_overridden(self) -> bool:
+        return signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL
+
+
+class Fencing:
+    """Follows the lease of this replica."""
+
+    def __init__(self, fence: Fence, clock: Clock, timer: EndTimer, drain: Callable[[str], None]) -> None:
+        """`drain` is called once, with the reason, when the fence closes."""
+        self._fence = fence
+        self._now = clock.now
+        self._timer = timer
+        self._drain = drain
+        self._look_at: asyncio.TimerHandle | None = None
+        self._is_acknowledged = False
+        self._is_over = False
+
+    @property
+    def bound_s(self) -> float:
+        """Within which the process ends after the newest report that was acknowledged."""
+        return self._fence.settings.bound_s
+
+    @property
+    def left_s(self) -> float:
+        """For how long calls may start without another acknowledgement, seconds; 0 where none may."""
+        return 0.0 if self._is_over else max(0.0, self._fence.closes_at - self._now())
+
+    def begin(self) -> None:
+        """The replica is about to report that it is ready."""
+        self._fence.begin(self._now())
+        self._timer.set(self._fence.ends_at)
+        self._look()
+
+    def stamp(self) -> int:
+        """The moment at which a report leaves, nanoseconds of the clock."""
+        self._is_still_open()
+        return round(self._now() * 1e9)
+
+    def acknowledged(self, stamp: int) -> None:
+        """The controller has read the report with this stamp."""
+        if not self._is_still_open():
+            return
+        if self._timer.is_overridden:
+            self._close("code of the handler handles SIGALRM, by which the fence ends the process")
+            return
+        self._is_acknowledged = True
+        if self._fence.acknowledged(stamp / 1e9, self._now()):
+            self._timer.set(self._fence.ends_at)
+
+    def close(self) -> None:
+        """The replica ends. The timer stays: what does not end is ended."""
+        self._is_over = True
+        if self._look_at is not None:
+            self._look_at.cancel()
+
+    def _look(self) -> None:
+        if self._is_still_open():
+            delay_s = self._fence.closes_at - self._now()
+            self._look_at = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._look)
+
+    def _is_still_open(self) -> bool:
+        if not self._is_over and self._fence.look(self._now()):
+            after = format_duration(timedelta(seconds=self._fence.settings.after_s))
+            older = "" if self._is_acknowledged else "; controllers of older versions acknowledge none"
+            self._close(f"the controller has acknowledged no report for {after} (--fence-after){older}")
+        return not self._is_over
+
+    def _close(self, why: str) -> None:
+        self.close()
+        _log.error("fenced: no further call starts", reason=why, ends_within_s=self._fence.settings.grace_s)
+        self._drain(f"fenced: {why}")

@@ -1,0 +1,145 @@
+"""Fences of replicas: no controller counts one as ended that runs, whatever clocks, networks and pauses do.
+
+The model has one time, which both processes measure with clocks of their own speed. It moves each frame by hand, stops
+either process for as long as it likes, and knows when the kernel ends the replica.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from controller_service.core.fences import DRIFT, fenced
+from controller_service.core.liveness import Leases
+from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.partitions import Incarnation
+from controller_service.core.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
+from replica_service.core.health.fence import Fence, FenceSettings
+from replica_service.shell.fencing import KernelTimer
+from tests.support.examples import examples
+
+OWNER = Incarnation("r", "i")
+LEASE_S = 3.0
+SPEEDS = st.sampled_from([1.0 - DRIFT / 2.1, 1.0, 1.0 + DRIFT / 2.1])
+"""Of a clock, against time. Between any two the drift is what the controller allows for, at most."""
+SECONDS = st.one_of(st.sampled_from([0.0, 0.05, 0.5, 1.0, 2.9, 3.0, 3.1, 30.0]), st.floats(0.0, 40.0))
+
+
+class FencedMesh(RuleBasedStateMachine):
+    @initialize(
+        after_s=st.floats(2.0, 30.0),
+        grace_s=st.floats(1.0, 10.0),
+        speeds=st.tuples(SPEEDS, SPEEDS),
+        offsets=st.tuples(st.floats(0.0, 1e6), st.floats(0.0, 1e6)),
+    )
+    def begin(self, after_s: float, grace_s: float, speeds: tuple[float, float], offsets: tuple[float, float]) -> None:
+        self.time = 0.0
+        self.speed, self.controller_speed = speeds
+        self.offset, self.controller_offset = offsets
+        # Frames on their way: reports with whether they say READY, and stamps that come back.
+        self.reports = list[tuple[float, bool]]()
+        self.stamps = list[float]()
+        # The replica, and when the kernel ends it.
+        self.fence = Fence(FenceSettings(after_s=after_s, grace_s=grace_s))
+        self.kernel_at = float("inf")
+        self.stands_still_in_set = 0.0
+        self.timer = KernelTimer(self, self.arm)
+        # The controller.
+        hello = Hello(replica_id="r", incarnation="i", backend="b", fenced_after_s=self.fence.settings.bound_s)
+        self.observed = attached(Observed(), hello, now=self.controller_now()).observed
+        self.leases = Leases(lease_s=LEASE_S)
+        self.leases.renew("r", self.controller_now())
+
+    # -- clocks --------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """By the replica's clock."""
+        return self.offset + self.time * self.speed
+
+    def time_of_day(self) -> float:
+        raise AssertionError("nothing here depends on the time of day")
+
+    def controller_now(self) -> float:
+        return self.controller_offset + self.time * self.controller_speed
+
+    def arm(self, delay_s: float) -> None:
+        self.time += self.stands_still_in_set  # it is stopped between its look at the clock and this
+        self.stands_still_in_set = 0.0
+        if not self.has_ended:
+            self.kernel_at = self.time + delay_s / self.speed
+
+    @property
+    def has_ended(self) -> bool:
+        return self.time >= self.kernel_at
+
+    @property
+    def counts_as_ended(self) -> bool:
+        return self.observed.incarnation(OWNER).gone  # type: ignore[union-attr]
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.time += seconds
+
+    @precondition(lambda self: not self.has_ended)
+    @rule(stands_still=st.one_of(st.just(0.0), SECONDS))
+    def replica_is_ready(self, stands_still: float) -> None:
+        if not self.fence.has_begun:
+            self.stands_still_in_set = stands_still
+            self.fence.begin(self.now())
+            self.timer.set(self.fence.ends_at)
+
+    @precondition(lambda self: not self.has_ended)
+    @rule()
+    def replica_reports(self) -> None:
+        self.reports.append((self.now(), self.fence.has_begun))
+
+    @precondition(lambda self: self.stamps and not self.has_ended)
+    @rule(data=st.data(), stands_still=st.one_of(st.just(0.0), SECONDS))
+    def replica_reads(self, data: st.DataObject, stands_still: float) -> None:
+        stamp = self.stamps.pop(data.draw(st.integers(0, len(self.stamps) - 1)))
+        if self.fence.acknowledged(stamp, self.now()):
+            self.stands_still_in_set = stands_still
+            self.timer.set(self.fence.ends_at)
+
+    @precondition(lambda self: self.reports)
+    @rule(data=st.data())
+    def controller_reads(self, data: st.DataObject) -> None:
+        stamp, is_ready = self.reports.pop(data.draw(st.integers(0, len(self.reports) - 1)))
+        report = ObservedReport(state=ReplicaState.READY if is_ready else ReplicaState.STARTING, address="h:1")
+        self.observed = reported(self.observed, "r", "i", report, now=self.controller_now()).observed
+        if not self.counts_as_ended:
+            self.leases.renew("r", self.controller_now())
+            self.stamps.append(stamp)
+
+    @rule()
+    def frames_are_lost(self) -> None:
+        self.reports.clear()
+        self.stamps.clear()
+
+    @rule()
+    def controller_looks(self) -> None:
+        now = self.controller_now()
+        for member in self.leases.expire(now):
+            self.observed = fell_silent(self.observed, member, now=now).observed
+        for owner in fenced(self.observed, now, since=float("-inf")):
+            self.observed = ended(self.observed, owner, "it fences itself", now=now).observed
+
+    @rule(share=st.floats(0.9, 1.2))
+    def controller_waits_for_the_end(self, share: float) -> None:
+        self.time += LEASE_S * 1.02
+        self.controller_looks()
+        self.time += share * self.fence.settings.bound_s / self.controller_speed
+        self.controller_looks()
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def what_counts_as_ended_has_ended(self) -> None:
+        assert not self.counts_as_ended or self.has_ended
+
+
+TestFences = FencedMesh.TestCase
+TestFences.settings = settings(max_examples=examples(200), stateful_step_count=25, deadline=None)
