@@ -185,7 +185,7 @@ async def _controller_of(
     )
     parts = (configurator, store, state, board, feed, logs)
     operators = ControllerServicer(*parts, loads=_loads_of(replicas, routers), controls=controls, launches=launches)
-    front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store), leadership)
+    front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store, newer), leadership)
     async with Supervisor(on_end) as tasks:
         await front.start()
         leadership.address = front.address

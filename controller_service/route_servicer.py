@@ -1,13 +1,15 @@
 """`RouteService`: the routes of HTTP, for ingresses that follow them and for operators.
 
 Invariants: who may call some endpoints only is told of the routes to these; a stream says all routes at once, and again
-whenever one has changed, the newest to who reads slowly.
+whenever one has changed, the newest to who reads slowly. It also reports that the state file is an older copy, once
+that is found.
 Owner: the composition root mounts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -16,7 +18,9 @@ import grpc
 from controller_service.convert.changes import terms_from_wire
 from controller_service.convert.origins import origin_of
 from controller_service.convert.replies import reply_of
+from controller_service.core.desired import Desired
 from controller_service.shell.configurator import Configurator
+from controller_service.shell.newer_members import NewerMembers
 from controller_service.shell.repeated_requests import answers_once
 from controller_service.store.protocol import Store
 from slotmesh.security.limits import known_endpoints
@@ -32,9 +36,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     """What ingresses and operators call."""
 
-    def __init__(self, configurator: Configurator, store: Store) -> None:
+    def __init__(self, configurator: Configurator, store: Store, newer: NewerMembers) -> None:
         self._configurator = configurator
         self._store = store
+        self._newer = newer
 
     async def ListRoutes(self, request: pb.ListRoutesRequest, context: Context) -> pb.ListRoutesResponse:
         desired = self._store.read()
@@ -48,16 +53,46 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: pb.WatchRoutesRequest, context: Context
     ) -> None:
         desired = self._store.read()
-        told = desired.routes
-        await context.write(self._state(desired.routes, desired.configured_at))
+        told, was_on_hold = desired.routes, bool(self._newer)
+        await context.write(self._state(desired))
         async with aclosing(self._store.watch(after_revision=desired.revision)) as revisions:
-            async for desired in revisions:
-                if desired.routes is not told and desired.routes != told:
-                    told = desired.routes
-                    await context.write(self._state(desired.routes, desired.configured_at))
+            async for _ in _woken(revisions, self._newer.begun):
+                desired, is_on_hold = self._store.read(), bool(self._newer)
+                if is_on_hold != was_on_hold or (desired.routes is not told and desired.routes != told):
+                    told, was_on_hold = desired.routes, is_on_hold
+                    await context.write(self._state(desired))
 
-    def _state(self, routes: Mapping[str, Route], revision: int) -> pb.WatchRoutesResponse:
-        return pb.WatchRoutesResponse(routes=_told(routes), revision=revision, generation=self._store.generation)
+    def _state(self, desired: Desired) -> pb.WatchRoutesResponse:
+        return pb.WatchRoutesResponse(
+            routes=_told(desired.routes),
+            revision=desired.configured_at,
+            generation=self._store.generation,
+            is_on_hold=bool(self._newer),
+        )
+
+
+async def _woken(revisions: AsyncGenerator[Desired, None], event: asyncio.Event) -> AsyncGenerator[None, None]:
+    """Yields at each revision, and once when the event has happened; ends with the revisions."""
+
+    async def changed() -> bool:
+        return await anext(revisions, None) is not None
+
+    happened = asyncio.ensure_future(event.wait())
+    change = asyncio.ensure_future(changed())
+    waiting: set[asyncio.Future[Any]] = {happened, change}
+    try:
+        while True:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if change in done:
+                if not change.result():
+                    return
+                change = asyncio.ensure_future(changed())
+                waiting.add(change)
+            yield
+    finally:
+        for task in (happened, change):
+            task.cancel()
+        await asyncio.gather(happened, change, return_exceptions=True)
 
 
 def _told(routes: Mapping[str, Route]) -> list[mesh_pb2.Route]:

@@ -128,7 +128,7 @@ async def serve(settings: IngressSettings, on_failure: Callable[[], object] | No
         server = _server(settings, front, records, peers)
         try:
             metrics.observe_spans(lambda: traces.dropped)
-            observe(metrics, counters, bodies, callers, server, lambda: watch.revision)
+            observe(metrics, counters, bodies, callers, server, watch)
             metrics.look_at(lambda: not why_not_ready(), lambda _in_full: why_not_ready())
             await server.start(settings.host, settings.port)
             tasks.keep(server.watch, name="connections")

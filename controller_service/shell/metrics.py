@@ -68,6 +68,9 @@ def observe_leadership(meter: Meter, leadership: Callable[[], LeadershipBoard | 
 
     observe_gauge(meter, names.CONTROLLER_IS_LEADER, lambda: read(lambda _: 1))
     observe_gauge(meter, names.CONTROLLER_STORE_FAILING, lambda: read(lambda it: int(bool(it.standing.problem))))
+    observe_gauge(
+        meter, names.CONTROLLER_NEWER_MEMBERS, lambda: read(lambda it: len(it.newer.reasons) if it.newer else 0)
+    )
     observe_gauge(meter, names.CONTROLLER_TERM, lambda: read(lambda it: it.standing.term))
     observe_gauge(meter, names.CONTROLLER_STANDBYS, lambda: read(lambda it: it.standing.waiting))
 

@@ -10,6 +10,7 @@ Owner: the event loop. Links and the launcher report members; the reconcile loop
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -33,6 +34,8 @@ class NewerMembers:
         self._store = store
         self._state = state
         self._why: dict[str, str] = {}
+        self.begun = asyncio.Event()
+        """The first such member was found."""
         self.mesh: MembersMesh | None = None
         """The configuration of the newest table that a router has brought; None: none has."""
         self.disown: Callable[[], None] = lambda: None
@@ -78,4 +81,5 @@ class NewerMembers:
                 revision=self._store.read().revision,
             )
         self._why[subject] = f"{subject} {what}"
+        self.begun.set()
         self._state.tell(Notice(kind=EventKind.STATE_OUTDATED, subject=subject, message=what))

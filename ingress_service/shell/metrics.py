@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ingress_service.core.counters import ConnectionCut, Counters
 from ingress_service.shell.bodies import HeldBodies
 from ingress_service.shell.callers import HttpCallers
 from ingress_service.shell.http_server import IngressServer
+from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
@@ -19,7 +18,7 @@ def observe(
     bodies: HeldBodies,
     callers: HttpCallers,
     server: IngressServer,
-    revision: Callable[[], int],
+    watch: RouteWatch,
 ) -> None:
     """Exports them. Call it on the event loop."""
     meter = metrics.meter
@@ -39,7 +38,8 @@ def observe(
     observe_gauge(meter, names.INGRESS_CALLERS, lambda: {(): len(callers)})
     observe_gauge(meter, names.INGRESS_HELD, lambda: {(): bodies.held})
     observe_gauge(meter, names.INGRESS_CERTIFICATE_END, lambda: _end(server.certificate_ends_at))
-    observe_gauge(meter, names.INGRESS_REVISION, lambda: {(): revision()})
+    observe_gauge(meter, names.INGRESS_REVISION, lambda: {(): watch.revision})
+    observe_gauge(meter, names.INGRESS_ROUTES_HELD, lambda: {(): int(watch.is_held)})
 
 
 def _end(at: float | None) -> dict[tuple[()], float]:

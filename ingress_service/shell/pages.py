@@ -92,6 +92,7 @@ class IngressPages:
             "version": VERSION,
             "revision": self._watch.revision,
             "follows_controller": not self._watch.problem,
+            "routes_held": self._watch.is_held,
             "default_routes": table.has_defaults,
             "routes": told,
         }

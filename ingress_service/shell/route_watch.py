@@ -1,7 +1,8 @@
 """Follows the routes that the controller streams.
 
 Invariants: the last routes stay in force while the controller is away; an older revision of the same generation is
-never put in place of a newer one.
+never put in place of a newer one. Routes of a controller whose state file is an older copy are taken only where there
+are none.
 Owner: the app, which runs `run` as a task.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Final
 
 import grpc
 
@@ -23,6 +25,8 @@ from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import route_service_pb2 as pb
 from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
 from slotmesh.wire.leadership import ControllerSearch
+
+_HELD: Final = "the controller's state file is an older copy: it decides nothing until an operator has"
 
 _log = get_logger(__name__)
 
@@ -44,6 +48,8 @@ class RouteWatch:
         self.generation = ""
         self.has_routes = asyncio.Event()
         """The first routes are there."""
+        self.is_held = False
+        """The controller's state file is an older copy: the routes in force stay."""
         self.problem = "the controller has not been heard yet"
         """Why there are no routes, or no newer ones; empty while the controller is heard."""
 
@@ -74,8 +80,17 @@ class RouteWatch:
     def _take(self, state: pb.WatchRoutesResponse) -> None:
         self._backoff.reset()
         self._warnings.reset()
-        self.problem = ""
-        if state.generation == self.generation and state.revision < self.revision:
+        is_older = state.generation == self.generation and state.revision < self.revision
+        was_held, self.is_held = self.is_held, state.is_on_hold or is_older
+        self.problem = _HELD if self.is_held else ""
+        if self.is_held and not was_held:
+            _log.warning(
+                "routes are kept: the controller's state file is an older copy",
+                controller=self._search.current,
+                its_revision=state.revision,
+                revision=self.revision,
+            )
+        if self.is_held and self.revision >= 0:
             return
         self.generation, self.revision = state.generation, state.revision
         routes = tuple(route_from_wire(it) for it in state.routes)

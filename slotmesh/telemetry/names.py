@@ -214,6 +214,11 @@ INGRESS_CERTIFICATE_END = _gauge(
     "s",
     "When the certificate that HTTP clients are shown expires, in seconds since 1970; not there in plain text.",
 )
+INGRESS_ROUTES_HELD = _gauge(
+    "slotmesh.ingress.routes.held",
+    "1",
+    "1 while the routes in force are kept, as the controller's state file is an older copy.",
+)
 INGRESS_REVISION = _gauge("slotmesh.ingress.routes.revision", "1", "Revision of the routes in force; -1 before any.")
 
 REPLICA_CALLS = _counter("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
@@ -274,6 +279,11 @@ CONTROLLER_STORE_FAILING = _gauge(
     "slotmesh.controller.store_failing",
     "1",
     "1 while the leader's state cannot be written: changes are refused, what is stored stays in force.",
+)
+CONTROLLER_NEWER_MEMBERS = _gauge(
+    "slotmesh.controller.newer_members",
+    "{member}",
+    "Members that hold a newer state than the leader's state file; unless it is 0, nothing is reconciled.",
 )
 CONTROLLER_TERM = _gauge(
     "slotmesh.controller.term", "{term}", "The term under which this controller leads; 0 while it does not."

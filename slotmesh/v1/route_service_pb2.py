@@ -27,7 +27,7 @@ from slotmesh.v1 import mesh_pb2 as slotmesh_dot_v1_dot_mesh__pb2
 from slotmesh.v1 import roles_pb2 as slotmesh_dot_v1_dot_roles__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fslotmesh/v1/route_service.proto\x12\x0bslotmesh.v1\x1a$slotmesh/v1/controller_service.proto\x1a\x16slotmesh/v1/mesh.proto\x1a\x17slotmesh/v1/roles.proto\"\x13\n\x11ListRoutesRequest\"J\n\x12ListRoutesResponse\x12\"\n\x06routes\x18\x01 \x03(\x0b\x32\x12.slotmesh.v1.Route\x12\x10\n\x08revision\x18\x02 \x01(\x03\"}\n\x12\x44\x65leteRouteRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x0f \x01(\tB\x14\n\x12_expected_revision\"L\n\x13\x44\x65leteRouteResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12#\n\x06\x63hange\x18\x02 \x01(\x0e\x32\x13.slotmesh.v1.Change\"\x14\n\x12WatchRoutesRequest\"_\n\x13WatchRoutesResponse\x12\"\n\x06routes\x18\x01 \x03(\x0b\x32\x12.slotmesh.v1.Route\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t2\x9a\x02\n\x0cRouteService\x12U\n\nListRoutes\x12\x1e.slotmesh.v1.ListRoutesRequest\x1a\x1f.slotmesh.v1.ListRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x12W\n\x0b\x44\x65leteRoute\x12\x1f.slotmesh.v1.DeleteRouteRequest\x1a .slotmesh.v1.DeleteRouteResponse\"\x05\xe2\xdb\x18\x01\x03\x12Z\n\x0bWatchRoutes\x12\x1f.slotmesh.v1.WatchRoutesRequest\x1a .slotmesh.v1.WatchRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fslotmesh/v1/route_service.proto\x12\x0bslotmesh.v1\x1a$slotmesh/v1/controller_service.proto\x1a\x16slotmesh/v1/mesh.proto\x1a\x17slotmesh/v1/roles.proto\"\x13\n\x11ListRoutesRequest\"J\n\x12ListRoutesResponse\x12\"\n\x06routes\x18\x01 \x03(\x0b\x32\x12.slotmesh.v1.Route\x12\x10\n\x08revision\x18\x02 \x01(\x03\"}\n\x12\x44\x65leteRouteRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x1e\n\x11\x65xpected_revision\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x0f \x01(\tB\x14\n\x12_expected_revision\"L\n\x13\x44\x65leteRouteResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12#\n\x06\x63hange\x18\x02 \x01(\x0e\x32\x13.slotmesh.v1.Change\"\x14\n\x12WatchRoutesRequest\"s\n\x13WatchRoutesResponse\x12\"\n\x06routes\x18\x01 \x03(\x0b\x32\x12.slotmesh.v1.Route\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x12\n\nis_on_hold\x18\x1e \x01(\x08\x32\x9a\x02\n\x0cRouteService\x12U\n\nListRoutes\x12\x1e.slotmesh.v1.ListRoutesRequest\x1a\x1f.slotmesh.v1.ListRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x12W\n\x0b\x44\x65leteRoute\x12\x1f.slotmesh.v1.DeleteRouteRequest\x1a .slotmesh.v1.DeleteRouteResponse\"\x05\xe2\xdb\x18\x01\x03\x12Z\n\x0bWatchRoutes\x12\x1f.slotmesh.v1.WatchRoutesRequest\x1a .slotmesh.v1.WatchRoutesResponse\"\x06\xe2\xdb\x18\x02\x01\x02\x30\x01\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,7 +52,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHROUTESREQUEST']._serialized_start=437
   _globals['_WATCHROUTESREQUEST']._serialized_end=457
   _globals['_WATCHROUTESRESPONSE']._serialized_start=459
-  _globals['_WATCHROUTESRESPONSE']._serialized_end=554
-  _globals['_ROUTESERVICE']._serialized_start=557
-  _globals['_ROUTESERVICE']._serialized_end=839
+  _globals['_WATCHROUTESRESPONSE']._serialized_end=574
+  _globals['_ROUTESERVICE']._serialized_start=577
+  _globals['_ROUTESERVICE']._serialized_end=859
 # @@protoc_insertion_point(module_scope)

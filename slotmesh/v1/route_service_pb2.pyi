@@ -153,10 +153,15 @@ class WatchRoutesResponse(_message.Message):
     ROUTES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    IS_ON_HOLD_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision that has them. It grows within a generation."""
     generation: _builtins.str
     """The store generation in which revisions count."""
+    is_on_hold: _builtins.bool
+    """The controller has found that its state file is an older copy, and reconciles nothing. An ingress that has routes keeps
+    them. Sent again when that begins. Controllers of older versions do not report it.
+    """
     @_builtins.property
     def routes(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Route]:
         """The routes, by path."""
@@ -167,10 +172,11 @@ class WatchRoutesResponse(_message.Message):
         routes: _abc.Iterable[_mesh_pb2.Route] | None = ...,
         revision: _builtins.int = ...,
         generation: _builtins.str = ...,
+        is_on_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision", "routes", b"routes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "is_on_hold", b"is_on_hold", "revision", b"revision", "routes", b"routes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 PROMTOOL_TRIES: Final = frozenset(
     {
         *("SlotmeshCertificateEndsSoon", "SlotmeshHttpsCertificateEndsSoon"),
-        *("SlotmeshIngressHasNoRoutes", "SlotmeshStateCannotBeWritten"),
+        *("SlotmeshIngressHasNoRoutes", "SlotmeshStateCannotBeWritten", "SlotmeshStateIsOlder"),
     }
 )
 """This mesh talks plain text, its ingress finds the controller, and its state is in memory."""

@@ -132,5 +132,33 @@ FENCE: Final = (
         "if False:",
         "tests/unit/controller/test_fences.py",
     ),
+    mutant(
+        "an ingress follows the routes of an older copy",
+        "ingress_service",
+        "if self.is_held and self.revision >= 0:",
+        "if False:",
+        "tests/contract/test_held_routes.py",
+    ),
+    mutant(
+        "an ingress without routes waits for a controller on hold",
+        "ingress_service",
+        "if self.is_held and self.revision >= 0:",
+        "if self.is_held:",
+        "tests/contract/test_held_routes.py",
+    ),
+    mutant(
+        "an ingress that has newer routes than its controller shows nothing of it",
+        "ingress_service",
+        "state.is_on_hold or is_older",
+        "state.is_on_hold",
+        "tests/contract/test_held_routes.py",
+    ),
+    mutant(
+        "a controller reports that it is on hold to ingresses that come later alone",
+        CONTROLLER,
+        "self.begun.set()",
+        "pass",
+        "tests/contract/test_held_routes.py",
+    ),
 )
-"""What follows from silence."""
+"""What follows from silence, and from an older state."""

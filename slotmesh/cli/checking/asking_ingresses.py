@@ -61,6 +61,7 @@ def _ask(url: IngressUrl) -> ServerAnswer:
             not_ready="" if ready == 200 else why,
             tells_routes=status == 200,
             follows_controller=follows if isinstance(follows, bool) else None,
+            routes_held=told.get("routes_held") is True,
         ),
     )
 

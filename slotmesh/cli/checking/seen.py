@@ -56,6 +56,8 @@ class IngressFacts:
     """False: it wants a token first."""
     follows_controller: bool | None = None
     """Whether a controller tells it of changes; None: it does not say."""
+    routes_held: bool = False
+    """It keeps its routes, as the controller's state file is an older copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,9 @@ def test_an_ingress_that_is_not_ready_is_wrong_and_old_routes_are_a_warning() ->
     severity, subject, text = one(with_ingress(not_ready="no routes yet"), Section.HTTP)
     assert (severity, subject) == (Severity.ERROR, "ingress 127.0.0.1:8080")
     assert "no routes yet" in text
+    severity, _, text = one(with_ingress(follows_controller=False, routes_held=True), Section.HTTP)
+    assert severity is Severity.WARNING
+    assert "keeps its routes: the state file of the controller that it follows is an older copy" in text
     severity, _, text = one(with_ingress(follows_controller=False), Section.HTTP)
     assert (severity, "may be old" in text) == (Severity.WARNING, True)
 
