@@ -135,7 +135,7 @@ class Fencing:
             self._look_at = asyncio.get_running_loop().call_later(max(0.0, delay_s), self._look)
 
     def _is_still_open(self) -> bool:
-        if not self._is_over and self._fence.look(self._now()):
+        if not self._is_over and self._fence.is_closed(self._now()):
             after = format_duration(timedelta(seconds=self._fence.settings.after_s))
             older = "" if self._is_acknowledged else "; controllers of older versions acknowledge none"
             self._close(f"the controller has acknowledged no report for {after} (--fence-after){older}")

@@ -28,6 +28,13 @@ FENCE: Final = (
         _MODEL,
     ),
     mutant(
+        "a fence that has closed opens again",
+        REPLICA,
+        "if not self.has_begun or self.is_closed(now) or",
+        "if not self.has_begun or",
+        _UNIT,
+    ),
+    mutant(
         "an older acknowledgement shortens a fence",
         REPLICA,
         " or min(stamp, now) <= self._since:",
@@ -35,18 +42,11 @@ FENCE: Final = (
         _UNIT,
     ),
     mutant(
-        "a fence that has closed opens again",
-        REPLICA,
-        "self.is_closed = self.is_closed or now >= self.closes_at",
-        "self.is_closed = now >= self.closes_at",
-        f"{_UNIT} {_CONTRACT}",
-    ),
-    mutant(
         "a process that stood still between clock and timer is ended later",
         REPLICA,
         "if self._now() - began < SLACK_S:",
         "if True:",
-        _MODEL,
+        _UNIT,
     ),
     mutant(
         "the timer of a fence is disarmed where its time has passed",

@@ -33,8 +33,6 @@ class Fence:
 
     def __init__(self, settings: FenceSettings) -> None:
         self.settings = settings
-        self.is_closed = False
-        """It starts nothing any more. Never goes back."""
         self._since = inf
         """When the newest acknowledged report was sent, monotonic seconds; infinite before the replica is ready."""
 
@@ -59,12 +57,11 @@ class Fence:
 
     def acknowledged(self, stamp: float, now: float) -> bool:
         """The controller has read the report that was sent at `stamp`. Returns whether that prolongs the lease."""
-        if not self.has_begun or self.look(now) or min(stamp, now) <= self._since:
+        if not self.has_begun or self.is_closed(now) or min(stamp, now) <= self._since:
             return False
         self._since = min(stamp, now)
         return True
 
-    def look(self, now: float) -> bool:
-        """Whether the fence is closed; it closes by this."""
-        self.is_closed = self.is_closed or now >= self.closes_at
-        return self.is_closed
+    def is_closed(self, now: float) -> bool:
+        """Whether nothing may start any more. It stays so, since no acknowledgement counts from then on."""
+        return now >= self.closes_at

@@ -22,7 +22,7 @@ SETTINGS = FenceSettings(after_s=10.0, grace_s=5.0)
 
 def test_time_counts_from_the_sending_of_the_newest_acknowledged_report() -> None:
     fence = Fence(SETTINGS)
-    assert not fence.look(1_000.0), "before the replica is ready there is nothing to fence"
+    assert not fence.is_closed(1_000.0), "before the replica is ready there is nothing to fence"
     assert not fence.acknowledged(999.0, 1_000.0)
     fence.begin(1_000.0)
     assert (fence.closes_at, fence.ends_at) == (1_010.0, 1_015.0)
@@ -38,8 +38,9 @@ def test_a_fence_that_has_closed_stays_closed() -> None:
     fence = Fence(SETTINGS)
     fence.begin(0.0)
     assert not fence.acknowledged(9.9, 10.0), "it is too late, to the moment"
-    assert fence.is_closed
+    assert fence.is_closed(10.0)
     assert not fence.acknowledged(10.5, 11.0)
+    assert fence.is_closed(11.0)
     assert (fence.closes_at, fence.ends_at) == (10.0, 15.0)
 
 
