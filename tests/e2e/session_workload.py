@@ -210,7 +210,8 @@ async def running_workload(
         meshes = []
         for number in range(CLIENTS):
             first = number % len(addresses)
-            mesh = slotmesh.connect(",".join([*addresses[first:], *addresses[:first]]))
+            # Where there is no router for a while, calls wait as long as their deadlines allow.
+            mesh = slotmesh.connect(",".join([*addresses[first:], *addresses[:first]]), connect_timeout=PATIENCE_S)
             meshes.append(await stack.enter_async_context(mesh))
         clients = [asyncio.create_task(workload.run(number, mesh)) for number, mesh in enumerate(meshes)]
         watch = asyncio.create_task(workload.watch_stalls())

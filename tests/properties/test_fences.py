@@ -6,7 +6,7 @@ either process for as long as it likes, and knows when the kernel ends the repli
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -171,5 +171,25 @@ class FencedMesh(RuleBasedStateMachine):
         assert not self.counts_as_ended or self.has_ended
 
 
+LONG = st.floats(0.0, 40.0)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    settings_s=st.tuples(st.floats(10.0, 30.0), st.floats(1.0, 10.0)),
+    speeds=st.tuples(SPEEDS, SPEEDS),
+    there=st.one_of(st.just(0.0), LONG),
+    back=st.one_of(st.just(0.0), LONG),
+    stands_still=st.one_of(st.just(0.0), LONG),
+)
+def test_nothing_follows_too_early_from_the_last_acknowledgement(
+    settings_s: tuple[float, float], speeds: tuple[float, float], there: float, back: float, stands_still: float
+) -> None:
+    mesh = FencedMesh()
+    mesh.begin(*settings_s, speeds=speeds, offsets=(0.0, 500.0))
+    mesh.one_report_is_acknowledged_and_nothing_after_it(there, back, stands_still)
+    mesh.controller_waits_for_the_end()
+
+
 TestFences = FencedMesh.TestCase
-TestFences.settings = settings(max_examples=examples(200), stateful_step_count=15, deadline=None)
+TestFences.settings = settings(max_examples=examples(60), stateful_step_count=15, deadline=None)
