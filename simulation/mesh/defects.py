@@ -376,6 +376,17 @@ _REPLICA: Final = (
 
 _CONTROLLER: Final = (
     _defect(
+        "older_state_decides",
+        "a controller goes on with an older copy of its store though members have newer tables",
+        ONCE,
+        "older_state_file",
+        (
+            "controller_service.shell.newer_members:NewerMembers.look_at",
+            "if not self.is_newer(held):",
+            "if True:",
+        ),
+    ),
+    _defect(
         "replicas_not_adopted",
         "a controller covers an earlier generation without listing its replicas",
         ONCE,

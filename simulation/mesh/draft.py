@@ -33,6 +33,8 @@ class Draft:
     """Each key is asked again at the end, whatever chance says."""
     remembers: bool = False
     """The controller has a store that it starts again with."""
+    stays_on_hold: bool = False
+    """The controller reconciles nothing any more in the end: keys of replicas that have ended wait."""
     is_edge: bool = False
     """Were anything else to go wrong, more would than is promised (docs/guarantees.md)."""
 

@@ -34,7 +34,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         replicas=tuple(draft.replicas),
         clients=tuple(draft.clients),
         faults=tuple(draft.faults),
-        asks_again=chance.random() < 0.25 or draft.asks_again,
+        asks_again=(chance.random() < 0.25 or draft.asks_again) and not draft.stays_on_hold,
         remembers=draft.remembers or (plot is storm and chance.random() < 0.5),
     )
 

@@ -7,6 +7,7 @@ anything, or has changed what nobody heard of.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -16,6 +17,8 @@ from controller_service.store.protocol import Conflict, OnCommitted, Standing
 
 WRITE_S: Final = 0.002
 """Half of what a commit takes, seconds of virtual time."""
+MOST_COPIES: Final = 64
+"""Of earlier states."""
 
 
 class KeptState:
@@ -25,14 +28,28 @@ class KeptState:
         self.generation = ""
         self.desired = Desired()
         self.term = 0
+        self._starts = 0
+        self._copies = deque[tuple[str, Desired, int]](maxlen=MOST_COPIES)
+        """What it was before: generation, revision and term. Newest last."""
 
     async def open(self, generation: str, epoch_floor: int) -> KeptStore:
         """For a controller that starts; its predecessor is gone."""
         if not self.generation:
             self.generation, self.desired = generation, Desired(epoch_floor=epoch_floor)
         self.term += 1
-        self.desired = self.desired.beginning(f"term-{self.term}")
+        self._starts += 1
+        self.write(self.desired.beginning(f"term-{self._starts}"))
         return KeptStore(self)
+
+    def write(self, desired: Desired) -> None:
+        """The next revision."""
+        self._copies.append((self.generation, self.desired, self.term))
+        self.desired = desired
+
+    def put_back(self, writes: int) -> None:
+        """A copy takes its place that was made so many writes ago, or the oldest one. The controller is down."""
+        if self._copies:
+            self.generation, self.desired, self.term = self._copies[-min(max(1, writes), len(self._copies))]
 
 
 class KeptStore:
@@ -59,7 +76,7 @@ class KeptStore:
         await asyncio.sleep(WRITE_S)
         before = self._kept.desired
         if expected_revision == before.revision:
-            self._kept.desired = before.apply(change)
+            self._kept.write(before.apply(change))
         written = self._kept.desired
         await asyncio.sleep(WRITE_S)
         if written.revision > self._newest.value.revision:

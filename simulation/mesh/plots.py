@@ -130,6 +130,23 @@ def controller_returns(draft: Draft) -> None:
         draft.strike(Blow.KILL, draft.begins_s, draft.some_replica(), for_s=chance.choice((-1.0, 0.2)))
 
 
+def older_state_file(draft: Draft) -> None:
+    """An older state file is put back while keys move or replicas come and go. No operator decides what counts."""
+    chance = draft.chance
+    chance.choice((keys_move, controller_returns, older_table, replica_departs))(draft)
+    draft.remembers, draft.stays_on_hold = True, True
+    for _ in range(chance.choice((1, 1, 2))):
+        draft.strike(
+            Blow.PUT_BACK,
+            draft.begins_s + chance.uniform(0.0, 1.5),
+            "controller",
+            for_s=chance.choice((0.05, 0.5)),
+            amount=float(chance.choice((1, 2, 3, 5, 8, 20))),
+        )
+    for _ in range(chance.choice((0, 1, 2))):
+        draft.join(draft.begins_s + chance.uniform(0.2, 2.0))
+
+
 def hasty(draft: Draft) -> None:
     """Short timeouts while sessions move."""
     chance, at_s = draft.chance, draft.begins_s
@@ -275,6 +292,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (controller_forgets, 4.0),
     (all_begin_anew, 2.0),
     (controller_returns, 4.0),
+    (older_state_file, 2.0),
     (keys_move, 4.0),
     (replica_departs, 2.0),
     (moves_twice, 1.0),

@@ -124,6 +124,8 @@ class Blow(Enum):
     SLOW = "slow"
     JUMP = "jump"
     """The time of day."""
+    PUT_BACK = "put back"
+    """The controller is killed, and starts again with a copy of its store that is so many writes older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,11 +283,10 @@ class World:
         node, network, who, other = self.nodes.get(fault.who), self.network, fault.who, fault.other
         over: Callable[[], object] = lambda: None  # noqa: E731 - most have something to undo
         match fault.blow:
-            case Blow.KILL | Blow.TERMINATE if node is not None:
-                if fault.blow is Blow.KILL:
-                    node.kill()
-                else:
-                    node.terminate()
+            case Blow.KILL | Blow.TERMINATE | Blow.PUT_BACK if node is not None:
+                (node.terminate if fault.blow is Blow.TERMINATE else node.kill)()
+                if fault.blow is Blow.PUT_BACK:
+                    self._kept.put_back(int(fault.amount))
                 if fault.for_s >= 0:
                     self._start_again(who, fault.for_s)
                 return
