@@ -28,8 +28,18 @@ from tests.support.declared_rpcs import declared_rpcs
 
 OURS: Final = tuple(sorted((rpc.containing_service.full_name, rpc.name) for rpc in declared_rpcs()))
 OTHERS: Final = (
-    ("grpc.channelz.v1.Channelz", "GetServers"),
-    ("grpc.channelz.v1.Channelz", "GetTopChannels"),
+    *(
+        ("grpc.channelz.v1.Channelz", rpc)
+        for rpc in [
+            "GetTopChannels",
+            "GetServers",
+            "GetServer",
+            "GetServerSockets",
+            "GetChannel",
+            "GetSubchannel",
+            "GetSocket",
+        ]
+    ),
     ("grpc.health.v1.Health", "Check"),
     ("grpc.health.v1.Health", "List"),
     ("grpc.health.v1.Health", "Watch"),
