@@ -14,7 +14,7 @@ from controller_service.core import launches, transitions
 from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.partitions import NO_OWNER, Incarnation
+from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.reconcile import DrainReplica, ForgetReplica, KillReplica, StartReplicas, reconcile_backend
 from controller_service.core.reconcile_endpoints import reconcile_endpoint
 from controller_service.core.replica_numbers import wanted_replicas
@@ -28,7 +28,14 @@ from controller_service.core.transitions import Hello, ObservedReport, Transitio
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
 
-NAMES = st.sampled_from(["v1", "v2"])
+NAMES = st.sampled_from(["v1", "v2", "v3"])
+ENDPOINTS = ("e", "f")
+WEIGHTS = st.sampled_from([(0.25, 0.25, 0.5), (0.0, 0.5, 0.5), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)])
+"""Of each of the three backends."""
+
+
+def weighed(name: str, weights: tuple[float, ...]) -> Endpoint:
+    return Endpoint(name=name, traffic=TrafficPolicy(weights=dict(zip(("v1", "v2", "v3"), weights, strict=True))))
 
 
 class World(RuleBasedStateMachine):
@@ -37,8 +44,12 @@ class World(RuleBasedStateMachine):
         self.now = 1_000.0
         self.desired = Desired(epoch_floor=10).apply(
             ChangeSet(
-                put_backends=(Backend(name="v1", handler="a:B"), Backend(name="v2", handler="a:C", num_replicas=2)),
-                put_endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 0.5, "v2": 0.5})),),
+                put_backends=(
+                    Backend(name="v1", handler="a:B"),
+                    Backend(name="v2", handler="a:C", num_replicas=2),
+                    Backend(name="v3", handler="a:B", num_replicas=1),
+                ),
+                put_endpoints=(weighed("e", (0.5, 0.5, 0.0)), weighed("f", (0.0, 0.5, 0.5))),
             )
         )
         self.observed = Observed()
@@ -46,7 +57,7 @@ class World(RuleBasedStateMachine):
         """What really runs: incarnation by replica id."""
         self.instances: dict[str, tuple[str, str]] = {}
         """What the launcher has, and was not asked to end: backend and template by replica id."""
-        self.ever_owned: dict[tuple[int, int], Incarnation] = {}
+        self.ever_owned: dict[tuple[str, int, int], Incarnation] = {}
         self.born = 0
         self.builder, self.routes = RouteBuilder(), build_routes(Desired(), Observed())
         self.listing, self.roster = RosterListing(), NO_ROSTER
@@ -67,10 +78,9 @@ class World(RuleBasedStateMachine):
         wanted = self.desired.backends[name].num_replicas
         self.change(ChangeSet(put_backends=(Backend(name=name, handler=handler, num_replicas=wanted),)))
 
-    @rule(weight=st.sampled_from([0.0, 0.25, 1.0]))
-    def weigh(self, weight: float) -> None:
-        traffic = TrafficPolicy(weights={"v1": weight, "v2": 1.0 - weight})
-        self.change(ChangeSet(put_endpoints=(Endpoint(name="e", traffic=traffic),)))
+    @rule(name=st.sampled_from(ENDPOINTS), weights=WEIGHTS)
+    def weigh(self, name: str, weights: tuple[float, ...]) -> None:
+        self.change(ChangeSet(put_endpoints=(weighed(name, weights),)))
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), state=st.sampled_from(["STARTING", "READY", "READY", "DRAINING", "STOPPED", "FAILED"]))
@@ -97,14 +107,12 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def a_partition_has_one_owner_at_each_epoch(self) -> None:
-        ownership = self.desired.ownership.get("e")
-        if ownership is None:
-            return
-        for number in (0, 1, 2_047, 4_095):  # all are treated alike
-            index = ownership.partition_owners[number]
-            if index != NO_OWNER:
-                owner = ownership.owners[index]
-                assert self.ever_owned.setdefault((number, ownership.epochs[number]), owner) == owner
+        for name, ownership in self.desired.ownership.items():
+            for number in (0, 1, 2_047, 4_095):  # all are treated alike
+                index = ownership.partition_owners[number]
+                if index != NO_OWNER:
+                    owner = ownership.owners[index]
+                    assert self.ever_owned.setdefault((name, number, ownership.epochs[number]), owner) == owner
 
     @invariant()
     def nobody_who_is_gone_is_routed_to(self) -> None:
@@ -148,14 +156,13 @@ class World(RuleBasedStateMachine):
             assert all(it.takes_calls and it.template == template_of(backend) for it in alive)
             if alive:
                 assert all(not it.gone for it in self.observed.replicas(name))  # what ended is forgotten
-        traffic = self.desired.endpoints["e"].traffic
-        assert traffic is not None
-        served = any(traffic.weights[it.backend] for it in self.observed.replicas() if it.takes_calls)
-        ownership = self.desired.ownership.get("e")
-        if served:
-            assert ownership is not None
-            assert NO_OWNER not in ownership.partition_owners
-            assert not any(self.observed.is_dead(owner) for owner in ownership.owners)
+        for name, endpoint in self.desired.endpoints.items():
+            assert endpoint.traffic is not None
+            weights, ownership = endpoint.traffic.weights, self.desired.ownership.get(name)
+            if any(weights[it.backend] for it in self.observed.replicas() if it.takes_calls):
+                assert ownership is not None
+                assert NO_OWNER not in ownership.partition_owners
+                assert not any(self.observed.is_dead(owner) for owner in ownership.owners)
 
     # -- the loop, without its waiting ---------------------------------------------------------------------------
 
@@ -182,11 +189,13 @@ class World(RuleBasedStateMachine):
                         case ForgetReplica(replica_id):
                             assert replica_id not in self.processes or self.observed.replica(replica_id).gone  # type: ignore[union-attr]
                             self.observed = self.observed.without_replica(replica_id)
-            assigned = reconcile_endpoint(
-                self.desired.endpoints["e"], self.desired, self.observed, self.now, launches=True
-            )
-            if assigned.ownership is not None:
-                self.change(ChangeSet(put_ownership={"e": assigned.ownership}))
+            assigned: dict[str, PartitionOwnership] = {}
+            for name, endpoint in self.desired.endpoints.items():
+                owned = reconcile_endpoint(endpoint, self.desired, self.observed, self.now, launches=True).ownership
+                if owned is not None:
+                    assigned[name] = owned
+            if assigned:
+                self.change(ChangeSet(put_ownership=assigned))
             after = self.observed, self.desired.backends, self.desired.endpoints, self.desired.ownership
             if all(one is other for one, other in zip(before, after, strict=True)):
                 return

@@ -37,8 +37,10 @@ class Model:
 
     def __init__(self) -> None:
         self.parts: dict[str, dict[str, Any]] = {
-            name: {} for name in ("backends", "endpoints", "routes", "ownership", "applied")
+            name: {} for name in ("backends", "endpoints", "routes", "ownership", "applied", "rollouts")
         }
+        self.shifts = set[str]()
+        """Endpoints that were ever shifted. What becomes of a shift depends on what else changes its endpoint."""
         self.floor = 41
         self.roster: Any = Desired().roster
         self.configurations: dict[int, tuple[dict[str, Any], ...]] = {}
@@ -48,14 +50,18 @@ class Model:
         self.floor = max(self.floor, change.epoch_floor)
         for name in change.delete_endpoints:
             del parts["endpoints"][name]
+            self.shifts.discard(name)
             if (owned := parts["ownership"].pop(name, None)) is not None:
                 self.floor = max(self.floor, *owned.epochs)
         for name in change.delete_backends:
             parts["backends"].pop(name, None)
+            parts["rollouts"].pop(name, None)
         parts["endpoints"].update({it.name: it for it in change.put_endpoints})
         kept = (it for it in change.put_backends if it.name not in change.delete_backends)
         parts["backends"].update({it.name: it for it in kept})
         parts["ownership"].update(change.put_ownership)
+        parts["rollouts"].update({it.backend: it for it in change.put_rollouts if it.backend in parts["backends"]})
+        self.shifts.update(it.endpoint for it in change.put_shifts)
         for path in change.delete_routes:
             del parts["routes"][path]
         parts["routes"].update({it.path: it for it in change.put_routes})
@@ -118,6 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert read_file(self.path) == ("a" * 32, desired)
         for part, expected in self.model.parts.items():
             assert dict(getattr(desired, part)) == expected
+        assert set(desired.shifts) == self.model.shifts
         assert (desired.epoch_floor, desired.roster) == (self.model.floor, self.model.roster)
 
     @invariant()

@@ -10,12 +10,14 @@ from google.protobuf import descriptor_pb2
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import (
     CoveredTables,
     DepartedIncarnation,
     IncarnationRoster,
     ListedIncarnation,
 )
+from controller_service.core.shifting.record import Guard, GuardFigure, ShiftPhase, ShiftRecord
 from examples.own_proto import greeter_pb2
 from slotmesh.spec.descriptor_sets import Files, read_services
 from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
@@ -51,6 +53,8 @@ def random_change(random: Random, desired: Desired) -> ChangeSet:
         put_routes=routes,
         delete_routes=tuple(lost),
         put_ownership={name: random_ownership(random) for name in owned},
+        put_rollouts=tuple(random_rollout(random, it.name) for it in backends if random.random() < 0.5),
+        put_shifts=tuple(random_shift(random, name) for name in there if random.random() < 0.3),
         put_roster=random_roster(random, desired.revision + 1) if random.random() < 0.5 else None,
         epoch_floor=random.randint(0, 2**50),
         put_applied=(*backends[:1], *endpoints[:1], *routes[:1]),
@@ -135,6 +139,42 @@ def random_roster(random: Random, revision: int) -> IncarnationRoster:
         departed=(DepartedIncarnation(owner=random_owner(random, "d"), generation="g", revision=3, left_at=TIME_S),),
         departed_since=random.randint(0, 9),
         covers=(CoveredTables(generation="f" * 32, revision=7, departed_since=2),),
+    )
+
+
+def random_rollout(random: Random, backend: str) -> RolloutRecord:
+    settings = (None, random_backend(random, backend))
+    return RolloutRecord(
+        backend=backend,
+        template=f"{random.getrandbits(64):016x}",
+        since_s=TIME_S + random.randint(0, 9),
+        is_complete=random.random() < 0.5,
+        is_paused=random.random() < 0.5,
+        good=random.choice(settings),
+        previous=random.choice(settings),
+        why=random.choice(("", "größer")),
+        failed_at_s=random.choice((0.0, TIME_S)),
+    )
+
+
+def random_shift(random: Random, endpoint: str) -> ShiftRecord:
+    """Of several backends, with several guards."""
+    guards = [Guard(figure, 0.25, shadow) for figure in GuardFigure for shadow in ("", "v1", "x_y")]
+    return ShiftRecord(
+        endpoint=endpoint,
+        before={"v1": 0.25, "v2": 0.75},
+        target={"v2": 0.25, "V-3": 0.25, "x_y": 0.5},
+        step=random.choice((0.1, 1 / 3)),
+        every_s=30.0,
+        guards=tuple(random.sample(guards, random.randint(0, 3))),
+        min_calls=random.randint(1, 9),
+        number=random.randint(1, 4),
+        since_s=TIME_S,
+        began_s=TIME_S - 1.5,
+        who=random.choice(("", "slotmesh at ☃")),
+        phase=random.choice(tuple(ShiftPhase)),
+        why=random.choice(("", "why")),
+        ended_s=random.choice((0.0, TIME_S)),
     )
 
 
