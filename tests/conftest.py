@@ -1,8 +1,9 @@
-"""Profiles of hypothesis, what tests cost the processor, and what the garbage collector has to look at."""
+"""Profiles of hypothesis, the bound of each test, what tests cost the processor, and what the collector looks at."""
 
 from __future__ import annotations
 
 import gc
+import inspect
 import time
 from collections.abc import Generator
 from typing import Final
@@ -10,9 +11,13 @@ from typing import Final
 import pytest
 from hypothesis import Phase, settings
 
+from tests.support.wait import bounded
+
 QUICK: Final = "quick"
 SLOW_S: Final = 1.0
 """Processor time of a test that the inner loop should not wait for."""
+EARLIER: Final = 0.9
+"""An asynchronous test ends after this share of its timeout, so that what fails is the wait and not the process."""
 
 settings.register_profile("usual", deadline=None)
 """An example may take as long as a busy machine makes it take."""
@@ -22,6 +27,15 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 """Whether something fails, not the smallest example of it."""
 settings.load_profile("usual")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bounds each asynchronous test: one that hangs fails with the line at which it waits."""
+    usual_s = float(config.getini("timeout"))
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            mark = item.get_closest_marker("timeout")
+            item.obj = bounded(item.obj, EARLIER * (float(mark.args[0]) if mark is not None else usual_s))
 
 
 def pytest_collection_finish() -> None:

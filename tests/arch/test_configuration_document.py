@@ -16,5 +16,6 @@ def test_the_table_of_settings_is_what_the_model_says() -> None:
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
     )
     assert not checked.returncode, checked.stderr

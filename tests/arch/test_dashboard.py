@@ -27,7 +27,11 @@ RULES = alert_expressions(ALERTS)
 
 def test_the_dashboard_is_what_its_panels_say() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/generate_dashboard.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools/generate_dashboard.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 

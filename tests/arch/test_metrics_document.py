@@ -23,6 +23,7 @@ def test_the_tables_of_metrics_are_what_the_code_declares() -> None:
         text=True,
         check=False,
         cwd=ROOT,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 

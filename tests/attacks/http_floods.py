@@ -20,6 +20,7 @@ from tests.attacks.bystander import PAUSE_S, Times
 from tests.attacks.target import Target
 from tests.support.http_client import HttpConnection, http_connection, request_bytes
 from tests.support.mesh import ROOT
+from tests.support.wait import within
 
 FLOODER, BYSTANDER = "127.0.0.2", "127.0.0.3"
 BODIES, BODY_BYTES = 4, 64 * 2**20
@@ -53,7 +54,7 @@ async def ingress_of(target: Target) -> AsyncIterator[str]:
         yield found[1].decode()
     finally:
         process.terminate()
-        await process.wait()
+        await within(process.wait(), "the end of the process", timeout=60.0)
         if reading is not None:
             await reading
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 20.0
@@ -128,5 +128,5 @@ async def client_process(command: Sequence[str], stderr: IO[Any] | None = None) 
     finally:
         with suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
+        await within(process.wait(), "the end of the process", timeout=60.0)
         await reading

@@ -17,7 +17,7 @@ from slotmesh.testing import Backend
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.support.fakes.replica import echo, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -143,7 +143,7 @@ async def test_in_a_handler_without_a_mesh_the_same_holds() -> None:
             assert tuple(await origins.options(traced=True, shard_key="s").trace()) == (parent(4), "")
         assert await origins.options(shard_key="s").shard_key() == "s"
         origins.instance.go_on.set()
-        assert await origins.wait() is not None
+        assert await within(origins.wait(), "the origin of a call") is not None
     assert not trace.get_current_span().get_span_context().is_valid
 
 

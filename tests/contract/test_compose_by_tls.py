@@ -29,7 +29,7 @@ from tests.support.controllers import eventually
 from tests.support.http_client import HttpAnswer, http_connection
 from tests.support.mesh import ROOT
 from tests.support.replicas import HANDLERS, running_replica
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -64,7 +64,7 @@ class Volumes:
             stdout=PIPE,
             stderr=PIPE,
         )
-        out, err = await process.communicate()
+        out, err = await within(process.communicate(), "the end of the process", timeout=60.0)
         assert process.returncode == 0, (out + err).decode()
         return out.decode().strip()
 

@@ -22,7 +22,7 @@ from tests.contract.test_controller_launching import make_ready
 from tests.contract.test_controller_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, owners
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -165,7 +165,7 @@ async def test_the_command_forgets_each_that_it_names_and_stops_at_one_that_is_c
             process = await asyncio.create_subprocess_exec(
                 *command, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
             )
-            out, err = await process.communicate()
+            out, err = await within(process.communicate(), "the end of the process", timeout=60.0)
             assert process.returncode is not None
             return process.returncode, out.decode(), err.decode()
 

@@ -274,7 +274,7 @@ def test_replicas_that_are_tied_to_a_pipe_learn_of_its_end_by_sigkill_too(tmp_pa
     assert controller.stdout is not None
     assert controller.stdout.readline() == b"started\n"
     controller.kill()
-    controller.wait()
+    controller.wait(timeout=60)
     # Its children hold the other end of this pipe: the end of the file is their end.
     assert controller.stdout.read() == b"orphanedorphaned"
     controller.stdout.close()

@@ -16,7 +16,7 @@ from slotmesh.runtime.announce import AnnouncePipe, announce
 from slotmesh.runtime.main import run
 from slotmesh.runtime.parent import ORPHANED_EXIT_CODE, ParentPipe, watch_parent
 from slotmesh.runtime.signals import stop_signals
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 PROGRAM = """
 import asyncio, sys
@@ -68,7 +68,7 @@ async def program(
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await within(process.communicate(), "the end of the process", timeout=60.0)
         # The transport closes its pipes in a callback.
         await asyncio.sleep(0)
 

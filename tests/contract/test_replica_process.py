@@ -20,7 +20,7 @@ from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -127,7 +127,7 @@ async def replica(here: Path, *flags: str, pass_fds: tuple[int, ...] = ()) -> As
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await within(process.communicate(), "the end of the process", timeout=60.0)
         await asyncio.sleep(0)  # the transport closes its pipes in a callback
 
 

@@ -29,6 +29,7 @@ def test_killed_at_random_points_the_last_acknowledged_change_is_there(tmp_path:
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     assert child.returncode == 0, child.stderr
     assert (told := re.fullmatch(rf"{KILLS} kills, (\d+) changes, (\d+) of them not acknowledged\n", child.stdout))

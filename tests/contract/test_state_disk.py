@@ -124,7 +124,7 @@ def test_a_file_that_may_not_grow_takes_no_more_changes_and_loses_none(tmp_path:
     code = f"import sys; from {__name__} import write_up_to_a_limit; write_up_to_a_limit(sys.argv[1])"
     path = tmp_path / "state"
     child = subprocess.run(
-        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
     assert child.returncode == 0, child.stderr
     made, _, told = child.stdout.partition(" ")

@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_written(state: Path, mode: int) -> None:
     state.parent.chmod(0o555 if mode == 0o500 else 0o777)
     before = contents(state.parent)
     child = subprocess.run(
-        [sys.executable, "-c", code, str(state)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(state)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert contents(state.parent) == before
     assert str(state) in child.stdout

@@ -23,7 +23,7 @@ from tests.contract import sync_programs
 from tests.support.fakes.router import FakeRouter
 from tests.support.fakes.router_batches import Batch
 from tests.support.mesh import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -244,12 +244,12 @@ async def program(name: str, router: FakeRouter) -> AsyncIterator[asyncio.subpro
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
 
 
 async def said(process: asyncio.subprocess.Process) -> list[str]:
     """All that it says until its end, which is a good one."""
-    out, err = await process.communicate()
+    out, err = await within(process.communicate(), "the end of the process", timeout=60.0)
     assert process.returncode == 0, err.decode()
     assert b"Traceback" not in err, err.decode()
     return out.decode().splitlines()
@@ -313,7 +313,7 @@ async def test_a_program_that_ends_without_close_ends(holding: HoldingRouter) ->
 
 async def test_and_its_status_is_its_own(holding: HoldingRouter) -> None:
     async with program("fails_without_close", holding) as process:
-        await process.communicate()
+        await within(process.communicate(), "the end of the process", timeout=60.0)
     assert process.returncode == 3
 
 

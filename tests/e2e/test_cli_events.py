@@ -18,6 +18,7 @@ from controller_service.core.notices import EventKind, Notice
 from tests.support.controllers import Controlled, running_controller
 from tests.support.mesh import ROOT
 from tests.support.shell import Said, slotmesh
+from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio
 
@@ -111,6 +112,6 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
     assert (first["subject"], second["subject"]) == ("replica/ab", "replica/c")
     assert (process.returncode, out, err) == (130, b"", b"")

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.mesh import MARK, ROOT, MeshRun
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 REPORT_TIMEOUT_S = 90.0
 
@@ -88,7 +88,7 @@ async def test_without_once_it_stays_up_until_it_is_interrupted(tmp_path: Path) 
         called = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "slotmesh.cli", *command[1:], stdout=PIPE, cwd=ROOT
         )
-        told, _ = await called.communicate()
+        told, _ = await within(called.communicate(), "the end of the command", timeout=60.0)
         assert called.returncode == 0
         assert b'"logistic"' in told
         run.process.send_signal(signal.SIGINT)

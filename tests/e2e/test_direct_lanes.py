@@ -17,7 +17,7 @@ from tests.support.faults import faulty_mesh
 from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.metrics import scraped
 from tests.support.recorder import VARIABLE, Event, read_records
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -154,7 +154,7 @@ async def test_a_client_that_is_killed_leaks_nothing(tmp_path: Path) -> None:
         await wait_until(lambda: len(read_records(file)) == 4, what="both calls run")
         await until(mesh, lambda total: total.reserved == total.ongoing == 2)
         os.kill(client.pid, signal.SIGKILL)
-        await client.wait()
+        await within(client.wait(), "the end of the client", timeout=60.0)
         await until_idle(mesh, within_s=5.0)
         ended = {record.call: record.outcome for record in read_records(file) if record.event is Event.FINISHED}
         assert ended == {"first": "ok", "long-0": "CancelledError", "long-1": "CancelledError"}

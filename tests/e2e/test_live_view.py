@@ -14,6 +14,7 @@ import slotmesh as sdk
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.metrics import scraped
 from tests.support.shell import slotmesh
+from tests.support.wait import within
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio]
 
@@ -105,7 +106,7 @@ async def test_tap_shows_each_call_once() -> None:
         finally:
             if tap.returncode is None:
                 tap.kill()
-                await tap.wait()
+                await within(tap.wait(), "the end of the command", timeout=60.0)
         assert (tap.returncode, err.decode()) == (0, f"slotmesh: {2 * (GOOD + BAD)} calls shown, 0 dropped\n")
         lines = [json.loads(line) for line in out.splitlines()]
         for address in mesh.router_addresses:
@@ -169,7 +170,7 @@ async def test_a_wrong_method_is_told_and_sigterm_leaves_the_summary() -> None:
         finally:
             if tap.returncode is None:
                 tap.kill()
-                await tap.wait()
+                await within(tap.wait(), "the end of the command", timeout=60.0)
         assert told[1] == "slotmesh: Gallery has no method dubble now; did you mean double?\n"
         assert (tap.returncode, err.decode()) == (143, "slotmesh: 0 calls shown, 0 dropped\n")
 

@@ -16,7 +16,7 @@ import yaml
 from tests.support.controllers import eventually
 from tests.support.mesh import started_mesh
 from tests.support.shell import slotmesh
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 PROTO = """
 syntax = "proto3";
@@ -81,7 +81,7 @@ async def generate(folder: Path) -> None:
     protos = ["shop/orders.proto", "shop/money.proto"]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--grpc_python_out=.", *protos]
     process = await asyncio.create_subprocess_exec(*command, cwd=folder)
-    assert await process.wait() == 0
+    assert await within(process.wait(), "the end of the process", timeout=60.0) == 0
 
 
 def order(item: str, cents: int) -> bytes:

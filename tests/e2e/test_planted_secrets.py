@@ -27,7 +27,7 @@ from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
 from tests.e2e.secretive_handlers import SECRETS
 from tests.support.mesh import ROOT, MeshRun, started_mesh
 from tests.support.metrics import scraped_text
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120), pytest.mark.slow]
 
@@ -86,7 +86,7 @@ async def command(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
 
 
 async def printed(*arguments: str) -> str:

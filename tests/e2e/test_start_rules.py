@@ -15,6 +15,7 @@ from slotmesh.config import SettingsError
 from tests.support.certificates import Authority
 from tests.support.mesh import ROOT
 from tests.support.token_files import created
+from tests.support.wait import within
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -55,7 +56,7 @@ async def started(service: str, *flags: str) -> Ended:
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await within(process.wait(), "the end of the process", timeout=60.0)
 
 
 @pytest.fixture

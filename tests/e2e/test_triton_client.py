@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.mesh import ROOT, mesh_run
+from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,7 +37,7 @@ async def run_program(address: str, path: Path = PROGRAM) -> Any:
     finally:
         if program.returncode is None:
             program.kill()
-            await program.wait()
+            await within(program.wait(), "the end of the process", timeout=60.0)
     assert program.returncode == 0, complaints.decode()
     return json.loads(printed)
 

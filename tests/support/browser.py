@@ -22,6 +22,8 @@ from typing import Any, Final
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.support.wait import within
+
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 WAIT_S: Final = 30.0
 _FLAGS: Final = (
@@ -166,7 +168,7 @@ async def running_browser() -> AsyncIterator[Browser]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.communicate()
+            await within(process.communicate(), "the end of the process", timeout=60.0)
 
 
 async def _address(process: asyncio.subprocess.Process) -> str:

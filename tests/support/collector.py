@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.mesh import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 BINARY: Final = ROOT / ".tools/otelcol"
 CONFIG: Final = """
@@ -136,7 +136,7 @@ async def collector(folder: Path) -> AsyncIterator[Collector]:
     finally:
         if process.returncode is None:
             process.terminate()
-        await process.communicate()
+        await within(process.communicate(), "the end of the process", timeout=60.0)
         sink.shutdown()
         sink.server_close()
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from tests.support.mesh import ROOT
 from tests.support.snippets import Snippet
+from tests.support.wait import within
 
 COMMAND_S: Final = 90.0
 OF_ROUTERS: Final = ("call",)
@@ -78,7 +79,7 @@ async def run_typed(each: Typed, folder: Path) -> str:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
     assert process.returncode == 0, f"{each.where}: {each.command}\n{out}{err}"
     assert is_printed(each.prints, out), f"{each.where}: {each.command} printed:\n{out}{err}"
     return out

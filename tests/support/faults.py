@@ -35,7 +35,7 @@ from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.units import parse_host_port
 from tests.support.mesh import ROOT
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 START_TIMEOUT_S: Final = 20.0
 REPLACE_TIMEOUT_S: Final = 45.0
@@ -105,7 +105,7 @@ class Service:
         at = time.monotonic()
         assert self._process is not None
         self._process.kill()
-        assert await self._process.wait() == -signal.SIGKILL
+        assert await within(self._process.wait(), "the end of the process", timeout=60.0) == -signal.SIGKILL
         return at
 
     async def ended(self, timeout: float = 60.0) -> int:
@@ -127,7 +127,7 @@ class Service:
                 await process.wait()
         except TimeoutError:
             process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
             raise AssertionError(f"{self.name} did not end:\n{self._mesh.log_text()}") from None
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.console import Command
 from tests.support.mesh import ROOT
+from tests.support.wait import within
 
 TOOLS: Final = ROOT / ".tools" / "grpc"
 _VALUE: Final = re.compile(r'"(\w+)": "([^"]*)"')
@@ -52,7 +53,7 @@ class Terminal:
         finally:
             if shell.returncode is None:
                 shell.kill()
-                await shell.wait()
+                await within(shell.wait(), "the end of the process", timeout=60.0)
         output = printed.decode()
         for name, value in reversed(_VALUE.findall(output)):
             self._values[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()] = value

@@ -25,6 +25,7 @@ import pytest
 import yaml
 
 from tests.support.mesh import MeshRun
+from tests.support.wait import within
 
 START_S: Final = 60.0
 POLL_S: Final = 0.25
@@ -151,7 +152,7 @@ async def running_prometheus(rules: Mapping[str, Any] | None = None) -> AsyncIte
         finally:
             if process.returncode is None:
                 process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
 
 
 def _configuration(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.mesh import ROOT
+from tests.support.wait import within
 
 COMMAND_TIMEOUT_S = 30.0
 
@@ -49,6 +50,6 @@ async def slotmesh(
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await within(process.wait(), "the end of the process", timeout=60.0)
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())

@@ -14,6 +14,7 @@ import pytest
 from slotmesh.spec.document import parse_mesh
 from tests.support.mesh import ROOT, mesh_run
 from tests.support.snippets import Snippet, run_python, snippets_of
+from tests.support.wait import within
 
 DOCUMENT = ROOT / "docs" / "handlers.md"
 SNIPPETS = snippets_of(DOCUMENT)
@@ -76,7 +77,7 @@ async def test_commands_print_what_they_say(tmp_path: Path) -> None:
             cwd=ROOT,
             stdout=PIPE,
         )
-        out, _ = await process.communicate()
+        out, _ = await within(process.communicate(), "the end of the process", timeout=60.0)
     assert out.decode().strip() == answer
 
 

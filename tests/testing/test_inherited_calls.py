@@ -12,7 +12,7 @@ import slotmesh.testing
 from slotmesh.client.calls.inherited import rounded_down
 from slotmesh.testing import Backend
 from tests.support.rank_handler import Rank
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 TIMEOUT_S = 20.0
 
@@ -192,7 +192,7 @@ async def test_a_cancelled_call_takes_those_back_that_it_has_made() -> None:
 
     async with slotmesh.testing.mesh({"outer": outer, "inner": inner}) as mesh:
         call = mesh.endpoint("outer")()
-        await started.wait()
+        await within(started.wait(), "a call that has started")
         call.cancel()
         async with asyncio.timeout(TIMEOUT_S):
             await cancelled.wait()

@@ -12,7 +12,7 @@ import slotmesh
 import slotmesh.testing
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.testing import Backend
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 
 class Digits:
@@ -40,7 +40,7 @@ async def test_the_client_is_the_real_one_and_handlers_are_objects_of_the_test()
     async with slotmesh.testing.mesh({"wait": wait, "digits": Digits}) as mesh:
         assert isinstance(mesh, slotmesh.Mesh)
         call = mesh.endpoint("wait")()
-        await started.wait()
+        await within(started.wait(), "a call that has started")
         leave.set()
         assert await call == "done"
         assert await mesh.endpoint("digits").which() == "nearest"
@@ -86,7 +86,7 @@ async def test_a_replica_that_is_killed_loses_what_ran_there_and_is_replaced() -
 
     async with slotmesh.testing.mesh({"wait": wait}) as mesh:
         call = mesh.endpoint("wait")()
-        await started.wait()
+        await within(started.wait(), "a call that has started")
         (first,) = mesh.replica_ids("wait")
         await mesh.kill_replica(first)
         with pytest.raises(slotmesh.ReplicaLost) as lost:
@@ -109,7 +109,7 @@ async def test_a_replica_that_drains_finishes_what_runs() -> None:
 
     async with slotmesh.testing.mesh({"wait": wait}) as mesh:
         call = mesh.endpoint("wait")()
-        await started.wait()
+        await within(started.wait(), "a call that has started")
         draining = asyncio.create_task(mesh.drain_replica(mesh.replica_ids("wait")[0]))
         await wait_until(lambda: mesh.replica_ids("wait") != [] or draining.done(), what="another one")
         leave.set()

@@ -19,6 +19,7 @@ from slotmesh.cli.view.traffic_report import as_json as traffic_json
 from slotmesh.cli.view.traffic_report import print_traffic
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend
+from tests.support.wait import within
 
 TOLD = (
     "shadow dark: 4 of 5 copies of calls (80 %) were dropped, since none of its slots was free; give it more replicas, "
@@ -53,7 +54,7 @@ async def test_dropped_copies_are_told_with_the_way_out() -> None:
         assert await snapshot_of(operator, ShadowCount()) is not None
         numbers = mesh.endpoint("numbers")
         assert await numbers(0) == 0
-        await began.wait()
+        await within(began.wait(), "a call that has begun")
         for number in range(1, 5):
             assert await numbers(number) == number
         leave.set()

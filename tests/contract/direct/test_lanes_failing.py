@@ -18,7 +18,7 @@ from slotmesh.runtime.channels import server_options
 from slotmesh.testing import RunningMesh
 from slotmesh.v1 import direct_service_pb2, direct_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
 from tests.contract.direct.lanes_mesh import all_free, open_gates, reserved, schedulers, started
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio
 
@@ -252,7 +252,7 @@ async def test_a_block_that_is_cancelled_while_it_is_left_gives_its_slots_back(
             inside.set()
 
     task = asyncio.create_task(block())
-    await inside.wait()
+    await within(inside.wait(), "a block that is being left")
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

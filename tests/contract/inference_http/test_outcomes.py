@@ -14,7 +14,7 @@ from tests.contract.inference_http.bodies import arrays, body_of, infer
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import http_connection, request_bytes
 from tests.support.ingresses import ServedMesh, served_mesh
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,7 +54,7 @@ async def test_who_leaves_takes_the_inference_back(served: ServedMesh, path: str
         event.clear()
     async with http_connection(served.address) as connection:
         await connection.send(request_bytes("POST", path, WAITING))
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         connection.writer.write_eof()
         assert await connection.ended()
     await wait_until(kinds.cancelled.is_set, what="the inference to be taken back")
@@ -66,7 +66,7 @@ async def test_inferences_of_a_sequence_run_one_after_another(served: ServedMesh
     kinds.gate.clear()
     kinds.started.clear()
     first = asyncio.ensure_future(infer(served, "kinds", parameters={"method": "wait", "sequence_id": "s"}))
-    await kinds.started.wait()
+    await within(kinds.started.wait(), "a call that has started")
     kinds.started.clear()
     second = asyncio.ensure_future(infer(served, "kinds", parameters={"method": "wait", "sequence_id": "s"}))
     other = await infer(served, "kinds", {"a": [1]}, parameters={"method": "add", "sequence_id": "t"})

@@ -15,7 +15,7 @@ from slotmesh.units import parse_host_port
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import HttpConnection, http_connection, request_bytes
 from tests.support.ingresses import ServedMesh, served_mesh
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 LINES = {"accept": "application/x-ndjson"}
 SETTINGS: dict[str, Any] = {
@@ -208,7 +208,7 @@ async def test_more_requests_in_a_row_than_may_wait_end_the_connection(served: S
     kinds.started.clear()
     async with http_connection(served.address) as connection:
         await connection.send(request_bytes("POST", "/kinds/wait") * 200)
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         kinds.gate.set()
         assert [(await connection.answer()).json for _ in range(65)] == ["done"] * 65
         answer = await connection.answer()
@@ -223,7 +223,7 @@ async def test_who_closes_its_half_has_left(served: ServedMesh) -> None:
     kinds.cancelled.clear()
     async with http_connection(served.address) as connection:
         await connection.send(request_bytes("POST", "/kinds/wait"))
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         connection.writer.write_eof()
         assert await connection.ended()
     await wait_until(kinds.cancelled.is_set, what="the call to be taken back")

@@ -15,7 +15,7 @@ from slotmesh.units import parse_host_port
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import http_connection, request_bytes
 from tests.support.ingresses import ServedMesh, served_mesh
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 LEFT_S = 10.0
 """Long after a client has left, for a call that should not begin: it is awaited by its absence only once."""
@@ -93,7 +93,7 @@ async def test_a_body_that_nobody_reads_stops_no_request_behind_it(
 async def test_curl_that_asks_for_http2(served: ServedMesh, kinds: Kinds) -> None:
     curl = ("curl", "-sS", "--http2", "--max-time", "20", f"http://{served.address}/kinds/add", "--json", "[41]")
     process = await asyncio.create_subprocess_exec(*curl, stdout=asyncio.subprocess.PIPE)
-    answer, _ = await process.communicate()
+    answer, _ = await within(process.communicate(), "the end of the process", timeout=60.0)
     assert (answer, kinds.calls) == (b"42", 1)
 
 
@@ -115,7 +115,7 @@ async def test_what_is_wrong_behind_a_running_request_waits_for_its_answer(
     counted = served.ingress.counters.cuts.total()
     async with http_connection(served.address) as connection:
         await connection.send(WAIT + ADD + behind)
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         await wait_until(lambda: served.ingress.counters.cuts.total() > counted, what="the error is seen")
         assert not kinds.cancelled.is_set()
         kinds.gate.set()
@@ -133,7 +133,7 @@ async def test_who_leaves_with_requests_in_a_row_takes_them_all_back(
 ) -> None:
     async with http_connection(served.address) as connection:
         await connection.send(WAIT + ADD * behind)
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         if how == "resets":
             connection.writer.transport.abort()
     async with asyncio.timeout(LEFT_S):
@@ -188,7 +188,7 @@ async def test_trailers_are_no_headers(served: ServedMesh, kinds: Kinds) -> None
 async def test_an_upgrade_behind_a_running_request_waits(served: ServedMesh, kinds: Kinds) -> None:
     async with http_connection(served.address) as connection:
         await connection.send(WAIT + HANDSHAKE)
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         assert (await served.post("/kinds/slow_add", [1])).json == 2
         kinds.gate.set()
         assert (await connection.answer()).json == "done"

@@ -15,6 +15,7 @@ from slotmesh.status import STATUS_NUMBERS, STATUS_OF
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import http_connection
 from tests.support.ingresses import ServedMesh, served_mesh
+from tests.support.wait import within
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -79,7 +80,7 @@ async def test_a_call_that_a_stop_ends_is_told_so() -> None:
         mesh = await stack.enter_async_context(served_mesh({"kinds": Kinds}, graceful_timeout="50ms"))
         (kinds,) = mesh.mesh.instances("kinds")
         asked = asyncio.ensure_future(mesh.post("/kinds/wait"))
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
         await stack.aclose()
         answer = await asked
         assert (answer.status, answer.json["reason"]) == (503, "DRAINING")
@@ -91,7 +92,7 @@ async def test_what_is_full_says_when_to_come_again() -> None:
         async with http_connection(served.address) as waiting:
             await waiting.send(b"POST /kinds/wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
             [kinds] = served.mesh.instances("kinds")
-            await kinds.started.wait()
+            await within(kinds.started.wait(), "a call that has started")
             answer = await served.post("/kinds/add", [1])
             assert (answer.status, answer.headers["retry-after"], answer.json["executed"]) == (503, "1", "no")
             kinds.gate.set()

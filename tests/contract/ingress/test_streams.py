@@ -16,7 +16,7 @@ from slotmesh.spec.routes import Route
 from tests.contract.ingress.handlers import Kinds
 from tests.support.http_client import http_connection, request_bytes
 from tests.support.ingresses import ServedMesh, served_mesh
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 EVENTS = {"accept": "text/event-stream"}
 LINES = {"accept": "application/x-ndjson"}
@@ -95,7 +95,7 @@ async def test_who_leaves_cancels_the_call(served: ServedMesh, kinds: Kinds) -> 
     before = served.ingress.counters.left["_default"]
     async with http_connection(served.address) as connection:
         await connection.send(request_bytes("POST", "/kinds/wait"))
-        await kinds.started.wait()
+        await within(kinds.started.wait(), "a call that has started")
     async with asyncio.timeout(10):
         await kinds.cancelled.wait()
     await wait_until(lambda: served.ingress.counters.left["_default"] == before + 1, what="the count")

@@ -13,7 +13,7 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.status import abort, to_exception
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import SERVICE, STREAM, Context, Setting, StatusCode, call, failure
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 FULL = Failure(reason=Reason.QUEUE_FULL, message="no room", retry_delay_s=0.25, metadata={"backend": "b"})
 
@@ -162,7 +162,7 @@ async def test_a_client_that_leaves_is_not_an_error(
         async with open_channel(server.address) as leaving:
             rpc: Any = leaving.stream_stream(STREAM, None, None)()
             await rpc.write(b"")
-            await entered.wait()
+            await within(entered.wait(), "a handler that was entered")
         await wait_until(lambda: router.streams_ended, what="the stream ends with its client")
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
     if state == "waiting":
@@ -183,7 +183,7 @@ async def test_a_server_that_stops_cancels_what_outlasts_the_grace(
     router.stream = stream
     rpc: Any = channel.stream_stream(STREAM, None, None)()
     await rpc.write(b"")
-    await entered.wait()
+    await within(entered.wait(), "a handler that was entered")
     with caplog.at_level(logging.ERROR):
         await server.stop(grace_s=0.01)
     await wait_until(lambda: router.streams_ended, what="the stream ends with the server")

@@ -15,6 +15,7 @@ from benchmarks.one_caller import OneCaller
 from benchmarks.sessions_cost import MeasuredCalls
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
+from tests.support.wait import within
 
 
 class FakeMethod:
@@ -128,7 +129,7 @@ async def test_one_caller_stops_with_the_block() -> None:
 
     times_s: list[float] = []
     async with OneCaller(Endless().as_method).calling(times_s):
-        await is_third.wait()
+        await within(is_third.wait(), "the third call")
     count = len(times_s)
     await asyncio.sleep(0)
     assert len(times_s) == count

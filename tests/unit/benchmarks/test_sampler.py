@@ -35,5 +35,5 @@ def test_waiting_counts_for_nothing() -> None:
     busy(time.thread_time() + 0.05)
     sampler.stop()
     done.set()
-    waiting.join()
+    waiting.join(timeout=60)
     assert "0.00 s on the processor" in sampler.report("there")

@@ -10,6 +10,7 @@ import pytest
 from controller_service.shell.member_stream import MemberStream
 from slotmesh.errors import Failure, Reason, ReplicaGone
 from slotmesh.runtime import duplex
+from tests.support.wait import within
 
 
 class Context:
@@ -40,7 +41,7 @@ def stream_to(context: Any) -> tuple[MemberStream[str, str], asyncio.Task[None]]
 async def test_the_end_waits_for_the_write_that_is_under_way() -> None:
     context = Context()
     stream, running = stream_to(context)
-    await context.offered.wait()
+    await within(context.offered.wait(), "a frame that is offered")
     stream.end(Failure(reason=Reason.REPLICA_GONE, message="replaced"))
     stream.end(Failure(reason=Reason.INTERNAL, message="the first one counts"))
     for _ in range(20):
@@ -57,7 +58,7 @@ async def test_a_peer_that_does_not_read_cannot_hold_it_up(monkeypatch: pytest.M
     monkeypatch.setattr(duplex, "LAST_WRITE_S", 0.01)
     context = Context()
     stream, running = stream_to(context)
-    await context.offered.wait()
+    await within(context.offered.wait(), "a frame that is offered")
     stream.end(Failure(reason=Reason.REPLICA_GONE, message="replaced"))
     with pytest.raises(ReplicaGone):
         async with asyncio.timeout(5.0):

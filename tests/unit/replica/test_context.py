@@ -308,5 +308,5 @@ async def test_outside_of_a_call_it_says_what_to_do() -> None:
     seen: list[object] = []
     thread = threading.Thread(target=lambda: seen.append(current_place.get()))
     thread.start()
-    thread.join()
+    thread.join(timeout=60)
     assert seen == [None]

@@ -42,7 +42,7 @@ def test_each_process_has_a_name_of_its_own_and_the_next_one_that_of_one_that_wa
     with holder(tmp_path) as (first, process), holder(tmp_path) as (second, _), holder(tmp_path, "v2") as (other, _):
         assert (first, second, other) == ("v1-0", "v1-1", "v2-0")
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         with holder(tmp_path) as (again, _), holder(tmp_path) as (more, _):
             assert (again, more) == ("v1-0", "v1-2")
 
@@ -59,14 +59,14 @@ def test_a_name_is_free_once_it_was_released(tmp_path: Path) -> None:
 
 def test_what_a_name_is_made_of_leaks_to_no_child(tmp_path: Path) -> None:
     held = HeldName.take(tmp_path, "v1")
-    subprocess.run([sys.executable, "-c", "import sys; sys.exit(0)"], check=True, close_fds=False)
+    subprocess.run([sys.executable, "-c", "import sys; sys.exit(0)"], check=True, close_fds=False, timeout=60)
     command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False) as child:
         assert child.stdout is not None
         child.stdout.readline()
         held.release()
         assert HeldName.take(tmp_path, "v1").name == "v1-0"
-        child.communicate(b"\n")
+        child.communicate(b"\n", timeout=60)
 
 
 def test_a_directory_that_cannot_be_used_is_named_with_the_flag(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from slotmesh.runtime.interruption import Interruption
+from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,7 +39,7 @@ async def test_the_block_is_left_where_it_waits_and_the_task_goes_on() -> None:
     await until_it_waits()
     block.interruption.end("first")
     block.interruption.end("second")
-    await block.after_it.wait()
+    await within(block.after_it.wait(), "the end of the block")
     assert not task.cancelling()
     block.goes_on.set()
     assert await task == "first"
@@ -135,7 +136,7 @@ async def test_of_two_blocks_the_one_is_left_that_was_meant() -> None:
     task = asyncio.create_task(nested())
     await until_it_waits()
     inner.end("inner")
-    await inner_left.wait()
+    await within(inner_left.wait(), "the inner block to be left")
     await until_it_waits()
     outer.end("outer")
     await task

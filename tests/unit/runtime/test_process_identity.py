@@ -36,7 +36,7 @@ def test_a_process_that_lives_has_not_ended_and_one_that_was_reaped_has() -> Non
         assert identity != own_process()
         assert not has_ended(identity)
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         assert has_ended(identity)
     assert not has_ended(own_process())
 
@@ -67,7 +67,7 @@ def test_a_number_that_was_used_again_is_another_process() -> None:
 def test_of_another_boot_or_namespace_nothing_is_known(at: int) -> None:
     with child("sys.stdin.read()") as (process, identity):
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         parts = identity.split(":")
         parts[at] += "0"
         assert has_ended(identity)

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from slotmesh.runtime.pump import StreamPump, WokenPumps
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 
 class Transport:
@@ -277,7 +277,7 @@ async def test_whoever_cancels_it_cancels_the_write_under_way() -> None:
             raise
 
     running = StreamPump(write, lambda: 1).start()
-    await begun.wait()
+    await within(begun.wait(), "a write that has begun")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await wait_until(lambda: ends, what="the write has ended")

@@ -12,7 +12,7 @@ import pytest
 import slotmesh.runtime.tasks as supervision
 from slotmesh.runtime.tasks import Supervisor, TaskFailed
 from tests.support.foreign_code import KINDS
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, within
 
 
 async def fail(text: str = "broken") -> None:
@@ -134,7 +134,7 @@ async def test_an_owner_that_is_cancelled_while_it_ends_leaves_no_task_behind() 
             await asyncio.sleep(0)
 
     owner = asyncio.create_task(own())
-    await cleaning.wait()
+    await within(cleaning.wait(), "the clean-up to begin")
     owner.cancel()
     with pytest.raises(asyncio.CancelledError):
         await owner

@@ -41,7 +41,7 @@ def test_nobody_without_certificates_waits_for_cryptography() -> None:
         "import sys, router_service.config as config; config.RouterSettings().tls_source();"
         "sys.exit('cryptography' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_directory_has_a_certificate_for_each_role(authority: Authority) -> None:

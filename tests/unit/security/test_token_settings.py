@@ -86,4 +86,4 @@ def test_nobody_without_an_issuer_waits_for_cryptography() -> None:
         "import sys, router_service.config as config, slotmesh.cli.app; config.RouterSettings().token_verifier();"
         "sys.exit('cryptography' in sys.modules or 'jwt' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -63,7 +63,9 @@ def test_a_hint_is_a_command_that_is_understood(hint: str, tmp_path: Path, monke
 @pytest.mark.parametrize("hint", sorted(hint for hint in hints() if hint.startswith("python -m")))
 def test_flags_of_services_in_hints_are_theirs(hint: str) -> None:
     words = hint.split()
-    told = subprocess.run([sys.executable, *words[1:3], "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
+    told = subprocess.run(
+        [sys.executable, *words[1:3], "--help"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
     assert all(word in told.stdout for word in words if word.startswith("--"))
     assert not any(
         re.fullmatch(r"[A-Z:]+", word) and not words[at - 1].startswith("--") for at, word in enumerate(words)

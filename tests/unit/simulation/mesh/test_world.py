@@ -77,7 +77,9 @@ def test_the_same_seeds_show_the_same_in_other_processes() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
 
     one, other = (
-        subprocess.run(command, env=environment, input=lines, capture_output=True, check=True, text=True).stdout
+        subprocess.run(
+            command, env=environment, input=lines, capture_output=True, check=True, text=True, timeout=60
+        ).stdout
         for lines in ("11 12\n", "11\n12\n")
     )
 
