@@ -72,3 +72,26 @@ def test_a_rate_forgets_those_who_have_all_of_it_again() -> None:
     for number in range(5_000):
         assert quota.take(f"operator/{number}", float(number)) is None
     assert len(quota._left) < 2_100
+
+
+def test_what_was_refused_costs_nothing() -> None:
+    """Whoever tries again and again has to wait no longer than who waits."""
+    patient, eager = (RateQuota(QuotaKind.CHANGES, 5, "s") for _ in range(2))
+    for quota in (patient, eager):
+        while quota.take("operator/o", 100.0) is None:
+            pass
+    for number in range(1_000):
+        assert eager.take("operator/o", 100.0 + number * 1e-4) is not None
+    for quota in (patient, eager):
+        assert quota.take("operator/o", 100.21) is None
+        assert quota.take("operator/o", 100.21) is not None
+    assert (patient.refused, eager.refused) == (2, 1_002)
+
+
+def test_a_refusal_takes_nothing_of_a_quota() -> None:
+    quota = Quota(QuotaKind.CALLS, 10, "s")
+    for number in range(1, 4):
+        assert quota.refusal("client/a", 11) is not None
+        assert quota.refusal("client/a", 10) is None
+        assert (quota.held, quota.refused) == ({}, number)
+    assert not quota.is_full("client/a")
