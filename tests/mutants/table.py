@@ -15,6 +15,7 @@ from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
+from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
@@ -608,4 +609,5 @@ MUTANTS: Final = (
     *GUARDS,
     *OPERATOR,
     *QUESTIONS,
+    *NET_CONTROL,
 )
