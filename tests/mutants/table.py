@@ -16,6 +16,7 @@ from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
 from tests.mutants.mutant import mutant
 from tests.mutants.net_control_table import NET_CONTROL
+from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
@@ -610,4 +611,5 @@ MUTANTS: Final = (
     *OPERATOR,
     *QUESTIONS,
     *NET_CONTROL,
+    *NETB,
 )
