@@ -19,6 +19,8 @@ class ExecutedCalls:
     batches: int
     batched_calls: int
     """Calls in these."""
+    times: tuple[int, ...] = ()
+    """Calls that have ended, by the time that they ran, in the buckets of `CALL_TIMES`; empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,8 +97,9 @@ class RouterPeer:
         self.parked: list[ReplicaRun] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
         self.splits = 0  # runs of it that were split off others
-        self.moved: list[ReplicaRun] = []
-        """Its runs whose sessions went on elsewhere when calls of them were pending: it takes back nothing of them."""
+        self.moved: list[
+            ReplicaRun
+        ] = []  # runs whose sessions went on elsewhere while pending: it cannot take them back
         self.has_joined = False  # it has asked for outcomes of calls that ran already
         self.sent: dict[int, RunRecord | RunTaker] = {}
         """What of sessions is owed or kept under its run ids, by the first of them."""
@@ -194,10 +195,8 @@ class ReplicaRun:
         self.origin: RerunOrigin | None = None  # of another attempt at calls without a session
         self.lease_s, self.identity = 0.0, ""
         """Of a reservation: the lease, and who asks. It is one call, which starts by becoming a slot. 0: it is none."""
-        self.slot: ReservedSlot | None = None
-        """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
-        self.started_at = 0.0
-        """When calls of it were started last, each with a permit of its own; monotonic seconds."""
+        self.slot: ReservedSlot | None = None  # that it runs in: it is one call, and holds that permit while it is here
+        self.started_at = 0.0  # mean of when its calls that run were started, unkeyed ones; monotonic seconds
         self.weighed: dict[int, Weighed] | None = None
         """What is known of its calls' weights, by index; shared with runs that were split off."""
         self.failed_at: float = inf
@@ -250,6 +249,11 @@ class ReplicaRun:
         self.open -= count
         if not self.open:
             del self.link.waiting[self.key]
+
+    def start(self, count: int, now: float) -> None:
+        """This number of its calls start, each with a permit of its own; `lo` is behind them."""
+        running = self.left - (self.hi - self.lo)  # with them
+        self.started_at = now if running <= count else self.started_at + (now - self.started_at) * count / running
 
     def ended(self, count: int) -> None:
         """This number of its calls have ended, were answered or were split off. Contexts left behind keep the run."""

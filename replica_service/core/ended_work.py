@@ -32,11 +32,13 @@ class Endings:
         "_state",
         "_unstarted",
         "_vacancies",
+        "call_times",
         "service_times",
     )
 
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
         self.service_times = ServiceTimes(state.batching.batchers)
+        self.call_times = state.call_times
         self._permits = state.permits
         self._lanes = state.lanes
         self._ownership = state.ownership
@@ -48,6 +50,7 @@ class Endings:
 
     def calls_ended(self, event: CallsEnded, now: float) -> None:
         run, count = event.run, event.count
+        self.call_times.calls_ended(run, count, now)
         if event.waited:
             self.service_times.took(run.options.method, count, (now - run.started_at) * count)
         else:
@@ -58,6 +61,7 @@ class Endings:
 
     def batch_ended(self, event: BatchEnded, now: float) -> None:
         batch = event.batch
+        self.call_times.batch_ended(batch, now)
         self.service_times.ended(batch.batcher.method, batch.count, batch.started_at, now)
         batch.batcher.ended(batch)
         had_room = self._permits.has_room
@@ -86,6 +90,7 @@ class Endings:
         run, lane = turn.run, turn.lane
         lane.turn = None
         ended = reached - turn.lo
+        self.call_times.turn_ended(turn, ended, now)
         self.service_times.took(run.options.method, ended, now - turn.started_at)
         if ended:
             note_progress(run, reached - 1)
@@ -113,6 +118,7 @@ class Endings:
             run, lane = turn.run, turn.lane
             lane.turn = None
             count = turn.hi - turn.lo
+            self.call_times.turn_ended(turn, count, now)
             run.close(count)
             run.link.handed -= count
             lanes.gone(run.link, count)

@@ -48,4 +48,7 @@ def observe(metrics: MetricsServer, engine: Engine, backend: str, fencing: Fenci
     sizes = histogram(meter, names.REPLICA_BATCH_SIZE, _BATCH_SIZES)
     attributes = {names.BACKEND: backend}
     counters.on_batch = lambda count: sizes.record(count, attributes)
+    times = scheduler.call_times
+    metrics.observe_histogram(names.REPLICA_CALL_TIME, lambda: {(backend,): Buckets.of(times.runs)})
+    metrics.observe_histogram(names.REPLICA_WAIT_TIME, lambda: {(backend,): Buckets.of(times.waits)})
     metrics.observe_histogram(names.REPLICA_SLOT_HELD_TIME, lambda: {(backend,): Buckets.of(slots.held_times)})

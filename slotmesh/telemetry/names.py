@@ -256,6 +256,18 @@ REPLICA_SLOTS = _counter(
 REPLICA_SLOT_HELD_TIME = _histogram(
     "slotmesh.replica.slot.held.time", "s", "Time of slots from their grant until a call was dispatched.", (BACKEND,)
 )
+REPLICA_CALL_TIME = _histogram(
+    "slotmesh.replica.call.time",
+    "s",
+    "Time of calls from their start at the replica to their end there; what they wait before is not in it.",
+    (BACKEND,),
+)
+REPLICA_WAIT_TIME = _histogram(
+    "slotmesh.replica.wait.time",
+    "s",
+    "Time of calls from their arrival at the replica to their start there.",
+    (BACKEND,),
+)
 REPLICA_BATCHES = _counter("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
 REPLICA_BLOCKS = _counter(
     "slotmesh.replica.loop.blocks", "{block}", "Times that the handler kept its event loop for too long.", (BACKEND,)

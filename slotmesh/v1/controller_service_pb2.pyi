@@ -2684,10 +2684,13 @@ class WatchEventsResponse(_message.Message):
     """What happened, for a person."""
     missed: _builtins.int
     """Events that this reader missed before this one, whatever their kinds: it reads too slowly, or what came after `after`
-    is not kept any more. -1 means some, their number is not known: `after` is of another controller.
+    is not kept any more. -1 means some, their number is not known: `after` is of a controller whose events are not kept, or an
+    event that was not stored when its controller ended.
     """
     cursor: _builtins.str
-    """Where in the sequence of events this one is: what `after` says. It means nothing else."""
+    """Where in the sequence of events this one is: what `after` says. It means nothing else. Later controllers with the same
+    state file know it, too.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When."""

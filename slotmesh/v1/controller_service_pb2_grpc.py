@@ -410,7 +410,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events, and with a state file
+        those of earlier controllers are among them.
         Events may be dropped for a slow reader; the next one says how many.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

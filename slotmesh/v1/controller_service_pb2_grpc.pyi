@@ -110,7 +110,8 @@ class ControllerServiceStub:
     BAD_REQUEST where there is nothing to go back to.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_controller_service_pb2.WatchEventsRequest, _controller_service_pb2.WatchEventsResponse]
-    """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+    """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events, and with a state file
+    those of earlier controllers are among them.
     Events may be dropped for a slow reader; the next one says how many.
     """
     ReadLogs: _aio.UnaryStreamMultiCallable[_controller_service_pb2.ReadLogsRequest, _controller_service_pb2.ReadLogsResponse]
@@ -377,7 +378,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.WatchEventsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.WatchEventsRequest, _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]],
     ) -> _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]:
-        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events, and with a state file
+        those of earlier controllers are among them.
         Events may be dropped for a slow reader; the next one says how many.
         """
 

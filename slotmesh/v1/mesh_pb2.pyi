@@ -751,6 +751,7 @@ class Replica(_message.Message):
     LAST_OUTPUT_FIELD_NUMBER: _builtins.int
     OUTDATED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -789,6 +790,10 @@ class Replica(_message.Message):
     """It was started with another handler or configuration than its backend has now, and will be replaced. Known of those
     only that the controller has launched.
     """
+    end_reason: _builtins.str
+    """Why it ends or has ended, as it has reported itself: `SIGTERM`. Empty while it does not end, where it ended without a report,
+    and from replicas of older versions.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
@@ -817,10 +822,11 @@ class Replica(_message.Message):
         last_output: _builtins.str = ...,
         outdated: _builtins.bool = ...,
         load: Global___ReplicaLoad | None = ...,
+        end_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "end_reason", b"end_reason", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,6 +884,7 @@ class ReplicaTotals(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     BATCHED_CALLS_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     calls: _builtins.int
     """Calls executed to their end, well or not: `slotmesh_replica_calls_total`."""
     failed: _builtins.int
@@ -886,6 +893,13 @@ class ReplicaTotals(_message.Message):
     """Batches handed to batch handlers: `slotmesh_replica_batches_total`."""
     batched_calls: _builtins.int
     """Calls in these: divided by `batches`, how full they are."""
+    @_builtins.property
+    def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Calls that have ended, by the time from their start to their end, in the buckets of `CallEnds.times`. A call starts when it
+        gets its permit; a call of a batch method when its batch is cut; calls of one ordering key one after another. The time that
+        a call waits at the replica before that is not in it. Empty from replicas of older versions.
+        """
+
     def __init__(
         self,
         *,
@@ -893,10 +907,11 @@ class ReplicaTotals(_message.Message):
         failed: _builtins.int = ...,
         batches: _builtins.int = ...,
         batched_calls: _builtins.int = ...,
+        times: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batched_calls", b"batched_calls", "batches", b"batches", "calls", b"calls", "failed", b"failed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batched_calls", b"batched_calls", "batches", b"batches", "calls", b"calls", "failed", b"failed", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -919,6 +934,7 @@ class Router(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ENDPOINT_LOADS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -933,6 +949,8 @@ class Router(_message.Message):
     """The version of slotmesh that it runs, as `0.1.0`."""
     incarnation: _builtins.str
     """Which of its starts this is: what it counts begins with it. Empty from routers of older versions."""
+    end_reason: _builtins.str
+    """Why it ends, as it has reported itself: `SIGTERM`. Empty while it does not end, and from routers of older versions."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas it has a working link to."""
@@ -963,10 +981,11 @@ class Router(_message.Message):
         version: _builtins.str = ...,
         endpoint_loads: _abc.Iterable[Global___EndpointLoad] | None = ...,
         incarnation: _builtins.str = ...,
+        end_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "endpoint_loads", b"endpoint_loads", "generation", b"generation", "incarnation", b"incarnation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

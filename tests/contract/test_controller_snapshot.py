@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import grpc
@@ -10,6 +12,8 @@ import pytest
 
 import slotmesh
 import slotmesh.testing
+from controller_service.convert.replicas import load_of_report
+from slotmesh.histogram import CALL_TIMES
 from slotmesh.runtime.channels import open_channel
 from slotmesh.testing import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -160,3 +164,48 @@ async def test_totals_come_from_real_routers_and_replicas() -> None:
         totals = said.replicas[0].replica.load.totals
         assert (totals.failed, totals.batched_calls) == (1, 3)
         assert 1 <= totals.batches <= 3
+        assert (len(totals.times), sum(totals.times)) == (len(CALL_TIMES) + 1, 5), "each call took some time there"
+
+
+SLOW_S = 0.1
+QUICK_BOUNDS = [bound for bound in CALL_TIMES if bound < SLOW_S]
+_made = count()
+
+
+class SlowSecond:
+    """Its second instance takes its time."""
+
+    def __init__(self) -> None:
+        self._takes_s = SLOW_S if next(_made) % 2 else 0.0
+
+    async def add(self, one: int, another: int) -> int:
+        await asyncio.sleep(self._takes_s)
+        return one + another
+
+
+async def test_a_slow_replica_is_told_from_the_others_by_the_times_of_its_calls() -> None:
+    async with slotmesh.testing.mesh(
+        {"w": Backend(SlowSecond, num_replicas=2, settings={"balancer": "round_robin"})}
+    ) as mesh:
+        endpoint = mesh.endpoint("w")
+        async with open_channel(mesh.controller_address) as channel:
+            stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+            for _ in range(10):
+                await endpoint.add(1, 2)
+
+            def is_counted(said: pb.GetSnapshotResponse) -> bool:
+                return sum(it.replica.load.totals.calls for it in said.replicas) == 10
+
+            said = await snapshot_where(stub, is_counted, "all calls are counted")
+    counts = [[*it.replica.load.totals.times] for it in said.replicas]
+    assert sorted(map(sum, counts)) == [5, 5]
+    assert 0 in [sum(each[: len(QUICK_BOUNDS)]) for each in counts], "no call of the slow one was quicker than that"
+
+
+async def test_what_a_replica_counts_in_other_buckets_is_not_known() -> None:
+    report = members_pb.AttachReplicaRequest()
+    report.report.load.totals.times.extend([1, 2, 3])
+    load = load_of_report(report)
+    assert load is not None
+    assert load.totals is not None
+    assert load.totals.times == ()

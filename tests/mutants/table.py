@@ -14,6 +14,7 @@ from tests.mutants.guards_table import GUARDS
 from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
+from tests.mutants.last_questions_table import LAST_QUESTIONS
 from tests.mutants.mutant import mutant
 from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
@@ -595,6 +596,7 @@ MUTANTS: Final = (
     *_CLIENT,
     *DEPLOY,
     *EDGE,
+    *LAST_QUESTIONS,
     *FENCE,
     *FINISH,
     *ISLANDS,

@@ -201,7 +201,7 @@ class Starting:
                 self._unstarted.answer(run, index, index + 1, failure)
         else:
             run.close(hi - lo)
-            run.started_at = now
+            run.start(hi - lo, now)
             self._out.append(StartCalls(run, lo, hi))
 
     def _lease(self, run: ReplicaRun, now: float) -> int:

@@ -167,7 +167,7 @@ COLUMNS: Final[Mapping[TopView, Sequence[Column]]] = {
     TopView.REPLICAS: (
         Column("replica", _text(lambda row: row.replica_id), is_number=False),
         Column("state", _state, is_number=False),
-        *(_CALLS, _BAR, _ERRORS),
+        *(_CALLS, _BAR, _ERRORS, _P50, _P99),
         Column("running", _in_use),
         Column("waiting", _count(lambda row: row.waiting, WARNING)),
         *(_SLOTS, _BATCH),

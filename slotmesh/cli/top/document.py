@@ -91,6 +91,7 @@ def _replica(it: ReplicaFigures) -> dict[str, Any]:
         "routers": it.routers,
         "calls_per_s": _rounded(it.calls_per_s),
         "failures_per_s": _rounded(it.failures_per_s),
+        **_times(it.times),
         "ongoing": it.ongoing,
         "max_ongoing": it.max_ongoing,
         "slots": it.slots,

@@ -91,6 +91,8 @@ class ReplicaFigures:
     calls_per_s: float | None
     """Executed."""
     failures_per_s: float | None
+    times: CallQuantiles
+    """How long calls ran there; what they waited before that is not in it."""
     ongoing: int | None
     max_ongoing: int
     slots: int | None
@@ -282,6 +284,7 @@ def _replica(replica: SampledReplica, sample: MeshSample) -> ReplicaFigures:
         routers=len(sample.routers),
         calls_per_s=rate(newest.calls, before.calls, seconds) if newest and before else None,
         failures_per_s=rate(newest.failed, before.failed, seconds) if newest and before else None,
+        times=CallQuantiles.of_counts([(newest.times, earlier.times)] if newest and earlier else []),
         ongoing=newest.ongoing if newest else None,
         max_ongoing=status.max_ongoing,
         slots=newest.slots if newest else None,

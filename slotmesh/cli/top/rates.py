@@ -5,7 +5,7 @@ Invariants: a rate is of one start of one member, so none is negative; what is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
@@ -59,22 +59,31 @@ def is_heard(router: SampledRouter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CallQuantiles:
-    """Within which time half of the calls ended well, and 99 of 100: upper bounds of buckets, seconds."""
+    """Within which time half of the calls ended, and 99 of 100: upper bounds of buckets, seconds."""
 
     p50_s: float | None
     p99_s: float | None
 
     @classmethod
     def between(cls, pairs: Iterable[tuple[EndedTotals | None, EndedTotals | None]]) -> CallQuantiles:
-        """Of calls that ended between the earlier totals and the newest ones, (newest, earlier) of each router."""
+        """Of calls that ended well between the earlier totals and the newest ones, (newest, earlier) of each router."""
+        return cls.of_counts((_times(newest), _times(earlier)) for newest, earlier in pairs)
+
+    @classmethod
+    def of_counts(cls, pairs: Iterable[tuple[Sequence[int] | None, Sequence[int] | None]]) -> CallQuantiles:
+        """Of the calls that were added to buckets since, (newest, earlier) of each member."""
         counts = [0] * (len(CALL_TIMES) + 1)
         for newest, earlier in pairs:
-            if newest is None or earlier is None or not len(newest.times) == len(earlier.times) == len(counts):
+            if newest is None or earlier is None or not len(newest) == len(earlier) == len(counts):
                 continue
-            fresh = [now - before for now, before in zip(newest.times, earlier.times, strict=True)]
+            fresh = [now - before for now, before in zip(newest, earlier, strict=True)]
             if min(fresh) >= 0:
                 counts = [one + another for one, another in zip(counts, fresh, strict=True)]
         return cls(quantile_bound(CALL_TIMES, counts, 0.5), quantile_bound(CALL_TIMES, counts, 0.99))
+
+
+def _times(ended: EndedTotals | None) -> Sequence[int] | None:
+    return None if ended is None else ended.times
 
 
 def shown_time(time_s: float | None) -> str:

@@ -94,6 +94,8 @@ class ReplicaSample:
     failed: int | None = None
     batches: int | None = None
     batched_calls: int | None = None
+    times: tuple[int, ...] | None = None
+    """Calls that have ended, by the time that they ran there; by `slotmesh.histogram.CALL_TIMES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

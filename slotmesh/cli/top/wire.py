@@ -68,6 +68,7 @@ def _replica_load(wire: mesh_pb2.ReplicaLoad) -> ReplicaSample:
         failed=None if totals is None else totals.failed,
         batches=None if totals is None else totals.batches,
         batched_calls=None if totals is None else totals.batched_calls,
+        times=None if totals is None else tuple(totals.times),
     )
 
 

@@ -294,6 +294,27 @@ async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
     assert outcome_of(host, run.first) == b"1"
 
 
+@feature
+async def times_of_calls(host: Hosting, kind: Kind, is_whole: bool) -> None:
+    """Each counts once, with what it ran and what it waited before: by itself, without a reply, in a lane."""
+    alone = calls(host, kind, [b"wait1"]) if is_whole else calls(host, kind, [b"wait1"], no_reply=True, streaming=False)
+    host.engine.submit([alone])
+    await running(host, b"wait1")
+    advance(host, 2.0)
+    host.handler.gate.set()
+    await host.until_idle()
+    times = host.engine.scheduler.call_times
+    assert (sum(times.runs.counts), times.runs.total, times.waits.total) == (1, 2.0, 0.0)
+    host.handler.gate.clear()
+    lane = Lane(host, kind, [b"wait2", b"3"], is_whole=is_whole)
+    await lane.begin(b"wait1", b"wait2")
+    advance(host, 2.0)
+    host.handler.gate.set()
+    await host.until_idle()
+    assert (sum(times.runs.counts), times.runs.total) == (3, 4.0)
+    assert (sum(times.waits.counts), times.waits.total) == (3, 2.0), "the second call of the lane waits for the first"
+
+
 # -- what the clock does -----------------------------------------------------------------------------------------------
 
 

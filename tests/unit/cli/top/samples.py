@@ -58,14 +58,24 @@ def router(
     return said
 
 
-def replica(replica_id: str, *, calls: int | None = 40, earlier: int | None = 20, state: int = 2) -> pb.SampledReplica:
-    """Of backend v1. Batches have four calls."""
+def replica(
+    replica_id: str,
+    *,
+    calls: int | None = 40,
+    earlier: int | None = 20,
+    state: int = 2,
+    times: tuple[dict[float, int], dict[float, int]] = ({}, {}),
+) -> pb.SampledReplica:
+    """Of backend v1. Batches have four calls. `times`: how many calls took how long, now and before; empty: unknown."""
     said = pb.SampledReplica(
         replica=mesh_pb2.Replica(replica_id=replica_id, backend="v1", max_ongoing=8, restart_count=1)
     )
     said.replica.state = mesh_pb2.ReplicaState.ValueType(state)
-    for count, at, load in ((calls, NOW, said.replica.load), (earlier, NOW - 2, said.earlier_load)):
+    newest, before = times
+    loads = ((calls, NOW, said.replica.load, newest), (earlier, NOW - 2, said.earlier_load, before))
+    for count, at, load, took in loads:
         if count is not None:
+            load.totals.times.extend(ends(took, failed=0).times if took else ())
             load.ongoing, load.slots, load.sample_time.seconds = 3, 1, at
             load.totals.calls = load.totals.batched_calls = count
             load.totals.batches = count // 4

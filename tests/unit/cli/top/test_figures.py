@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from slotmesh.cli.top.columns import COLUMNS
 from slotmesh.cli.top.document import document_of
 from slotmesh.cli.top.rates import CallQuantiles, rate, shown_time
 from slotmesh.cli.top.samples import EndedTotals
@@ -67,6 +68,24 @@ def test_replicas_have_rates_of_their_own_and_the_size_of_batches() -> None:
     assert (third.calls_per_s, third.ongoing, third.slots) == (None, None, None)
     assert [it.is_reached for it in figures.replicas] == [True, False, False]
     assert (figures.backends[0].slots, figures.backends[0].max_ongoing, figures.backends[0].batch_size) == (2, 24, 4.0)
+
+
+def test_the_times_of_a_replica_are_of_the_calls_that_ended_there_in_between() -> None:
+    slow = replica("v1-slow", times=({0.001: 900, 0.2: 10}, {0.001: 900}))
+    quick = replica("v1-quick", times=({0.2: 50, 0.001: 99, 0.01: 1}, {0.2: 50}))
+    figures = mesh([], [slow, quick, replica("v1-older"), replica("v1-new", earlier=None, times=({0.2: 1}, {}))])
+    assert [it.times for it in figures.replicas] == [
+        CallQuantiles(0.2, 0.2),
+        CallQuantiles(0.001, 0.001),
+        CallQuantiles(None, None),
+        CallQuantiles(None, None),
+    ]
+    document = document_of("c:1", figures)["replicas"]
+    assert [(it["p50_s"], it["p99_s"]) for it in document] == [(0.2, 0.2), (0.001, 0.001), (None, None), (None, None)]
+    screen = screen_of(TopState(view=TopView.REPLICAS), figures, height=9, where="here")
+    titles = [column.title for column in COLUMNS[TopView.REPLICAS]]
+    cells = {row[0].text: row[titles.index("p99")].text for row in screen.rows}
+    assert cells == {"v1-slow": "≤ 200 ms", "v1-quick": "≤ 1 ms", "v1-older": "", "v1-new": ""}
 
 
 def test_the_document_is_json_whatever_is_known() -> None:
