@@ -28,6 +28,7 @@ from controller_service.shell.autoscaler import Autoscaler
 from controller_service.shell.change_journal import ChangeJournal
 from controller_service.shell.code.snapshots import snapshots_of
 from controller_service.shell.configurator import Configurator
+from controller_service.shell.event_archive import EventArchive
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
@@ -161,7 +162,8 @@ async def _controller_of(
     is_held: bool,
 ) -> AsyncIterator[Controller]:
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
-    feed, queue, board = EventFeed(new_id(8)), WorkQueue[Key](), TableBoard()
+    archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds)
+    feed, queue, board = archive.feed, WorkQueue[Key](), TableBoard()
     leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
@@ -202,6 +204,7 @@ async def _controller_of(
         reconciling = _start_tasks(tasks, controller, autoscaler, shifter, logs)
         on_lost = _end_at_once(front, controller, reconciling, on_end)
         tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
+        archiving = tasks.keep(archive.run, name="events", until=lambda: archive.is_over)
         try:
             yield controller
         finally:
@@ -209,6 +212,8 @@ async def _controller_of(
             await _stop(controller, front, launcher, drains=drains, forgets=settings.state == MEMORY)
             queue.close()
             journal.close()
+            archiving.cancel()
+            await archive.close()
 
 
 def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:

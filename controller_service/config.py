@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from controller_service.core.kept_events import EventBounds
 from slotmesh.config import Duration, Size
 from slotmesh.config.fields import FlagOnly
 from slotmesh.config.members import TokenPortSettings
@@ -117,6 +118,16 @@ class ControllerSettings(TokenPortSettings):
         "only. `slotmesh logs` shows it either way.",
     )
 
+    max_events: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Events that are kept for `slotmesh events`, those of earlier controllers with the same --state "
+        "included.",
+    )
+    max_events_size: Size = Field(
+        8 * 1024 * 1024, ge=64 * 1024, description="Size of their texts, and 100 bytes for each of them."
+    )
     max_router_table_size: Size = Field(
         256 * 1024 * 1024,
         ge=1024 * 1024,
@@ -157,6 +168,10 @@ class ControllerSettings(TokenPortSettings):
             table_parts=self.max_router_table_parts,
             timeout_s=self.router_hello_timeout.total_seconds(),
         )
+
+    @property
+    def event_bounds(self) -> EventBounds:
+        return EventBounds(self.max_events, self.max_events_size)
 
     @property
     def give_up_after_s(self) -> float:

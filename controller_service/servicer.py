@@ -28,13 +28,14 @@ from controller_service.convert.routers import router_to_wire
 from controller_service.convert.scales import decision_to_wire
 from controller_service.convert.shifts import said_shift_from_wire, shift_to_wire
 from controller_service.convert.snapshots import KnownLoads, snapshot_to_wire
+from controller_service.core.kept_events import UNKNOWN
 from controller_service.core.log_lines import MAX_LINE_BYTES
 from controller_service.core.outdated import outdated_among
 from controller_service.core.planning import ChangeTerms
 from controller_service.core.replica_numbers import wanted_replicas
 from controller_service.shell.change_refusals import backend_not_found, endpoint_not_found
 from controller_service.shell.configurator import Configurator
-from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
+from controller_service.shell.events import EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.repeated_requests import answers_once
 from controller_service.shell.replica_control import ReplicaControl

@@ -1,7 +1,8 @@
 """The feed of events for people who watch: kept for a while, bounded for each watcher, with the number of missed ones.
 
 Invariants: publishing never waits; a watcher that reads too slowly loses the oldest events, and the next one it gets
-says how many. A cursor names a place in this feed's sequence; one of another feed is known as such.
+says how many. A cursor names a place in the sequence of the feed that published the event; the events of earlier feeds
+that were stored are part of the sequence.
 Owner: the event loop.
 """
 
@@ -10,29 +11,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Final
 
+from controller_service.core.kept_events import UNKNOWN, EventBounds, FeedEvent, KeptEvents
 from controller_service.core.notices import EventKind, Notice
 
-UNKNOWN: Final = -1
-"""Some events were missed; their number is not known."""
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,64})-([0-9]{1,18})", re.ASCII)
+
+_BOUNDS: Final = EventBounds()
 
 
 class NoCursor(Exception):
     """The text is no cursor of any feed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeedEvent:
-    """A notice, its time in seconds since 1970, and its number in the feed, from 1 on."""
-
-    number: int
-    time_s: float
-    notice: Notice
 
 
 class Watcher:
@@ -70,32 +62,37 @@ class Watcher:
 class EventFeed:
     """Hands each event to every watcher, and keeps the newest for those that come later."""
 
-    def __init__(self, name: str, *, bound: int = 1_000, kept: int = 10_000) -> None:
+    def __init__(
+        self, name: str, *, bound: int = 1_000, kept: EventBounds = _BOUNDS, earlier: Iterable[FeedEvent] = ()
+    ) -> None:
         """`name`: 1 to 64 hexadecimal digits that no other feed has.
 
         `bound`: events kept for a watcher that does not read, beside those that it asked for at its start. `kept`:
-        events kept for watchers that come later.
+        what is kept for watchers that come later. `earlier`: events of earlier controllers, oldest first.
         """
         self._name = name
         self._bound = bound
-        self._kept: deque[FeedEvent] = deque(maxlen=kept)
-        self._published = 0
+        self.kept = KeptEvents(kept, earlier)
+        self._number = self.kept.newest_number
+        self.on_published: Callable[[], None] = lambda: None
+        """Called after each event."""
         self.counts = Counter[EventKind]()
         """Events of each kind, since the start."""
         self._watchers: set[Watcher] = set()
 
     def publish(self, time_s: float, notice: Notice) -> None:
         """Something has happened, `time_s` seconds since 1970."""
-        self._published += 1
+        self._number += 1
         self.counts[notice.kind] += 1
-        event = FeedEvent(self._published, time_s, notice)
-        self._kept.append(event)
+        event = FeedEvent(self._name, self._number, time_s, notice)
+        self.kept.add(event)
+        self.on_published()
         for watcher in self._watchers:
             watcher.offer(event)
 
     def cursor(self, event: FeedEvent) -> str:
         """Names the event's place: what `watch` takes as `after`."""
-        return f"{self._name}-{event.number}"
+        return f"{event.feed}-{event.number}"
 
     def watch(self, *, after: str = "", from_oldest: bool = False) -> AbstractContextManager[Watcher]:
         """A watcher of all events from now on, and before these of the kept ones: those after a cursor, or all.
@@ -119,14 +116,13 @@ class EventFeed:
 
     def _since(self, after: str, *, from_oldest: bool) -> tuple[list[FeedEvent], int]:
         """The events that are kept and wanted, and how many that were wanted are not."""
-        dropped = self._published - len(self._kept)
         if from_oldest:
-            return list(self._kept), dropped
+            return list(self.kept), self.kept.dropped_through
         if not after:
             return [], 0
         if (found := _CURSOR.fullmatch(after)) is None:
             raise NoCursor(after)
-        number = int(found[2])
-        if found[1] != self._name or number > self._published:
-            return list(self._kept), UNKNOWN
-        return [event for event in self._kept if event.number > number], max(0, dropped - number)
+        feed, number = found[1], int(found[2])
+        if feed == self._name and number > self._number:
+            return list(self.kept), UNKNOWN
+        return self.kept.after(feed, number)

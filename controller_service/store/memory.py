@@ -10,12 +10,26 @@ Owner: the event loop that it is used on; `commit` has no await inside, and so n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.kept_events import EventBounds, FeedEvent
 from controller_service.core.lineage import LeaderTerm
 from controller_service.store.newest import NewestRevision
 from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, Store, StoreWriteFailed
+
+
+class MemoryEvents:
+    """Implements `EventStore`: the feed of this controller has them, and there is no later one that could read them."""
+
+    async def load(self, bounds: EventBounds) -> list[FeedEvent]:  # noqa: ARG002 - there are none
+        return []
+
+    async def append(self, events: Sequence[FeedEvent], *, dropped_through: int) -> None:
+        """They end with this process."""
+
+    async def close(self) -> None:
+        """There is nothing to release."""
 
 
 class MemoryStore:
@@ -25,6 +39,7 @@ class MemoryStore:
         self._generation = generation
         self._newest = NewestRevision(Desired(epoch_floor=epoch_floor, terms=(LeaderTerm(generation, 0),)))
         self._closed = asyncio.Event()
+        self.events = MemoryEvents()
 
     @property
     def generation(self) -> str:

@@ -12,11 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.kept_events import EventBounds, FeedEvent
 from controller_service.core.revisions import ChangeOrigin
 
 OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]
@@ -72,8 +73,40 @@ class Standing:
     """Why the store cannot be written now, and the way out; empty if it can, as far as that was tried."""
 
 
+class EventsUnwritten(Exception):
+    """Events cannot be stored now; the message says why."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+        """Nor will any later ones."""
+
+
+class EventStore(Protocol):
+    """Keeps events for later controllers. They are no part of the state: without them everything else works."""
+
+    async def load(self, bounds: EventBounds) -> list[FeedEvent]:
+        """The newest events that were stored, oldest first, within the bounds. To be called once, first.
+
+        Empty if there are none, and if they cannot be read: the log says why.
+        """
+
+    async def append(self, events: Sequence[FeedEvent], *, dropped_through: int) -> None:
+        """Stores these events, as a whole or not at all, and deletes those up to a number.
+
+        May be repeated. Raises EventsUnwritten.
+        """
+
+    async def close(self) -> None:
+        """Nothing is stored any more. May be called again."""
+
+
 class Store(Protocol):
     """Keeps what should be."""
+
+    @property
+    def events(self) -> EventStore:
+        """What has happened, for those who look later."""
 
     @property
     def generation(self) -> str:

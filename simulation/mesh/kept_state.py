@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.store.memory import MemoryEvents
 from controller_service.store.newest import NewestRevision
 from controller_service.store.protocol import Conflict, OnCommitted, Standing
 
@@ -60,6 +61,7 @@ class KeptStore:
         self._newest = NewestRevision(kept.desired)
         self._closed = asyncio.Event()
         self.term = kept.term
+        self.events = MemoryEvents()
 
     async def standing(self) -> AsyncGenerator[Standing, None]:
         yield Standing(self.term)

@@ -19,6 +19,7 @@ from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
 from controller_service.store.newest import NewestRevision
 from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, StoreWriteFailed
+from controller_service.store.sqlite.events import SqliteEvents, events_path
 from controller_service.store.sqlite.refusals import StateInUse
 from controller_service.store.sqlite.standby_notes import StandbyNote
 from controller_service.store.sqlite.state_file import StateFile
@@ -41,6 +42,7 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._newest = NewestRevision(file.desired)
         self._closed = False
+        self.events = SqliteEvents(events_path(file.path), f"{file.generation}/{file.term}")
         self._check_due = asyncio.Event()
 
     @classmethod
@@ -111,6 +113,7 @@ class SqliteStore:
         self._closed = True
         self._newest.close()
         self._check_due.set()
+        await self.events.close()
         closing = self._writer.submit(self._file.close)
         self._writer.shutdown(wait=False)
         await asyncio.wrap_future(closing)

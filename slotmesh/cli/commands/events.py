@@ -68,8 +68,8 @@ def events(
 ) -> None:
     """Show what has happened, oldest first.
 
-    The controller keeps the newest 10,000 events while it lives. With `--follow`, JSON is one document a line, and YAML
-    one document for each event.
+    The controller keeps the newest 10,000 events; with a state file, those of earlier controllers are among them. With
+    `--follow`, JSON is one document a line, and YAML one document for each event.
 
     Like this:
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from controller_service.core.kept_events import UNKNOWN, EventBounds
 from controller_service.core.notices import EventKind, Notice
-from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor, Watcher
+from controller_service.shell.events import EventFeed, NoCursor, Watcher
 
 
 def publish(feed: EventFeed, *numbers: int) -> None:
@@ -35,7 +36,7 @@ async def test_each_watcher_has_a_bound_of_its_own_and_is_told_what_it_missed() 
 
 @pytest.mark.asyncio
 async def test_what_is_kept_is_heard_later_after_a_cursor_or_from_the_oldest_on() -> None:
-    feed = EventFeed("a", bound=2, kept=4)
+    feed = EventFeed("a", bound=2, kept=EventBounds(4))
     with feed.watch() as first:
         publish(feed, 1)
         event, _ = await first.next()
@@ -53,7 +54,7 @@ async def test_what_is_kept_is_heard_later_after_a_cursor_or_from_the_oldest_on(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("foreign", ["b-1", "a-4"])
 async def test_after_a_cursor_of_another_feed_all_that_is_kept_is_heard_and_more_may_be_missed(foreign: str) -> None:
-    feed = EventFeed("a", kept=2)
+    feed = EventFeed("a", kept=EventBounds(2))
     publish(feed, 1, 2, 3)
     with feed.watch(after=foreign) as watcher:
         assert await heard(watcher, 2) == [("2", UNKNOWN), ("3", 0)]
@@ -67,7 +68,7 @@ def test_what_is_no_cursor_is_refused_at_once(text: str) -> None:
 
 @pytest.mark.asyncio
 async def test_a_watcher_that_asked_for_much_has_room_for_it() -> None:
-    feed = EventFeed("a", bound=1, kept=5)
+    feed = EventFeed("a", bound=1, kept=EventBounds(5))
     publish(feed, 1, 2, 3, 4, 5)
     with feed.watch(from_oldest=True) as watcher:
         publish(feed, 6)
