@@ -38,7 +38,7 @@ from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.loop_errors import log_loop_errors
-from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.parent import LAUNCHER_ENDED, watch_parent
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
@@ -69,6 +69,8 @@ EXIT_UNHEALTHY = 1
 """Exit status of a replica that ended because its health checks had failed."""
 EXIT_WITHIN_GRACE_S = 2.0
 """Of the grace of a fence, what is kept for the end of the process once its calls were cancelled."""
+TASK_FAILED = "a part of it has failed, which its log names"
+"""Why a replica ends, for people."""
 EXIT_S = 1.0
 """How long the process may take to end after the drain."""
 ROUTER_GRACE_S = 2.0
@@ -81,7 +83,7 @@ async def main(settings: ReplicaSettings) -> int:
     """Runs a replica until it is asked to stop; returns the exit status."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None, is_last=True) as stop:
         if settings.parent_fd is not None:
-            watch_parent(settings.parent_fd, stop.set)
+            watch_parent(settings.parent_fd, partial(stop.ask, LAUNCHER_ENDED))
         app = ReplicaApp(settings, load=partial(load_handler, code=settings.code))
         if settings.controller is None:
             app.on_ready = _tell_that_it_is_alone
@@ -220,7 +222,7 @@ class ReplicaApp:
             await self.server.start()
             self._info.address = replica.address = settings.advertised(self.server.address)
             replica.metrics_address = settings.advertised_metrics(metrics.address) if metrics.address else ""
-            async with Supervisor(on_failure=replica.stop_asked.set) as tasks:
+            async with Supervisor(on_failure=partial(replica.stop_asked.ask, TASK_FAILED)) as tasks:
                 link = self._attach(tasks)
                 try:
                     return await self._live(tasks, attached=link is not None)

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from router_service.config import RouterSettings, call_metadata_keys
@@ -46,7 +47,7 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.parent import LAUNCHER_ENDED, watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
 
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
+TASK_FAILED = "a part of it has failed, which its log names"
+"""Why a router ends, for people."""
 LAST_WORDS_S = 0.5
 """How long the last acknowledgements may take to reach replicas. Those that still run calls need not answer."""
 
@@ -84,17 +87,24 @@ async def main(settings: RouterSettings) -> None:
     """Runs a router until it is asked to stop."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
-            watch_parent(settings.parent_fd, stop.set)
-        async with serve(settings, on_failure=stop.set) as server:
+            watch_parent(settings.parent_fd, partial(stop.ask, LAUNCHER_ENDED))
+        async with serve(settings, partial(stop.ask, TASK_FAILED), lambda: stop.reason) as server:
             if settings.announce_fd is not None:
                 announce(settings.announce_fd, server.address)
             await stop.wait()
 
 
 @asynccontextmanager
-async def serve(settings: RouterSettings, on_failure: Callable[[], object] | None = None) -> AsyncIterator[GrpcServer]:
-    """A router on the running event loop, for as long as the block lasts."""
-    clock = MonotonicClock()
+async def serve(
+    settings: RouterSettings,
+    on_failure: Callable[[], object] | None = None,
+    end_reason: Callable[[], str] = lambda: "",
+) -> AsyncIterator[GrpcServer]:
+    """A router on the running event loop, for as long as the block lasts.
+
+    `end_reason`: why it ends, for people; asked at the end of the block.
+    """
+    clock, watch = MonotonicClock(), None
     async with Supervisor(on_failure=on_failure) as tasks:
         scheduler = _scheduler(settings)
         links = LinkReport(scheduler)
@@ -135,11 +145,12 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             watch = TableWatch(settings.controller.split(","), hello, dispatcher, links, Backoff(), dialer)
             links.on_change = watch.report_soon
             dispatcher.report_load = watch.load_waits
-            tasks.keep(watch.run, name="table watch")
+            tasks.keep(watch.run, name="table watch", until=lambda: watch.is_over)
             tasks.keep(watch.tick, name="reports")
             tasks.start(_serve_with_table(dispatcher.first_table, server), name="readiness")
             yield server
             server.set_serving(False)
+            watch.ends(end_reason())
             await servicer.drain("the router stops", settings.graceful_timeout.total_seconds())
         finally:
             taps.leave()
@@ -147,6 +158,8 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS_S):
                     await dispatcher.links.finish()
+            if watch is not None:
+                await watch.goodbye()
             dispatcher.close()
             await metrics.aclose()
             await traces.aclose()

@@ -17,6 +17,7 @@ _MAX_GENERATION_CHARS: Final = 64
 MAX_PROCESS_CHARS: Final = 256
 MAX_VERSION_CHARS: Final = 64
 MAX_TERM_ID_CHARS: Final = 64
+MAX_END_REASON_CHARS: Final = 300
 MAX_EPOCH: Final = 2**62
 
 
@@ -35,6 +36,11 @@ def require_address(field: str, value: str) -> None:
         parse_host_port(value)
     except ValueError as error:
         refuse(field, str(error))
+
+
+def end_reason_from_wire(text: str) -> str:
+    """Why a member ends, in a line; what is longer is cut."""
+    return " ".join(text[:MAX_END_REASON_CHARS].split())
 
 
 def refuse_frame(kind: str | None, *, known: dict[str, str]) -> NoReturn:

@@ -15,6 +15,7 @@ from controller_service.convert.checks import (
     MAX_PROCESS_CHARS,
     MAX_TERM_ID_CHARS,
     MAX_VERSION_CHARS,
+    end_reason_from_wire,
     refuse,
     refuse_frame,
     require,
@@ -26,6 +27,7 @@ from controller_service.core.observed import ObservedReplica, ReplicaState
 from controller_service.core.replica_load import ExecutedCalls, SampledLoad
 from controller_service.core.rollouts.failures import EndedCalls
 from controller_service.core.transitions import Hello, ObservedReport
+from slotmesh.histogram import CALL_TIMES
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
 from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers
@@ -93,6 +95,7 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
         unhealthy=report.unhealthy,
         reconfigures=report.reconfigures,
         warning=report.warning[-_MAX_ERROR_CHARS:],
+        end_reason=end_reason_from_wire(report.end_reason),
     )
 
 
@@ -197,7 +200,13 @@ def _executed_from_wire(wire: mesh_pb2.ReplicaTotals) -> ExecutedCalls:
         failed=max(0, wire.failed),
         batches=max(0, wire.batches),
         batched_calls=max(0, wire.batched_calls),
+        times=_times_from_wire(wire.times),
     )
+
+
+def _times_from_wire(times: Sequence[int]) -> tuple[int, ...]:
+    """Empty where the replica counts in other buckets, or not at all: then nothing is known."""
+    return tuple(times) if len(times) == len(CALL_TIMES) + 1 and min(times) >= 0 else ()
 
 
 def replica_to_wire(
@@ -223,6 +232,7 @@ def replica_to_wire(
         warning=replica.warning,
         restart_count=replica.restarts,
         last_exit=replica.last_exit,
+        end_reason=replica.end_reason,
         last_output=replica.last_output,
         version=replica.version,
         outdated=outdated,
@@ -239,6 +249,10 @@ def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
         totals=None
         if totals is None
         else mesh_pb2.ReplicaTotals(
-            calls=totals.calls, failed=totals.failed, batches=totals.batches, batched_calls=totals.batched_calls
+            calls=totals.calls,
+            failed=totals.failed,
+            batches=totals.batches,
+            batched_calls=totals.batched_calls,
+            times=totals.times,
         ),
     )

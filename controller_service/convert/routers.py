@@ -81,4 +81,5 @@ def router_to_wire(
         version=router.version,
         endpoint_loads=map(endpoint_load_to_wire, endpoints),
         incarnation=router.run_id,
+        end_reason=router.end_reason,
     )

@@ -124,6 +124,7 @@ def exited(
     if known is None or not known.launched:
         return Transition(observed)
     before, was_asked = observed, known.is_told_to_drain
+    words = known.with_own_reason(how)
     never_ready = known.ready_at is None and not was_asked
     record = replace(
         known,
@@ -133,14 +134,14 @@ def exited(
         if known.state is ReplicaState.FAILED or (failed and never_ready)
         else ReplicaState.STOPPED,
         error=known.error or (how if failed and not was_asked else ""),
-        last_exit=known.last_exit if known.is_given_up else how,
+        last_exit=known.last_exit if known.is_given_up else words,
         last_output=last_output or known.last_output,
     )
     if not was_asked and not known.reaped and not known.is_given_up:
         observed = vacated(observed, record)
     if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
         observed = count_death(observed, known, now, was_killed=was_killed)
-    notice = replica_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {how}")
+    notice = replica_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {words}")
     return Transition(
-        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, how, now))
+        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, words, now))
     )

@@ -47,6 +47,8 @@ class ObservedRouter:
     """Of slotmesh."""
     run_id: str = ""
     """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
+    end_reason: str = ""
+    """Why it ends, as it has reported; empty while it does not."""
 
     def may_link(self, owner: Incarnation) -> bool:
         """Whether it has reported a link to this incarnation, or to one that it does not name under the same id."""

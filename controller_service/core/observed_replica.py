@@ -47,6 +47,8 @@ class ObservedReplica:
     """What is wrong with it."""
     warning: str = ""
     """What operators should know although it goes on."""
+    end_reason: str = ""
+    """Why it ends, as it has reported; empty while it does not."""
     metrics_address: str = ""
     launched: bool = False
     """This controller started the process and will learn of its end."""
@@ -127,6 +129,10 @@ class ObservedReplica:
         if self.gone or self.is_told_to_drain or self.is_given_up:
             return False
         return self.state is ReplicaState.READY
+
+    def with_own_reason(self, text: str) -> str:
+        """What the controller has seen of its end, and why it ends by its own report."""
+        return f"{text}; its own reason: {self.end_reason}" if self.end_reason else text
 
     def having_replaced(self, *incarnations: str) -> ObservedReplica:
         """With older incarnations that have ended."""

@@ -45,6 +45,7 @@ def reported(
     linked_replica_ids: tuple[str, ...],
     linked: frozenset[Incarnation] | None,
     loads: tuple[BackendLoad, ...] = (),
+    end_reason: str = "",
     now: float | None = None,
 ) -> Transition:
     """A router reported the table that is in force there, the links that work, and its load."""
@@ -58,6 +59,7 @@ def reported(
         linked_replica_ids=linked_replica_ids,
         linked=linked,
         loads=loads,
+        end_reason=end_reason or known.end_reason,
         reported_at=now,
     )
     return Transition(observed if router == known else observed.with_router(router))
@@ -65,7 +67,10 @@ def reported(
 
 def left(observed: Observed, router_id: str, message: str) -> Transition:
     """A router ended its stream in order, or was silent past its lease."""
-    if router_id not in observed.routers:
+    known = observed.routers.get(router_id)
+    if known is None:
         return Transition(observed)
+    if known.end_reason:
+        message = f"{message}; its own reason: {known.end_reason}"
     notice = Notice(kind=EventKind.ROUTER_LEFT, subject=f"router/{router_id}", message=message)
     return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))

@@ -63,6 +63,8 @@ class ObservedReport:
     unhealthy: bool = False
     reconfigures: bool = False
     warning: str = ""
+    end_reason: str = ""
+    """Why it ends; empty while it does not."""
 
 
 class AttachRefused(Exception):
@@ -211,6 +213,7 @@ def reported(
         metrics_address=report.metrics_address,
         reconfigures=report.reconfigures,
         warning=report.warning,
+        end_reason=report.end_reason or known.end_reason,
         is_unhealthy=known.is_unhealthy or report.unhealthy,
         ready_at=now if is_ready and known.ready_at is None else known.ready_at,
         ended_at=now if report.state in ENDS and known.ended_at is None else known.ended_at,
@@ -226,7 +229,7 @@ def reported(
         notices = loop_notices(before, observed, known.backend, _last_line(report.error), now)
     if record.shown_state is not known.shown_state:
         kind = EventKind[f"REPLICA_{record.shown_state.name}"]
-        words = report.error or f"at {record.address or 'no address yet'}"
+        words = report.error or record.with_own_reason(f"at {record.address or 'no address yet'}")
         notices = (replica_notice(kind, record, words), *notices)
     if is_sick:
         notices = (*notices, replica_notice(EventKind.REPLICA_UNHEALTHY, record, report.error))
@@ -234,11 +237,17 @@ def reported(
 
 
 def _last_words(observed: Observed, known: ObservedReplica, report: ObservedReport) -> Transition:
-    """A process was reaped before its last report was read: why it failed is worth knowing still."""
-    if report.state is not ReplicaState.FAILED or not report.error or report.error == known.error:
+    """A process was reaped before its last report was read: why it has ended is worth knowing still."""
+    if report.state is ReplicaState.FAILED and report.error and report.error != known.error:
+        record = replace(known, state=ReplicaState.FAILED, error=report.error, end_reason=report.end_reason)
+        words = report.error
+    elif report.end_reason and not known.end_reason:
+        record = replace(known, end_reason=report.end_reason)
+        words = record.with_own_reason("its last report")
+    else:
         return Transition(observed)
-    record = replace(known, state=ReplicaState.FAILED, error=report.error)
-    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_FAILED, record, report.error),))
+    kind = EventKind[f"REPLICA_{record.state.name}"]
+    return Transition(observed.with_replica(record), (replica_notice(kind, record, words),))
 
 
 def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Transition:
@@ -248,7 +257,10 @@ def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Tr
         return Transition(observed)
     if known.ended_at is None and not known.is_unhealthy:
         observed = count_death(observed, known, now)
-    return Transition(adoption.ended(observed, owner, now), (replica_notice(EventKind.REPLICA_STOPPED, known, how),))
+    return Transition(
+        adoption.ended(observed, owner, now),
+        (replica_notice(EventKind.REPLICA_STOPPED, known, known.with_own_reason(how)),),
+    )
 
 
 def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: float) -> Transition:
@@ -257,7 +269,7 @@ def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: floa
     if known is None or known.gone or known.suspect_since is not None:
         return Transition(observed)
     record = replace(known, suspect_since=now)
-    text = "silent past its lease" + (f": {why}" if why else "")
+    text = known.with_own_reason("silent past its lease" + (f": {why}" if why else ""))
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, text),))
 
 

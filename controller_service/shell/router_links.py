@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from controller_service.config import HelloBounds
+from controller_service.convert.checks import end_reason_from_wire
 from controller_service.convert.router_loads import load_from_wire
 from controller_service.convert.routers import linked_from_wire, router_from_wire, router_report_from_wire
 from controller_service.core import routers
@@ -165,6 +166,7 @@ class RouterLinks:
                 linked_replica_ids=tuple(report.linked_replica_ids),
                 linked=linked_from_wire(report),
                 loads=load.backends,
+                end_reason=end_reason_from_wire(report.end_reason),
                 now=self._state.clock.now(),
             ),
             # Which links work decides about replicas that its table names, and about those whose id another one has.

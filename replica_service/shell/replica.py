@@ -39,6 +39,7 @@ from slotmesh.handlers.own_mesh import OwnMesh
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.signals import StopRequest
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
 from slotmesh.telemetry.log import get_logger
@@ -48,6 +49,8 @@ MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 
 REPLACED_WITHIN_S = 30.0
 """How long the controller has to replace a replica whose health checks fail, before it drains by itself."""
+UNHEALTHY = "its health checks failed"
+UNCONSTRUCTED = "its handler could not be constructed"
 _log = get_logger(__name__)
 
 
@@ -69,7 +72,7 @@ class HostedReplica:
     ) -> None:
         """`load` gives the class or function that `handler` names. `logs_texts`: of `OwnLoop`."""
         self.state = State.STARTING
-        self.stop_asked = asyncio.Event()
+        self.stop_asked = StopRequest()
         self.configured = asyncio.Event()
         """The first configuration is there."""
         self.on_change: Callable[[], None] = lambda: None
@@ -125,16 +128,23 @@ class HostedReplica:
             failures=sum(counters.failures.values()),
             batches=counters.batches,
             batched_calls=counters.batched_calls,
+            times=scheduler.call_times.runs.counts if scheduler is not None else (),
             ongoing=scheduler.in_use if scheduler is not None else 0,
             slots=scheduler.slots.reserved if scheduler is not None else 0,
             waiting=scheduler.waiting + scheduler.keyed if scheduler is not None else 0,
             sampled_at=self._clock.time_of_day() if scheduler is not None else 0.0,
+            end_reason=self._end_reason,
         )
 
     @property
     def is_sick(self) -> bool:
         """Its health checks have failed too often: it should be replaced."""
         return self._upkeep is not None and self._upkeep.is_sick
+
+    @property
+    def _end_reason(self) -> str:
+        """Why it ends, for people; empty while it does not."""
+        return UNCONSTRUCTED if self.state is State.FAILED else self.stop_asked.reason
 
     @property
     def newest_epoch(self) -> int:
@@ -159,7 +169,7 @@ class HostedReplica:
 
     def drain(self, message: str) -> None:
         _log.info("told to stop", reason=message)
-        self.stop_asked.set()
+        self.stop_asked.ask(message)
 
     def drain_within(self, grace_s: float, message: str) -> None:
         """Drains, with no longer a grace than this."""
@@ -266,9 +276,9 @@ class HostedReplica:
         """A controller may start another replica first; it will not be waited for without end."""
         self.on_sick()
         if not self.has_controller:
-            self.stop_asked.set()
+            self.stop_asked.ask(UNHEALTHY)
         else:
-            self._giving_up = asyncio.get_running_loop().call_later(REPLACED_WITHIN_S, self.stop_asked.set)
+            self._giving_up = asyncio.get_running_loop().call_later(REPLACED_WITHIN_S, self.stop_asked.ask, UNHEALTHY)
 
     async def _construct(self, user_config: dict[str, Any]) -> _Constructed:
         def read() -> tuple[Handler, HandlerDescription]:

@@ -27,7 +27,7 @@ from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.controllers import ControllerChannels
-from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
@@ -35,12 +35,16 @@ from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_ROUTERS_TO_CONTROLLERS
 from slotmesh.wire.leadership import ControllerSearch, TermFence
+from slotmesh.wire.sendable_text import sendable_text
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
 AttachRouterCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_EVERY_S = 1.0
+GOODBYE_S = 1.0
+"""How long the last report may take to reach the controller."""
+MAX_END_REASON_CHARS = 300
 MAX_HELLO_TABLE_BYTES = 4 * 1024 * 1024
 """A larger table goes in parts, before the hello: writing it at once would hold up calls."""
 LOAD_REST_S = 0.1
@@ -70,6 +74,14 @@ class TableWatch:
         self._backoff = backoff
         self._warnings = WarningBackoff()
         self._pump: StreamPump[Request] | None = None
+        self._call: AttachRouterCall | None = None
+        self._end_reason = ""
+        self.is_over = False
+        """`goodbye` was called: no stream follows on the present one."""
+        self._written = asyncio.Event()
+        """Nothing is left to be written after the goodbye."""
+        self._ended = asyncio.Event()
+        """The stream of the goodbye has ended."""
         self._from_stream: RoutingTable | None = None
         """The newest table that arrived on this stream and was applied: the next delta may be based on it."""
         self._parts: convert.TableAssembly | convert.DeltaAssembly | None = None
@@ -95,10 +107,29 @@ class TableWatch:
             self._load_told_at = now
             self.report_soon()
 
+    def ends(self, reason: str) -> None:
+        """The router begins to end. `reason`: for people."""
+        self._end_reason = sendable_text(reason, MAX_END_REASON_CHARS)
+        self.report_soon()
+
+    async def goodbye(self) -> None:
+        """Writes the last report and half-closes; returns when the controller has read it, or after `GOODBYE_S`."""
+        self.is_over = True
+        if self._call is None:
+            return
+        self.report_soon()
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self._written.wait()
+                await self._call.done_writing()
+                await self._ended.wait()
+        except (TimeoutError, *TRANSPORT_ERRORS):
+            _log.warning("the controller did not read the last report", controller=self._search.current)
+
     async def run(self) -> None:
-        """Attaches until cancelled."""
+        """Attaches until cancelled, or `goodbye` has ended the stream."""
         async with ControllerChannels(self._search, self._dialer) as channels:
-            while True:
+            while not self.is_over:
                 stub = membership_service_pb2_grpc.MembershipServiceStub(await channels.current())
                 controller, is_referred, why = self._search.current, False, ""
                 try:
@@ -107,6 +138,8 @@ class TableWatch:
                 except grpc.aio.AioRpcError as error:
                     is_referred = channels.refused(from_rpc_error(error))
                     why = f"{error.code().name}: {channels.explained(error.details() or '')}"
+                if self.is_over:
+                    return
                 self._log_end(controller, why, is_referred=is_referred)
                 if not is_referred:
                     await asyncio.sleep(self._backoff.next_delay_s())
@@ -133,7 +166,7 @@ class TableWatch:
     async def _converse(self, call: AttachRouterCall) -> str:
         """One stream, from hello to its end; returns why the router, or the controller, ended it."""
         write = writer_of(call)
-        self._pump = StreamPump(write, self._next_frame)
+        self._call, self._pump = call, StreamPump(write, self._next_frame)
         self._from_stream, self._is_whole_due, self._parts = None, False, None
         try:
             for frame in self._first_frames():
@@ -141,8 +174,9 @@ class TableWatch:
             self._report_due = True
             return await run_stream(self._pump, self._read(call))
         finally:
+            self._call = self._pump = None
+            self._ended.set()
             call.cancel()
-            self._pump = None
 
     async def _read(self, call: AttachRouterCall) -> str:
         generation = ""
@@ -270,7 +304,9 @@ class TableWatch:
             return Request(
                 table_request=membership_service_pb2.TableRequest(generation=table.generation, revision=table.revision)
             )
-        if not self._report_due:
+        if not self._report_due or self._written.is_set():
+            if self.is_over:
+                self._written.set()
             return None
         self._report_due = False
         scheduler = self._dispatcher.scheduler
@@ -282,6 +318,7 @@ class TableWatch:
                 linked_replica_ids=[replica_id for replica_id, _ in linked],
                 linked=_owners(linked),
                 ended=_owners(self._links.ended_replicas()),
+                end_reason=self._end_reason,
                 **load_report(scheduler, self._dispatcher.clock),
             )
         )

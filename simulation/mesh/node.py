@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.mesh.loop import node_loop
+from slotmesh.runtime.signals import StopRequest
 
 if TYPE_CHECKING:
     from simulation.mesh.world import World
@@ -32,7 +33,7 @@ class Node:
             zero=world.timeline.chance(f"zero {name} {self.pid}").uniform(10.0, 1e5),
         )
         self.loop.on_error = self._failed
-        self.stop: asyncio.Event = asyncio.Event()
+        self.stop = StopRequest()
         """SIGTERM."""
         self.has_ended = False
         world.surroundings.pids[self.loop.name] = self.pid

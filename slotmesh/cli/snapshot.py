@@ -39,6 +39,8 @@ class ReplicaStatus:
     """How its process has ended, or that of the one before it; empty where that is not known."""
     last_output: str = ""
     """The last lines that that process has written."""
+    end_reason: str = ""
+    """Why it ends or has ended, as it has reported itself."""
     version: str = ""
     """Of slotmesh."""
     outdated: bool = False
@@ -59,6 +61,8 @@ class RouterStatus:
     metrics_address: str = ""
     version: str = ""
     """Of slotmesh."""
+    end_reason: str = ""
+    """Why it ends, as it has reported itself."""
     shadows: Mapping[str, ShadowCount] = field(default_factory=lambda: MappingProxyType({}))
     """By backend, for those that got copies, or should have."""
 

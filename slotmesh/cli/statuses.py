@@ -41,6 +41,7 @@ def replica_from_wire(wire: mesh_pb2.Replica) -> ReplicaStatus:
         restart_count=wire.restart_count,
         last_exit=wire.last_exit,
         last_output=wire.last_output,
+        end_reason=wire.end_reason,
         version=wire.version,
         outdated=wire.outdated,
     )
@@ -56,6 +57,7 @@ def router_from_wire(wire: mesh_pb2.Router) -> RouterStatus:
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
         version=wire.version,
+        end_reason=wire.end_reason,
         shadows={
             it.backend: ShadowCount(
                 it.shadow_copies, it.shadow_drops, it.shadow_ended.failed + it.shadow_ended.unanswered

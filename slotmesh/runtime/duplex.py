@@ -25,7 +25,8 @@ ReadFrameT = TypeVar("ReadFrameT")
 LAST_WRITE_S = 0.5
 """How long the write under way may take when the stream ends."""
 
-_TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+TRANSPORT_ERRORS = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""What gRPC raises on a call that has failed or ended."""
 
 
 async def read_frame(call: grpc.aio.StreamStreamCall[Any, ReadFrameT]) -> ReadFrameT | None:
@@ -52,7 +53,7 @@ async def run_stream(
     broken: Interruption[BaseException] = Interruption()
 
     def written(_: object) -> None:
-        if not writing.cancelled() and (error := writing.exception()) and not isinstance(error, _TRANSPORT):
+        if not writing.cancelled() and (error := writing.exception()) and not isinstance(error, TRANSPORT_ERRORS):
             broken.end(error)
 
     writing.add_done_callback(written)

@@ -19,6 +19,8 @@ from slotmesh.telemetry.log import get_logger
 
 _log = get_logger(__name__)
 
+LAUNCHER_ENDED = "its launcher has ended"
+"""Why a child stops, for people."""
 ORPHANED_EXIT_CODE = 3
 """Exit status of a child that lost its launcher and did not stop in time."""
 

@@ -16,8 +16,23 @@ from slotmesh.telemetry.log import get_logger
 _log = get_logger(__name__)
 
 
+class StopRequest(asyncio.Event):
+    """Asks the waiting task to end its process in order, and says why. The first reason counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = ""
+        """For people, as `SIGTERM`; empty if none was given."""
+
+    def ask(self, reason: str) -> None:
+        """Sets the event, for this reason."""
+        if not self.is_set():
+            self.reason = reason
+            self.set()
+
+
 @contextmanager
-def stop_signals(*, ignore_interrupt: bool = False, is_last: bool = False) -> Iterator[asyncio.Event]:
+def stop_signals(*, ignore_interrupt: bool = False, is_last: bool = False) -> Iterator[StopRequest]:
     """The event is set by SIGTERM, and by SIGINT unless `ignore_interrupt`. Needs the main thread's running loop.
 
     `ignore_interrupt` is for processes with a launcher: Ctrl-C in a terminal reaches the whole group, and the launcher
@@ -25,12 +40,12 @@ def stop_signals(*, ignore_interrupt: bool = False, is_last: bool = False) -> It
     time: its exit status is not to become that of a signal.
     """
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop = StopRequest()
 
     def ask(received: signal.Signals) -> None:
         if not stop.is_set():
             _log.info("stopping", signal=received.name)
-            stop.set()
+            stop.ask(received.name)
 
     handled = [signal.SIGTERM] if ignore_interrupt else [signal.SIGTERM, signal.SIGINT]
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}

@@ -29,7 +29,7 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.controllers import ControllerChannels
-from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.duplex import TRANSPORT_ERRORS, read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
@@ -47,9 +47,6 @@ AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
 """How long the last report may take to reach the controller."""
-
-_BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""What gRPC raises, besides AioRpcError, on a call that has ended."""
 
 _log = get_logger(__name__)
 
@@ -141,7 +138,7 @@ class ControllerLink:
                     is_referred = channels.refused(failure)
                     if not is_referred:
                         self._refused(failure)
-                except _BROKEN as error:
+                except TRANSPORT_ERRORS as error:
                     self._search.failed()
                     self._away(str(error))
                 else:
@@ -189,7 +186,7 @@ class ControllerLink:
                 await self._written.wait()
                 await self._call.done_writing()
                 await self._ended.wait()
-        except (TimeoutError, grpc.aio.AioRpcError, *_BROKEN):
+        except (TimeoutError, *TRANSPORT_ERRORS):
             _log.warning("the controller did not hear the last report", address=self._search.current)
 
     async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> str:
@@ -229,7 +226,7 @@ class ControllerLink:
                 backend, _ = backend_from_wire(backend_within(frame.configuration))
                 self._member.configure(backend)
             case "drain":
-                self._member.drain(frame.drain.message)
+                self._member.drain(f"ordered by the controller: {frame.drain.message}")
             case "revoke":
                 tasks.start(self._revoke(frame.revoke, pump), name="revocation")
                 if frame.revoke.through_epoch:

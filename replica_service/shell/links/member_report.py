@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from replica_service.core.health.lifecycle import State
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.wire.sendable_text import sendable_text
 
+MAX_END_REASON_CHARS = 300
 MAX_REPORTED_CHARS = 16_384
 """Bound of an error or a warning. Of a traceback the end is kept: it says what went wrong."""
 
@@ -45,6 +47,10 @@ class MemberReport:
     """Calls that ended in a failure, executed or not."""
     batches: int = 0
     batched_calls: int = 0
+    times: Sequence[int] = ()
+    """Calls that have ended, by the time that they ran, in the buckets of `slotmesh.histogram.CALL_TIMES`."""
+    end_reason: str = ""
+    """Why it ends, for people; empty while it does not."""
     sampled_at: float = 0.0
     """When the load was as these say, seconds since 1970; 0: there is none yet."""
 
@@ -62,6 +68,7 @@ def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
         warning=_end_of(report.warning),
         ended_calls=report.ended_calls,
         failed_calls=report.failed_calls,
+        end_reason=sendable_text(report.end_reason, MAX_END_REASON_CHARS),
     )
     if report.sampled_at:
         load = said.load
@@ -70,6 +77,7 @@ def report_to_wire(report: MemberReport) -> wire.ReplicaReport:
         totals = load.totals
         totals.calls, totals.failed = report.calls, report.failures
         totals.batches, totals.batched_calls = report.batches, report.batched_calls
+        totals.times.extend(report.times)
         totals.SetInParent()  # zeros are known, too
     return said
 

@@ -33,7 +33,9 @@ LOST_WITHIN_S: Final = 3_600.0
 MAX_LOST: Final = 1_000
 """Events that are looked at, the newest ones."""
 ORDERLY: Final = "said goodbye"
-"""What the event of a router contains that has left by itself."""
+"""How the event of a router begins that has left by itself."""
+FAILED_PART: Final = "a part of it has failed"
+"""How the reason of a member begins that has ended for a defect of its own."""
 
 
 async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMesh:
@@ -145,8 +147,13 @@ async def _lost_members(operator: Operator) -> dict[str, LostMember]:
     return {
         it.subject: LostMember(it.subject, it.time.timestamp(), it.message)
         for it in newest
-        if it.time.timestamp() >= since and it.message != ORDERLY
+        if it.time.timestamp() >= since and not is_orderly(it.message)
     }
+
+
+def is_orderly(message: str) -> bool:
+    """Whether an event that a router has left says that it was stopped in order."""
+    return message.startswith(ORDERLY) and FAILED_PART not in message
 
 
 def _still_lost(lost: dict[str, LostMember], members: Members) -> tuple[LostMember, ...]:

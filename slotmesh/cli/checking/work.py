@@ -112,7 +112,8 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
             severity, text = Severity.ERROR, f"{text}, one was restarted {looping} times"
         elif any(it.state == FAILED for it in replicas):
             severity = Severity.ERROR
-    said = [line for it in replicas if it.state != "READY" for line in (it.error or it.last_exit).splitlines()[-1:]]
+    texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != "READY"]
+    said = [line for text in texts for line in text.splitlines()[-1:]]
     why = f": {said[-1][:_MAX_REASON_CHARS]}" if said else ""
     lost = "; calls wait, and ordering keys have no owner" if not ready and is_led_to else ""
     return MeshFinding(Section.BACKENDS, severity, subject, f"{text}{lost}{why}", fix)

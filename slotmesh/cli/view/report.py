@@ -166,6 +166,7 @@ def as_json(address: str, snapshot: Snapshot, load: MeshFigures = NO_FIGURES) ->
                 "start_time": _iso(router.start_time),
                 "metrics_address": router.metrics_address,
                 "version": router.version,
+                "end_reason": router.end_reason,
                 **loads.of_router(router.router_id),
             }
             for router in members.routers
@@ -200,6 +201,7 @@ def replica_json(replica: ReplicaStatus) -> dict[str, Any]:
         "restart_count": replica.restart_count,
         "last_exit": replica.last_exit,
         "last_output": replica.last_output.splitlines(),
+        "end_reason": replica.end_reason,
         "version": replica.version,
     }
 
@@ -279,7 +281,11 @@ def _routers(members: Members, load: MeshFigures) -> Table:
         table.add_row(
             router.router_id,
             router.address,
-            Text(f"{router.revision} {'current' if current else 'behind'}", style="green" if current else "yellow"),
+            Text(
+                f"{router.revision} {'current' if current else 'behind'}"
+                + (f", ends: {router.end_reason}" if router.end_reason else ""),
+                style="green" if current and not router.end_reason else "yellow",
+            ),
             Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow"),
             _clock(router.start_time),
             router.version,
@@ -305,6 +311,8 @@ def _trouble(replica: ReplicaStatus, backends: Collection[str]) -> Text:
         return Text(error, style="red")
     if replica.backend not in backends and replica.state in {STARTING, READY}:
         return Text(f"no backend {replica.backend}: nobody calls it until that is applied", style="yellow")
+    if replica.end_reason:
+        return Text(f"ends: {replica.end_reason}", style="yellow")
     return Text(_first_line(replica), style="yellow")
 
 

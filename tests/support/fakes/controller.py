@@ -92,6 +92,8 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
         """Of whole tables, in place of deltas."""
         self.reports_of: dict[str, list[membership_service_pb2.RouterReport]] = {}
         """By router id."""
+        self.goodbyes = 0
+        """Routers that have half-closed their stream."""
         self._newest: membership_service_pb2.AttachRouterResponse | None = None
         self._attached: set[Frames] = set()
         self._writing: set[asyncio.Future[None]] = set()
@@ -155,6 +157,7 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
             else:
                 self.reports.append(request.report)
                 reports.append(request.report)
+        self.goodbyes += 1
 
     async def _write(self, context: Context, frames: Frames) -> None:
         while True:

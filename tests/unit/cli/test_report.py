@@ -173,3 +173,23 @@ def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> Non
     print_tables("127.0.0.1:1", SNAPSHOT, calm)
     assert "Nothing is reconciled" not in calm.getvalue()
     assert as_json("127.0.0.1:1", SNAPSHOT)["newer_members"] == []
+
+
+def test_members_that_end_are_shown_with_their_own_reason() -> None:
+    members = SNAPSHOT.members
+    replicas = (
+        replace(members.replicas[0], state="DRAINING", end_reason="SIGTERM"),
+        replace(members.replicas[1], end_reason="its handler could not be constructed"),
+    )
+    routers = (replace(members.routers[1], end_reason="its launcher has ended"), members.routers[0])
+    ending = replace(SNAPSHOT, members=replace(members, replicas=replicas, routers=routers))
+    out = io.StringIO()
+    print_tables("127.0.0.1:7070", ending, out)
+    table = rows(out.getvalue())
+    assert table["v1-abcdef"][-1] == "ends: SIGTERM"
+    assert "model" in table["v1-ghijkl"][-1], "an error says more"
+    assert table["router-2"][1] == "12 current, ends: its launcher has ended"
+    assert table["router-1"][1] == "11 behind"
+    document = json.loads(json.dumps(as_json("127.0.0.1:7070", ending)))
+    assert [it["end_reason"] for it in document["replicas"]] == ["SIGTERM", "its handler could not be constructed"]
+    assert [it["end_reason"] for it in document["routers"]] == ["its launcher has ended", ""]

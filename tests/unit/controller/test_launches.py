@@ -226,3 +226,31 @@ def test_a_long_life_ends_a_crash_loop() -> None:
     observed = ready(launched(observed, "b", now=2.0), "b", now=2.0)
     observed = launches.exited(observed, "b", "was killed by SIGSEGV", failed=True, now=2.0 + QUICK_DEATH_S).observed
     assert (observed.restarts["v1"].streak, observed.restarts["v1"].not_before) == (0, 2.0 + QUICK_DEATH_S)
+
+
+def test_how_a_process_has_ended_stands_beside_its_own_reason_also_for_the_one_in_its_place() -> None:
+    observed = ready(launched(Observed()), now=1.0)
+    report = ObservedReport(state=ReplicaState.DRAINING, end_reason="SIGTERM")
+    observed = transitions.reported(observed, "a", of(observed).incarnation, report, now=50.0).observed
+    transition = launches.exited(observed, "a", "exited with status 0", failed=False, now=51.0)
+    words = "exited with status 0; its own reason: SIGTERM"
+    assert [it.message for it in transition.notices if it.kind is EventKind.REPLICA_EXITED] == [
+        f"v1: process {of(observed).pid} {words}"
+    ]
+    assert of(transition.observed).last_exit == words
+    assert of(launched(transition.observed, "b", now=52.0), "b").last_exit == words
+
+
+def test_a_reason_that_is_read_after_the_process_was_reaped_is_shown_once() -> None:
+    observed = ready(launched(Observed()), now=1.0)
+    observed = launches.exited(observed, "a", "exited with status 0", failed=False, now=51.0).observed
+    report = ObservedReport(state=ReplicaState.STOPPED, end_reason="SIGTERM")
+    transition = transitions.reported(observed, "a", of(observed).incarnation, report, now=51.5)
+    assert [(it.kind, it.message) for it in transition.notices] == [
+        (EventKind.REPLICA_STOPPED, "v1: its last report; its own reason: SIGTERM")
+    ]
+    observed = transition.observed
+    assert of(observed).end_reason == "SIGTERM"
+    again = transitions.reported(observed, "a", of(observed).incarnation, report, now=51.6)
+    assert again.observed is observed
+    assert not again.notices

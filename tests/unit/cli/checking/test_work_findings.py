@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from replica_service import app as replica_app
+from router_service import app as router_app
 from slotmesh.cli.checking.finding import Section, Severity
+from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
 from slotmesh.cli.checking.judging import findings_of, runnable
 from slotmesh.cli.checking.seen import LostMember
 from slotmesh.spec.autoscale import Autoscale
@@ -58,3 +61,26 @@ def test_commands_of_a_hint_find_the_mesh_that_was_checked() -> None:
     (finding,) = [it for it in findings_of(seen, "--address h:7") if it.section is Section.BACKENDS]
     assert finding.fix == "`slotmesh logs b --address h:7`, `slotmesh status --tracebacks --address h:7`"
     assert runnable("`slotmesh certs rotate`", "--address h:7") == "`slotmesh certs rotate`"
+
+
+@pytest.mark.parametrize(
+    ("message", "orderly"),
+    [
+        ("said goodbye", True),
+        ("said goodbye; its own reason: SIGTERM", True),
+        ("said goodbye; its own reason: a part of it has failed, which its log names", False),
+        ("was silent past its lease: its connection broke; its own reason: SIGTERM", False),
+    ],
+)
+def test_a_router_that_was_stopped_is_not_lost_and_one_that_ended_for_a_defect_is(message: str, orderly: bool) -> None:
+    assert is_orderly(message) is orderly
+
+
+@pytest.mark.parametrize("reason", [router_app.TASK_FAILED, replica_app.TASK_FAILED])
+def test_services_call_a_defect_of_their_own_as_the_check_knows_it(reason: str) -> None:
+    assert reason.startswith(FAILED_PART)
+
+
+def test_a_backend_without_replicas_names_the_own_reason_of_one_that_has_ended() -> None:
+    stopped = replace(REPLICA, state="STOPPED", end_reason="no controller for 5m (--orphan-timeout)")
+    assert one(with_replicas(stopped), Section.BACKENDS)[2].endswith(": no controller for 5m (--orphan-timeout)")
