@@ -188,7 +188,7 @@ async def _controller_of(
     parts = (configurator, store, state, board, feed, logs)
     operators = ControllerServicer(*parts, loads=_loads_of(replicas, routers), controls=controls, launches=launches)
     front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store, newer), leadership)
-    async with Supervisor(on_end) as tasks:
+    async with Supervisor(on_end) as tasks, archive:
         await front.start()
         leadership.address = front.address
         store.serving_at(front.address)
@@ -197,14 +197,12 @@ async def _controller_of(
         launching = Launching(*starts, is_held=is_held)
         launching.take_stock()
         loop = ReconcileLoop(store=store, state=state, queue=queue, board=board, links=replicas, launching=launching)
-        members = (replicas, routers, board, feed, leadership)
-        server = front.server
-        controller = Controller(server.address, server, store, state, configurator, loop, launching, *members)
+        running = (store, state, configurator, loop, launching, replicas, routers, board, feed, leadership)
+        controller = Controller(front.server.address, front.server, *running)
         configurator.led_by(loop.release, takes_snapshots=launcher.imports_snapshots)
-        reconciling = _start_tasks(tasks, controller, autoscaler, shifter, logs)
-        on_lost = _end_at_once(front, controller, reconciling, on_end)
+        tasks.keep(archive.run, name="events", until=lambda: archive.is_over)
+        on_lost = _end_at_once(front, controller, _start_tasks(tasks, controller, autoscaler, shifter, logs), on_end)
         tasks.keep(lambda: leadership.watch(on_lost), name="leadership", until=lambda: bool(leadership.lost))
-        archiving = tasks.keep(archive.run, name="events", until=lambda: archive.is_over)
         try:
             yield controller
         finally:
@@ -212,8 +210,6 @@ async def _controller_of(
             await _stop(controller, front, launcher, drains=drains, forgets=settings.state == MEMORY)
             queue.close()
             journal.close()
-            archiving.cancel()
-            await archive.close()
 
 
 def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:

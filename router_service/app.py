@@ -100,10 +100,7 @@ async def serve(
     on_failure: Callable[[], object] | None = None,
     end_reason: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[GrpcServer]:
-    """A router on the running event loop, for as long as the block lasts.
-
-    `end_reason`: why it ends, for people; asked at the end of the block.
-    """
+    """A router on the running event loop, for as long as the block lasts. `end_reason`: why that ends, for people."""
     clock, watch = MonotonicClock(), None
     async with Supervisor(on_failure=on_failure) as tasks:
         scheduler = _scheduler(settings)
@@ -155,14 +152,19 @@ async def serve(
         finally:
             taps.leave()
             await server.stop(LAST_ANSWERS_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_S):
-                    await dispatcher.links.finish()
-            if watch is not None:
-                await watch.goodbye()
-            dispatcher.close()
+            await _say_last_words(dispatcher, watch)
             await metrics.aclose()
             await traces.aclose()
+
+
+async def _say_last_words(dispatcher: Dispatcher, watch: TableWatch | None) -> None:
+    """To replicas, then to the controller; the dispatcher closes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            await dispatcher.links.finish()
+    if watch is not None:
+        await watch.goodbye()
+    dispatcher.close()
 
 
 def _add_other_ways(server: GrpcServer, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata) -> None:

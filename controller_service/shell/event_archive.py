@@ -9,7 +9,8 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from controller_service.core.kept_events import EventBounds
 from controller_service.shell.events import EventFeed
@@ -55,8 +56,13 @@ class EventArchive:
             self._something.clear()
             await self._store_all()
 
-    async def close(self) -> None:
-        """Stores what is left, if that can be done in time. `run` has ended."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stores what is left, if that can be done in time; `run` has nothing to do any more."""
         try:
             async with asyncio.timeout(LAST_BATCH_S):
                 await self._store_all()

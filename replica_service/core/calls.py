@@ -72,14 +72,12 @@ class RouterPeer:
         self.closed = False
         self.stream_id = stream_id
         """No other link of any replica has it: with a run id it names a call for ever."""
-        self.last_run_id = 0
-        """Run ids strictly increase on a link."""
+        self.last_run_id = 0  # they strictly increase on a link
         self.unkeyed = 0
         """Its calls without ordering key that are here, running or not, and its reservations that wait."""
         self.in_slots = 0
         """Those of these calls that are in slots. Their permits were taken before, by whomever."""
-        self.keyed = 0
-        """Its calls with an ordering key that are here, running or not."""
+        self.keyed = 0  # its calls with an ordering key that are here, running or not
         self.handed = 0
         """Those of them that are in a turn or a batch. Some may have been answered: it ends as a whole."""
         self.overrun = False
@@ -97,9 +95,7 @@ class RouterPeer:
         self.parked: list[ReplicaRun] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
         self.splits = 0  # runs of it that were split off others
-        self.moved: list[
-            ReplicaRun
-        ] = []  # runs whose sessions went on elsewhere while pending: it cannot take them back
+        self.moved: list[ReplicaRun] = []  # their sessions went on elsewhere: it takes back nothing of them
         self.has_joined = False  # it has asked for outcomes of calls that ran already
         self.sent: dict[int, RunRecord | RunTaker] = {}
         """What of sessions is owed or kept under its run ids, by the first of them."""

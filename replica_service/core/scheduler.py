@@ -54,7 +54,7 @@ from replica_service.core.events import (
     WorkReturned,
 )
 from replica_service.core.intake import RunIntake
-from replica_service.core.permits.call_times import CallTimes
+from replica_service.core.permits.call_times import ReplicaCallTimes
 from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
@@ -263,7 +263,7 @@ class ReplicaScheduler:
         return self._state.batching.batchers
 
     @property
-    def call_times(self) -> CallTimes:
+    def call_times(self) -> ReplicaCallTimes:
         """How long calls wait here and run, to be read."""
         return self._state.call_times
 

@@ -15,7 +15,7 @@ from replica_service.core.commands import ReplicaCommand
 from replica_service.core.lanes.key_holding import KeyHoldings
 from replica_service.core.lanes.lanes import Lanes
 from replica_service.core.lanes.ownership import ServedEpochs
-from replica_service.core.permits.call_times import CallTimes
+from replica_service.core.permits.call_times import ReplicaCallTimes
 from replica_service.core.permits.permits import Permits
 from replica_service.core.permits.vacancies import Vacancies
 from replica_service.core.slots.slot_calls import ReservedSlotCalls
@@ -53,7 +53,7 @@ class SchedulerState:
         """For the arguments see `ReplicaScheduler`."""
         self.out: list[ReplicaCommand] = []
         """What was decided in the step that is under way."""
-        self.call_times = CallTimes()
+        self.call_times = ReplicaCallTimes()
         self.permits = Permits(max_ongoing, prefetch)
         self.lanes = Lanes()
         self.batching = Batching(methods, weigh, self.permits, self.lanes)

@@ -69,8 +69,8 @@ _EARLIER_EVENTS: Final = (
     mutant(
         "the last events of a controller are not stored",
         _CONTROLLER,
-        "            archiving.cancel()\n            await archive.close()\n",
-        "            archiving.cancel()\n",
+        "    async with Supervisor(on_end) as tasks, archive:\n",
+        "    async with Supervisor(on_end) as tasks:\n",
         _EVENTS,
     ),
     mutant(
@@ -130,8 +130,8 @@ _END_REASONS: Final = (
     mutant(
         "a router breaks its connection to the controller when it stops",
         "router_service",
-        "                await watch.goodbye()\n",
-        "                pass\n",
+        "        await watch.goodbye()\n",
+        "        pass\n",
         _REASONS,
     ),
     mutant(

@@ -17,7 +17,7 @@ from replica_service.core.commands import StartBatch
 from slotmesh.histogram import CALL_TIMES, Histogram
 
 
-class CallTimes:
+class ReplicaCallTimes:
     """Of all calls since the start."""
 
     __slots__ = ("runs", "waits")
