@@ -112,6 +112,7 @@ class ReplicaHello(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     TERM_ID_FIELD_NUMBER: _builtins.int
+    FENCED_AFTER_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it, once the older
     one has fallen silent to the controller and to all routers: whoever starts it vouches that the older process is gone.
@@ -139,6 +140,14 @@ class ReplicaHello(_message.Message):
     """The revision of the newest configuration that it has got, in `generation`. 0: it has none, or is of an older version."""
     term_id: _builtins.str
     """As `term_id` of that configuration."""
+    @_builtins.property
+    def fenced_after(self) -> _duration_pb2.Duration:
+        """The replica fences itself: its process ends, by a timer of the kernel, when this time has passed since it sent the
+        newest report that a controller acknowledged. A controller that started no such process may count the replica as ended
+        when it has read no report for longer than that, with a margin for the drift of clocks. Unset: it goes on without
+        acknowledgements.
+        """
+
     def __init__(
         self,
         *,
@@ -153,10 +162,11 @@ class ReplicaHello(_message.Message):
         process: _builtins.str = ...,
         revision: _builtins.int = ...,
         term_id: _builtins.str = ...,
+        fenced_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_after", b"fenced_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "fenced_after", b"fenced_after", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "revision", b"revision", "term_id", b"term_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -178,6 +188,7 @@ class ReplicaReport(_message.Message):
     WARNING_FIELD_NUMBER: _builtins.int
     ENDED_CALLS_FIELD_NUMBER: _builtins.int
     FAILED_CALLS_FIELD_NUMBER: _builtins.int
+    STAMP_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
     state: _mesh_pb2.ReplicaState.ValueType
@@ -200,6 +211,10 @@ class ReplicaReport(_message.Message):
     """Calls that came to its handler and have ended, well or not. A rollout is judged by these and `failed_calls`."""
     failed_calls: _builtins.int
     """Those of them that have failed for what the handler is: it raised, took too long, or has no such method."""
+    stamp: _builtins.int
+    """When the replica sent this report, nanoseconds of a clock of its own: the controller returns it in
+    ReportAcknowledged. 0: it wants no acknowledgement.
+    """
     end_reason: _builtins.str
     """Why it ends, for people: `SIGTERM`, or `no controller for 5m (--orphan-timeout)`. At most 300 characters; nothing of a call.
     Empty while it does not end, and from replicas of older versions.
@@ -221,12 +236,13 @@ class ReplicaReport(_message.Message):
         warning: _builtins.str = ...,
         ended_calls: _builtins.int = ...,
         failed_calls: _builtins.int = ...,
+        stamp: _builtins.int = ...,
         load: _mesh_pb2.ReplicaLoad | None = ...,
         end_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "ended_calls", b"ended_calls", "error", b"error", "failed_calls", b"failed_calls", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "end_reason", b"end_reason", "ended_calls", b"ended_calls", "error", b"error", "failed_calls", b"failed_calls", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "stamp", b"stamp", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +257,7 @@ class AttachReplicaResponse(_message.Message):
     CONFIGURATION_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     REVOKE_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The term under which the controller leads, in the generation that its configurations name. 0 comes from controllers of
@@ -258,19 +275,26 @@ class AttachReplicaResponse(_message.Message):
     def revoke(self) -> Global___RevokePartitions:
         """Partitions that the replica loses: it starts nothing more of them and answers with PartitionsEmptied."""
 
+    @_builtins.property
+    def acknowledged(self) -> Global___ReportAcknowledged:
+        """A report was read that had a stamp. Controllers of older versions acknowledge none, nor do those that find that
+        their state file is an older copy.
+        """
+
     def __init__(
         self,
         *,
         configuration: Global___ReplicaConfiguration | None = ...,
         drain: Global___DrainOrder | None = ...,
         revoke: Global___RevokePartitions | None = ...,
+        acknowledged: Global___ReportAcknowledged | None = ...,
         term: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["configuration", "drain", "revoke"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["configuration", "drain", "revoke", "acknowledged"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -434,6 +458,28 @@ class DrainOrder(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainOrder: _TypeAlias = DrainOrder  # noqa: Y015
+
+@_typing.final
+class ReportAcknowledged(_message.Message):
+    """The controller has read a report, and counts the replica as alive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAMP_FIELD_NUMBER: _builtins.int
+    stamp: _builtins.int
+    """As in the report."""
+    def __init__(
+        self,
+        *,
+        stamp: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stamp", b"stamp"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportAcknowledged: _TypeAlias = ReportAcknowledged  # noqa: Y015
 
 @_typing.final
 class RevokePartitions(_message.Message):

@@ -234,9 +234,10 @@ def test_exactly_at_the_bound_all_is_kept_and_one_beyond_it_is_not(edge: Edge) -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kept", [1, 3, 4])
 async def test_a_watcher_that_does_not_read_keeps_exactly_its_bound(kept: int) -> None:
+    from controller_service.core.kept_events import EventBounds
     from controller_service.core.notices import EventKind, Notice
 
-    feed = EventFeed("a", bound=3, kept=4)
+    feed = EventFeed("a", bound=3, kept=EventBounds(4))
     with feed.watch() as watcher, feed.watch() as other:
         for number in range(kept):
             feed.publish(0.0, Notice(kind=EventKind.REPLICA_READY, subject="s", message=str(number)))

@@ -16,6 +16,7 @@ from controller_service.core.adoption import ended
 from controller_service.core.backend_load import BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.forgetting import find_forgettable
+from controller_service.core.kept_events import UNKNOWN
 from controller_service.core.lineage import HeldTable, LeaderTerm, is_newer
 from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
@@ -24,7 +25,7 @@ from controller_service.core.roster import CoveredTables, DepartedIncarnation, I
 from controller_service.core.shifting.figures import StepFigures
 from controller_service.core.transitions import Hello, NamesakeLives, ObservedReport
 from controller_service.core.unattached import with_all_unattached
-from controller_service.shell.events import UNKNOWN, EventFeed
+from controller_service.shell.events import EventFeed
 
 OWNER: Final = Incarnation("a", "2")
 OTHERS: Final = {
