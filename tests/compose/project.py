@@ -15,6 +15,7 @@ from typing import Final
 from tests.support.mesh import ROOT
 
 COMMAND_S: Final = 180.0
+HEALTHY_S: Final = 180.0
 FILE: Final = ROOT / "docker-compose.yml"
 OVERRIDE: Final = ROOT / "tests" / "compose" / "override.yml"
 APP: Final = ROOT / "examples" / "compose-app" / "docker-compose.yml"
@@ -67,6 +68,23 @@ class ComposeProject:
             process = await asyncio.create_subprocess_exec(*command, *containers, stdin=DEVNULL, stdout=DEVNULL)
             async with asyncio.timeout(COMMAND_S):
                 assert await process.wait() == 0, f"{' '.join(command)} failed"
+
+    async def wait_healthy(self, service: str, count: int) -> None:
+        """Waits until so many containers of a service are healthy, and there are no others."""
+        async with asyncio.timeout(HEALTHY_S):
+            while await self._health(service) != ["healthy"] * count:  # noqa: ASYNC110 - an engine has to be asked
+                await asyncio.sleep(0.5)
+
+    async def _health(self, service: str) -> list[str]:
+        shown = "{{.State.Health.Status}}"
+        command = ("docker", "inspect", f"--format={shown}", *await self.containers(service))
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE)
+        out, _ = await process.communicate()
+        return out.decode().split()
+
+    async def replace(self, service: str) -> None:
+        """Makes the container of a service anew, as an upgrade does that has no other beside it."""
+        await self.compose("up", "-d", "--no-deps", "--no-build", "--force-recreate", service)
 
     async def restart(self, service: str) -> None:
         await self.compose("restart", service)

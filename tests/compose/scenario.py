@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
+import grpc
+
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
+from tests.compose.http_client import HttpLoad, call_by_http
 from tests.compose.plain_client import CLIENT, call_plainly
 from tests.compose.project import ComposeProject
 from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
@@ -39,6 +42,9 @@ ENDPOINT: Final = "Ledger"
 PROMETHEUS: Final = "prometheus"
 PROMETHEUS_ADDRESS: Final = "127.0.0.1:9090"
 SETTLED_S: Final = 120.0
+FRONT: Final = "the front"
+"""What its faults begin with."""
+SHOWN: Final = 8
 PATIENCE: Final = 12.0
 """A dozen containers wait for each other: with 20 of them for two processors, for up to 4 s."""
 LOST_WITHIN_S: Final = 10.0
@@ -54,14 +60,17 @@ async def run(project: ComposeProject, folder: Path) -> None:
     with HistoryLog(folder) as log:
         async with running_workload(ENDPOINT, [ROUTERS], log, pace_s=EASY_PACE_S) as workload:
             plain = asyncio.ensure_future(call_plainly(ROUTERS, log, stop))
+            await _known_by_http()
+            by_http = asyncio.ensure_future(call_by_http(HTTP, log, stop))
             try:
                 await workload.wait_loaded()
                 await _faults(project, workload, log)
             finally:
                 stop.set()
-                plain_results = await plain
+                plain_results, http_load = await plain, await by_http
     history = replace(read_history(folder), patience=PATIENCE)
     _say(summary(history, f"history in {folder}"))
+    _assert_answered_by_http(http_load, history)
     _assert_survived(history, plain_results)
 
 
@@ -85,7 +94,10 @@ async def _faults(project: ComposeProject, workload: Workload, log: HistoryLog) 
     await step("routers 3 to 1", project.up(router=1))
     await step("replicas are replaced by surge", _surge(project, "replica", routers=1, replicas=2))
     await step("the router is replaced by surge", _surge(project, "router", routers=1, replicas=2))
-    await step("the front restarts", project.restart("edge"))
+    await step("the ingress is replaced by surge", _surge_ingress(project))
+    await step("the controller is replaced", project.replace("controller"))
+    await step(f"{FRONT} is replaced", project.replace("edge"))
+    await step(f"{FRONT} restarts", project.restart("edge"))
     await step("the only router restarts", project.restart("router"))
     await _known_by_http()
     await _scraped(project, routers=1, replicas=2)
@@ -103,6 +115,16 @@ async def _surge(project: ComposeProject, service: str, *, routers: int, replica
     assert not {*old} & {*await project.containers(service)}
 
 
+async def _surge_ingress(project: ComposeProject) -> None:
+    """As for the others; the controller knows no ingresses, so the engine is asked for their health."""
+    old = await project.containers("ingress")
+    await project.up(ingress=2)
+    await project.wait_healthy("ingress", 2)
+    await project.leave(old)
+    await project.up(ingress=1)
+    assert not {*old} & {*await project.containers("ingress")}
+
+
 async def _kill_replica(log: HistoryLog) -> None:
     """The engine starts it again, under its name."""
     victim = min(await _ready_replicas(), key=lambda it: it.replica_id)
@@ -110,6 +132,11 @@ async def _kill_replica(log: HistoryLog) -> None:
     os.kill(victim.pid, signal.SIGKILL)
 
     async def is_back() -> bool:
+        with suppress(grpc.RpcError):
+            return await restarted()
+        return False
+
+    async def restarted() -> bool:
         return any(it.replica_id == victim.replica_id and it.pid != victim.pid for it in await _ready_replicas())
 
     await eventually(is_back, what=f"{victim.replica_id} is back", timeout=SETTLED_S)
@@ -119,7 +146,7 @@ async def settled(*, routers: int, replicas: int) -> None:
     """Waits until the controller has so many, and no others, each of which every router is linked to."""
 
     async def is_settled() -> bool:
-        with suppress(OSError, AssertionError):
+        with suppress(OSError, AssertionError, grpc.RpcError):
             ready = {it.replica_id for it in await _ready_replicas()}
             linked = await _linked()
             return len(ready) == replicas and len(linked) == routers and all(it == ready for it in linked)
@@ -172,6 +199,16 @@ async def _linked() -> list[set[str]]:
         stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
         routers = (await stub.ListRouters(pb.ListRoutersRequest(), timeout=10, wait_for_ready=True)).routers
         return [set(it.linked_replica_ids) for it in routers]
+
+
+def _assert_answered_by_http(load: HttpLoad, history: History) -> None:
+    """Only the front, of which there is one, may refuse or cut off connections: while it is replaced."""
+    _say(f"HTTP: {load.answered} answered, {len(load.cut_off)} connections cut off, {len(load.failed)} failed")
+    assert load.answered > 0
+    assert not load.failed, "\n".join(load.failed[:SHOWN])
+    fronts = [(it.at, it.cleared_at) for it in history.faults if it.what.startswith(FRONT)]
+    odd = [at for at in load.cut_off if not any(began <= at <= over for began, over in fronts)]
+    assert not odd, f"connections were cut off at {[history.since_start(it) for it in odd[:SHOWN]]}"
 
 
 def _assert_survived(history: History, plain_results: int) -> None:
