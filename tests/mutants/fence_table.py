@@ -18,13 +18,6 @@ FENCE: Final = (
         REPLICA,
         "self._since = min(stamp, now)\n",
         "self._since = now\n",
-        f"{_UNIT} {_MODEL}",
-    ),
-    mutant(
-        "a fence counts from the arrival of the acknowledgement, by the model",
-        REPLICA,
-        "self._since = min(stamp, now)\n",
-        "self._since = now\n",
         _MODEL,
     ),
     mutant(
