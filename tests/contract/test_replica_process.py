@@ -56,6 +56,10 @@ class Model:
     def lengths(self, items: list[bytes]) -> list[int]:
         return [len(item) for item in items]
 
+class Unsound:
+    async def add(self, items: set[asyncio.Future]) -> int:
+        return len(items)
+
 class Broken:
     def __init__(self) -> None:
         raise RuntimeError("no model here")
@@ -216,8 +220,9 @@ async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> N
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("users_model:Modell", "users_model has no Modell; it has Broken, Model"),
+        ("users_model:Modell", "users_model has no Modell; it has Broken, Model, Unsound"),
         ("users_model", "it is written MODULE:NAME"),
+        ("users_model:Unsound", "'users_model:Unsound': Unsound.add: items: no payload can become a Future"),
         ("users_broken:Model", "ModuleNotFoundError: No module named 'users_missing'"),
     ],
 )

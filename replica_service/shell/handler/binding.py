@@ -1,7 +1,9 @@
-"""From a constructed handler to its methods, by the names that calls give: its own, and those of users' rpcs."""
+"""From a handler to its methods, by the names that calls give: its own, and those of users' rpcs."""
 
 from __future__ import annotations
 
+import inspect
+from types import MethodType
 from typing import Any
 
 from replica_service.shell.handler.methods import HandlerMethod
@@ -15,7 +17,7 @@ _log = get_logger(__name__)
 
 
 def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
-    """The methods of a constructed handler, by the name that calls give.
+    """The methods of a handler, by the name that calls give. `handler` may be a class: its methods cannot be called.
 
     A method that implements an rpc of the user's own proto is found by the name of the rpc, too, as
     `package.Service/Method`; where it can be called as that alone, by no other.
@@ -33,7 +35,7 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
     for name, described in description.methods.items():
         called = "" if name == CALL else name
         try:
-            function = handler if name == CALL else getattr(handler, name)
+            function = _function_of(handler, name)
             method = methods[called] = HandlerMethod(called, function, described.kind, described.batch)
             method.outline = outline_of(
                 name, function, yields=described.kind.yields, is_batch=described.batch is not None
@@ -47,7 +49,7 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
                 raise TypeError(f"{description.name}.{name}: {error}{hidden}") from error
     for rpc in rpcs:
         try:
-            methods[rpc.path] = RpcMethod(rpc, getattr(handler, rpc.method), description.methods[rpc.method])
+            methods[rpc.path] = RpcMethod(rpc, _function_of(handler, rpc.method), description.methods[rpc.method])
         except TypeError as error:
             if rpc.is_whole:  # else it may have the name of an rpc by chance
                 raise TypeError(f"{description.name}.{rpc.method}: {error}") from error
@@ -56,8 +58,17 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Han
 
 def _is_of_a_library(handler: Any, name: str) -> bool:
     """Whether the handler inherits the method from a class of another top-level package than its own."""
-    defining = next((each for each in type(handler).__mro__ if name in vars(each)), type(handler))
-    return _package(defining) != _package(type(handler))
+    kind = handler if inspect.isclass(handler) else type(handler)
+    defining = next((each for each in kind.__mro__ if name in vars(each)), kind)
+    return _package(defining) != _package(kind)
+
+
+def _function_of(handler: Any, name: str) -> Any:
+    """The function as calls see it, without `self`; that of a class as well, which is not constructed for that."""
+    if not inspect.isclass(handler):
+        return handler if name == CALL else getattr(handler, name)
+    found = next(vars(each)[name] for each in handler.__mro__ if name in vars(each))
+    return getattr(handler, name) if isinstance(found, staticmethod | classmethod) else MethodType(found, handler)
 
 
 def _package(kind: type) -> str:

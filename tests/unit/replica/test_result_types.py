@@ -131,7 +131,9 @@ def test_a_method_of_a_librarys_base_class_that_cannot_be_served_is_left_out() -
         async def add(self, it: int) -> int:
             return it + 1
 
-    with pytest.raises(TypeError, match=r"Handler\.to: "):
-        bind_methods(Handler(), describe(Handler))
-    Module.__module__ = "library.modules"
-    assert set(bind_methods(Handler(), describe(Handler))) == {"add", "depth"}
+    for handler in (Handler(), Handler):
+        Module.__module__ = Handler.__module__
+        with pytest.raises(TypeError, match=r"Handler\.to: "):
+            bind_methods(handler, describe(Handler))
+        Module.__module__ = "library.modules"
+        assert set(bind_methods(handler, describe(Handler))) == {"add", "depth"}
