@@ -40,6 +40,8 @@ LINKED: Final = (
 """Ignored unless `.slotmeshignore` includes them again: patterns as of `.gitignore`."""
 READ_AGAIN_S: Final = 2.0
 """A file that changed more recently than this may change again without its time showing it: it is read each time."""
+KEPT_BYTES: Final = 16 * 2**20
+"""Of the files that were read last, for the copy that follows."""
 _MOST_VERDICTS: Final = 200_000
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.05
@@ -111,6 +113,9 @@ class ProjectScanner:
         self._of_own = tuple(f"{it}{end}" for it in self._own for end in "-.")
         self._contents: dict[str, tuple[_Stamp, _Content]] = {}
         """By path: what a file contains."""
+        self._data: dict[str, bytes] = {}
+        """What was read lately, by digest: `KEPT_BYTES` at most, until it is copied or something is scanned again."""
+        self._data_left = 0
         self._patterns: dict[str, tuple[_Stamp, _Patterns]] = {}
         """By path: what an ignore file says."""
         self._verdicts: dict[_Chain, dict[str, bool | None]] = {}
@@ -118,6 +123,7 @@ class ProjectScanner:
 
     def scan(self, root: HandlerRoot) -> CodeManifest:
         """The manifest of a folder. Raises CannotSnapshot."""
+        self.forget_data()
         before = found = self._walk(root)
         for _ in range(_ATTEMPTS):
             self._require_bounds(root.path, found)
@@ -135,17 +141,28 @@ class ProjectScanner:
             f"{root.path / IGNORE_FILE}"
         )
 
+    def data_of(self, digest: str) -> bytes | None:
+        """The content of that digest, if it was read by the newest scan."""
+        return self._data.get(digest)
+
+    def forget_data(self) -> None:
+        """What was read is copied, or will not be."""
+        self._data.clear()
+        self._data_left = KEPT_BYTES
+
     def _content(self, place: str, stamp: _Stamp) -> tuple[_Content, bool]:
         """What a file contains, and whether it was read for that."""
         known = self._contents.get(place)
         if known is not None and known[0] == stamp:
             return known[1], False
         try:
-            with open(place, "rb") as file:  # noqa: PTH123 - thousands of them
-                data = file.read()
+            data = read_file(place, stamp[2])
         except OSError as error:
             raise _unreadable(place, error) from error
         content = _Content(content_digest(data), is_mesh_file(data))
+        if content.digest not in self._data and len(data) <= self._data_left:
+            self._data[content.digest] = data
+            self._data_left -= len(data)
         if time.time_ns() - max(stamp[3], stamp[4]) > READ_AGAIN_S * 1e9:
             self._contents[place] = stamp, content
         return content, True
@@ -271,6 +288,18 @@ def _manifest_of(root: Path, found: _Found, contents: Mapping[str, _Content]) ->
     )
     links = found.links | {path: found.files[path][0] for path in applied}
     return CodeManifest(root=str(root), files=tuple(files), links=dict(sorted(links.items())))
+
+
+def read_file(place: str, size: int) -> bytes:
+    """The content of a file, of which `size` bytes are expected: with as few system calls as there can be."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, size + 1)
+        while len(data) != size and (more := os.read(descriptor, max(size, 1 << 16))):
+            data += more  # it has grown, or the system gives less at a time
+        return data
+    finally:
+        os.close(descriptor)
 
 
 def _is_code(entry: os.DirEntry[str], outermost: str, *, is_folder: bool) -> bool:

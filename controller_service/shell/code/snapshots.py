@@ -87,7 +87,7 @@ class CodeSnapshots:
                     continue
                 if (manifest := self._scanned.get(code)) is not None:
                     try:
-                        self._storage.keep(code, manifest)
+                        self._storage.keep(code, manifest, self._scanner.data_of)
                     except OSError as error:
                         text = f"the code cannot be kept in {self._storage.directory}: {error.strerror or error}"
                         raise CannotSnapshot(text) from error
@@ -97,6 +97,7 @@ class CodeSnapshots:
                     raise CannotSnapshot(
                         f"the code of that version, snapshot {code}, is not in {self._storage.directory} any more"
                     )
+            self._scanner.forget_data()
 
     def tree_of(self, handler: str, code: str) -> str:
         """What replicas are given to start with this code: a folder, an installed distribution, or nothing.
@@ -105,17 +106,26 @@ class CodeSnapshots:
         """
         if not _has_snapshot(code):
             return code
-        if not self._storage.is_whole(code):
+        if not self._is_unpacked(code):
             self.versions_of([handler])
             with suppress(CodeChanged, CannotSnapshot):
                 self.keep([code])
-        if not self._storage.is_whole(code):
+        if not self._is_unpacked(code):
             raise CannotSnapshot(
                 f"the code of this version, snapshot {code}, is not whole in {self._storage.directory}, and the files"
                 f" of {handler} are not those of it: apply the present files, roll back to a version whose snapshot is"
                 " there, or put back the folder, which belongs to the state file"
             )
         return str(self._storage.tree(code))
+
+    def _is_unpacked(self, code: str) -> bool:
+        """Whether replicas can import it, once it was unpacked. Raises CannotSnapshot."""
+        with self._lock:
+            try:
+                return self._storage.unpack(code)
+            except OSError as error:
+                text = f"the code cannot be unpacked in {self._storage.directory}: {error.strerror or error}"
+                raise CannotSnapshot(text) from error
 
     def collect(self, needed: Collection[str], *, settle_s: float = SETTLE_S) -> list[str]:
         """Removes the others. Returns which."""

@@ -1,8 +1,10 @@
 """The folder in which snapshots of code are kept.
 
-Invariants: a snapshot is complete or not there: it is written beside its place and renamed. It is never changed: its
-files and folders are read-only. Files that two snapshots have in common are hard links, made only where the file of
-the other one is as it was written.
+Purpose: when a version is applied, one file is stored, its *pack*: the contents of all files, one after another. Of
+thousands of files each would wait for the journal of the file system. They are unpacked when a replica needs them.
+Invariants: a snapshot is complete or not there: it is written beside its place, synced and renamed. It is never
+changed: its files and folders are read-only. The pack stays until the unpacked files are on the disk. Files that two
+snapshots have in common are hard links, made only where the file of the other one is as it was written.
 Owner: `shell.code.snapshots`, in one thread at a time.
 """
 
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from controller_service.shell.code.scanning import read_file
 from slotmesh.code_manifest import (
     FILES,
     MANIFEST,
@@ -31,10 +34,11 @@ from slotmesh.code_manifest import (
 )
 from slotmesh.telemetry.log import get_logger
 
-_SYNCED_AT_ONCE: Final = 64
-"""Up to so many new files are on the disk before the change is committed; more of them within seconds of it."""
+PACK: Final = "pack"
+"""Beside the manifest: the contents of its files, in its order."""
+_BUFFER_BYTES: Final = 2**20
 _ON_DISK: Final = "on-disk"
-"""Beside the manifest once all is on the disk: before, a power failure may have damaged what is there."""
+"""Beside the manifest once all files are on the disk: before, a power failure may have damaged what is there."""
 _NEW: Final = "new-"
 
 _log = get_logger(__name__)
@@ -71,8 +75,35 @@ class CodeStorage:
         return self.directory / code
 
     def is_whole(self, code: str) -> bool:
-        """Whether it is there, and its files are as they were written."""
-        return _is_whole(self.tree(code))
+        """Whether it is there: its files are as they were written, or can be unpacked."""
+        tree = self.tree(code)
+        return (manifest := _read(tree)) is not None and (_has_pack(tree, manifest) or _is_unpacked(tree, manifest))
+
+    def unpack(self, code: str) -> bool:
+        """Has the files of a snapshot as they were written. Returns whether they are. Raises OSError."""
+        tree = self.tree(code)
+        if (manifest := _read(tree)) is None:
+            return False
+        if _is_unpacked(tree, manifest):
+            return True
+        if not _has_pack(tree, manifest):
+            return False
+        new = tree / f"{FILES}.new"
+        _remove(new)
+        (tree / _ON_DISK).unlink(missing_ok=True)
+        try:
+            copied = self._unpack(new, tree / PACK, manifest)
+        except CodeChanged:
+            _remove(new)
+            (tree / PACK).unlink()  # nothing can be had of it: the snapshot is taken again, if the project is the same
+            return False
+        _remove(tree / FILES)
+        new.rename(tree / FILES)
+        os.utime(tree / MANIFEST)  # no file is younger, unless it was changed
+        self._learn(tree, manifest)
+        places = [*(f"{tree}/{FILES}/{it}" for it in copied), f"{tree}/{MANIFEST}", str(tree)]
+        threading.Thread(target=_sync, args=(tree, places), name="sync-code", daemon=True).start()
+        return True
 
     def remove_others(self, needed: Collection[str], *, settle_s: float) -> list[str]:
         """Removes the snapshots that are not needed, and were not taken or applied lately. Returns which."""
@@ -93,8 +124,11 @@ class CodeStorage:
             self.directory.rmdir()
             self.directory.parent.rmdir()
 
-    def keep(self, code: str, manifest: CodeManifest) -> None:
-        """Stores the code of a manifest, unless it is there and whole. Raises CodeChanged, OSError."""
+    def keep(self, code: str, manifest: CodeManifest, data_of: Callable[[str], bytes | None]) -> None:
+        """Stores the code of a manifest, unless it is there and whole. Raises CodeChanged, OSError.
+
+        `data_of`: the content of a digest, if it is at hand; else it is read from the files that the manifest is of.
+        """
         tree = self.tree(code)
         if (known := _read(tree)) is not None and self.is_whole(code):
             if known.links != manifest.links or known.root != manifest.root:
@@ -104,36 +138,35 @@ class CodeStorage:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.directory))
         try:
-            written = self._write(new, manifest)
+            _write_pack(new / PACK, manifest, data_of)
+            _write_synced(new / MANIFEST, manifest_text(manifest).encode("utf-8"))
+            _sync_folder(new)
             if tree.exists():  # what a handler has changed in it is replaced
                 _remove(tree)
             new.rename(tree)
+            _sync_folder(self.directory)
         except BaseException:
             _remove(new)
             raise
-        places = [*(f"{tree}/{it}" for it in written), f"{tree}/{MANIFEST}", str(self.directory)]
-        if len(places) <= _SYNCED_AT_ONCE:
-            _sync(tree, places)
-        else:
-            threading.Thread(target=_sync, args=(tree, places), name="sync-code", daemon=True).start()
-        self._learn(tree, manifest)
 
-    def _write(self, new: Path, manifest: CodeManifest) -> list[str]:
-        """Returns the paths, within the snapshot, of files that are not links."""
-        files, known = f"{new}/{FILES}", self._known()
-        folders = {files}
+    def _unpack(self, files: Path, pack: Path, manifest: CodeManifest) -> list[str]:
+        """Returns the paths, within the folder, of files that are no links. Raises CodeChanged: the pack is damaged."""
+        folders, known = {str(files)}, self._known()
         for path in (*(it.path for it in manifest.files), *manifest.links):
             while (path := path.rpartition("/")[0]) and f"{files}/{path}" not in folders:
                 folders.add(f"{files}/{path}")
         for folder in sorted(folders):
             os.mkdir(folder)  # noqa: PTH102 - a text
         copied: list[str] = []
-        for it in manifest.files:
-            if not _linked(known.get((it.content, it.is_executable)), f"{files}/{it.path}"):
-                _copy(f"{manifest.root}/{it.path}", f"{files}/{it.path}", it)
-                copied.append(f"{FILES}/{it.path}")
-        _link(Path(files), manifest)
-        (new / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+        with pack.open("rb", buffering=_BUFFER_BYTES) as packed:
+            for it in manifest.files:
+                data = packed.read(it.size)
+                if not _linked(known.get((it.content, it.is_executable)), f"{files}/{it.path}"):
+                    if content_digest(data) != it.content:
+                        raise CodeChanged(str(pack))
+                    _write_file(f"{files}/{it.path}", data, 0o555 if it.is_executable else 0o444)
+                    copied.append(it.path)
+        _link(files, manifest)
         for folder in folders:
             os.chmod(folder, 0o555)  # noqa: PTH101, S103 - a text, for reading
         return copied
@@ -142,7 +175,7 @@ class CodeStorage:
         if self._files is None:
             self._files = {}
             for tree in self._all():
-                if (manifest := _read(tree)) is not None:
+                if (tree / FILES).is_dir() and (manifest := _read(tree)) is not None:
                     self._learn(tree, manifest)
         return self._files
 
@@ -158,18 +191,25 @@ class CodeStorage:
             self._files[it.content, it.is_executable] = _KeptFile(f"{tree}/{FILES}/{it.path}", it.size, changed_ns)
 
 
-def _copy(source: str, target: str, file: CodeFile) -> None:
+def _read_as_listed(source: str, file: CodeFile) -> bytes:
     """Raises CodeChanged: the source is not what the manifest says."""
     try:
-        with open(source, "rb") as opened:  # noqa: PTH123 - thousands of them
-            content = opened.read()
+        data = read_file(source, file.size)
     except FileNotFoundError as error:
         raise CodeChanged(source) from error
-    if content_digest(content) != file.content:
+    if content_digest(data) != file.content:
         raise CodeChanged(source)
-    mode = 0o555 if file.is_executable else 0o444
-    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
-        out.write(content)
+    return data
+
+
+def _write_file(target: str, data: bytes, mode: int) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
 
 
 def _read(tree: Path) -> CodeManifest | None:
@@ -180,10 +220,42 @@ def _read(tree: Path) -> CodeManifest | None:
         return None
 
 
-def _is_whole(tree: Path) -> bool:
-    """By sizes and times; by contents while these may not be on the disk."""
-    if (manifest := _read(tree)) is None:
+def _has_pack(tree: Path, manifest: CodeManifest) -> bool:
+    """It was on the disk before the snapshot was there: its size tells that it is whole."""
+    try:
+        return (tree / PACK).stat().st_size == sum(it.size for it in manifest.files)
+    except OSError:
         return False
+
+
+def _write_pack(pack: Path, manifest: CodeManifest, data_of: Callable[[str], bytes | None]) -> None:
+    """Raises CodeChanged, OSError."""
+    with pack.open("xb", buffering=_BUFFER_BYTES) as out:
+        for it in manifest.files:
+            if (data := data_of(it.content)) is None:
+                data = _read_as_listed(f"{manifest.root}/{it.path}", it)
+            out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("xb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
+    """By sizes and times; by contents while these may not be on the disk."""
     try:
         if not (tree / _ON_DISK).exists():
             contents = (Path(tree, FILES, it.path).read_bytes() for it in manifest.files)
@@ -220,8 +292,16 @@ def _link(files: Path, manifest: CodeManifest) -> None:
 
 def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
     """The files are the same, but what is ignored, or where the project is, has changed."""
-    files = tree / FILES
+    if (tree / FILES).exists():
+        _replace_links(tree / FILES, known, manifest)
     stamp = (tree / MANIFEST).stat()
+    new = tree / f"{MANIFEST}.new"
+    new.write_text(manifest_text(replace(known, root=manifest.root, links=manifest.links)), "utf-8")
+    os.utime(new, ns=(stamp.st_mtime_ns, stamp.st_mtime_ns))
+    new.replace(tree / MANIFEST)
+
+
+def _replace_links(files: Path, known: CodeManifest, manifest: CodeManifest) -> None:
     folders = {parent for path in (*known.links, *manifest.links) for parent in (files / path).parents}
     folders = {it for it in folders if it.is_relative_to(files)}
     for folder in sorted(folders):
@@ -231,16 +311,12 @@ def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
         if (files / path).is_symlink():
             (files / path).unlink()
     _link(files, manifest)
-    new = tree / f"{MANIFEST}.new"
-    new.write_text(manifest_text(replace(known, root=manifest.root, links=manifest.links)), "utf-8")
-    os.utime(new, ns=(stamp.st_mtime_ns, stamp.st_mtime_ns))
-    new.replace(tree / MANIFEST)
     for folder in folders:
         folder.chmod(0o555)
 
 
 def _sync(tree: Path, paths: Collection[str]) -> None:
-    """Has them on the disk."""
+    """Has unpacked files on the disk; then the pack is not needed any more."""
     try:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
@@ -249,9 +325,9 @@ def _sync(tree: Path, paths: Collection[str]) -> None:
             finally:
                 os.close(descriptor)
         (tree / _ON_DISK).touch()
-    except (
-        OSError
-    ) as error:  # it was removed meanwhile, or the disk is broken: it is looked at as a whole when it is used
+        _sync_folder(tree)
+        (tree / PACK).unlink(missing_ok=True)
+    except OSError as error:  # it was removed meanwhile, or the disk is broken: the pack stays
         _log.warning("a snapshot of code may not be on the disk", snapshot=tree.name, error=str(error))
 
 

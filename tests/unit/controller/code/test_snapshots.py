@@ -229,7 +229,20 @@ def test_a_file_that_changes_all_the_time_is_refused(project: Project, monkeypat
     assert "counter below" in project.code().problem
 
 
-def test_a_file_that_changes_between_the_look_and_the_copy_is_noticed(project: Project) -> None:
+def test_what_was_read_for_the_version_is_what_is_copied(project: Project) -> None:
+    code = project.code().code
+    project.write("helpers.py", "PRICE = 7")
+    project.snapshots.keep([code])
+    assert Path(project.snapshots.tree_of(HANDLER, code), FILES, "helpers.py").read_text() == "PRICE = 1"
+    assert project.code().code != code
+
+
+@pytest.mark.parametrize("room", [0, 8])
+def test_a_file_that_changes_between_the_look_and_the_copy_is_noticed(
+    room: int, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again if there was no room for what was in it."""
+    monkeypatch.setattr(scanning, "KEPT_BYTES", room)
     code = project.code().code
     project.write("helpers.py", "PRICE = 7")
     with pytest.raises(CodeChanged):
