@@ -120,10 +120,12 @@ class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
 
 
 @asynccontextmanager
-async def older_controller(older: OlderController, *, knows_ids: bool) -> AsyncIterator[str]:
+async def older_controller(older: OlderController, *, first: bool, then: bool) -> AsyncIterator[str]:
+    """Whether it knows ids `first`, and `then`, when it has got a request."""
+
     def amend(info: info_service_pb2.GetServerInfoResponse) -> None:
         info.controller.leads = True
-        info.controller.knows_request_ids = knows_ids
+        info.controller.knows_request_ids = then if older.carried_out else first
 
     server = GrpcServer("older")
     info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, amend=amend)
@@ -137,10 +139,14 @@ async def older_controller(older: OlderController, *, knows_ids: bool) -> AsyncI
         await server.stop()
 
 
-@pytest.mark.parametrize(("knows_ids", "times"), [(False, 1), (True, 2)])
-async def test_a_request_is_repeated_once_and_only_at_a_controller_that_knows_ids(knows_ids: bool, times: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "then", "times"), [(False, False, 1), (False, True, 1), (True, False, 1), (True, True, 2)]
+)
+async def test_a_request_is_repeated_once_and_only_among_controllers_that_know_ids(
+    first: bool, then: bool, times: int
+) -> None:
     older = OlderController()  # type: ignore[abstract]  # it has one rpc
-    async with older_controller(older, knows_ids=knows_ids) as address, Operator.at(address) as operator:
+    async with older_controller(older, first=first, then=then) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
             await operator.roll_back(None)
         assert older.carried_out == times

@@ -215,7 +215,9 @@ async def test_a_repeated_order_to_drain_does_not_drain_the_next_process_of_that
         async with FakeReplica(mesh.channel, "v1", "a") as replica:
             await replica.report("READY")
             await send(mesh, request, "drain")
-            await replica.report("READY")
+            known = mesh.controller.state.observed.replica("a")
+            assert known is not None
+            assert not known.is_told_to_drain
             assert not replica.drains
             await send(mesh, request, "drain-again")
             await wait_until(lambda: replica.drains, what="the order to drain")

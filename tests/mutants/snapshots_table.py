@@ -69,7 +69,8 @@ SNAPSHOTS: Final = (
     mutant(
         "a damaged pack is unpacked",
         _CODE,
-        "                    if content_digest(data) != it.content:\n                        raise CodeChanged(str(pack))",
+        "                    if content_digest(data) != it.content:\n"
+        "                        raise CodeChanged(str(pack))",
         "                    if False:\n                        raise CodeChanged(str(pack))",
         _TESTS,
     ),

@@ -151,7 +151,7 @@ class CodeStorage:
 
     def _unpack(self, files: Path, pack: Path, manifest: CodeManifest) -> list[str]:
         """Returns the paths, within the folder, of files that are no links. Raises CodeChanged: the pack is damaged."""
-        folders, known = {str(files)}, self._known()
+        folders, known = {str(files)}, self._known_beside(files.parent)
         for path in (*(it.path for it in manifest.files), *manifest.links):
             while (path := path.rpartition("/")[0]) and f"{files}/{path}" not in folders:
                 folders.add(f"{files}/{path}")
@@ -171,11 +171,15 @@ class CodeStorage:
             os.chmod(folder, 0o555)  # noqa: PTH101, S103 - a text, for reading
         return copied
 
+    def _known_beside(self, tree: Path) -> dict[tuple[str, bool], _KeptFile]:
+        """Files that may be linked to: those of other snapshots, as the files of this one may be damaged."""
+        return {key: it for key, it in self._known().items() if not it.path.startswith(f"{tree}/")}
+
     def _known(self) -> dict[tuple[str, bool], _KeptFile]:
         if self._files is None:
             self._files = {}
             for tree in self._all():
-                if (tree / FILES).is_dir() and (manifest := _read(tree)) is not None:
+                if (tree / _ON_DISK).exists() and (manifest := _read(tree)) is not None:
                     self._learn(tree, manifest)
         return self._files
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,7 @@ def test_files_that_were_not_on_the_disk_yet_are_unpacked_again(damage: str, pro
     file = project.tree / FILES / "prices.txt"
     file.chmod(0o644)
     file.write_text(damage)
+    os.utime(file, (1, 1))  # neither its time nor, for one of them, its size tells it
     (project.root / "prices.txt").write_text("7")
     again = CodeSnapshots(lambda: project.tree.parent, max_bytes=100_000, max_files=100)
     assert again.tree_of(HANDLER, project.code) == str(project.tree)
@@ -110,6 +112,13 @@ def test_a_damaged_pack_is_taken_again_if_the_files_are_the_same(pack: str, proj
     assert project.unpack() == FILES_OF_SHOP
 
 
+def test_a_pack_that_was_cut_short_is_found_out_before_a_version_is_gone_back_to(project: PackedProject) -> None:
+    os.truncate(project.tree / PACK, 3)
+    other = CodeSnapshots(lambda: project.tree.parent, max_bytes=100_000, max_files=100)
+    with pytest.raises(CannotSnapshot, match="is not in"):
+        other.keep([project.code])
+
+
 def test_what_is_ignored_meanwhile_is_linked_when_it_is_unpacked(project: PackedProject) -> None:
     (project.root / "data.sqlite").write_text("rows")
     assert project.take() == project.code
@@ -129,7 +138,20 @@ def test_a_disk_without_room_for_the_files_is_named(project: PackedProject, monk
     assert project.unpack() == FILES_OF_SHOP
 
 
-def test_replicas_that_start_at_the_same_time_find_the_same_files(project: PackedProject) -> None:
+def test_replicas_that_start_at_the_same_time_find_the_same_files(
+    project: PackedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, writing = storage._write_file, threading.Lock()
+
+    def alone(target: str, data: bytes, mode: int) -> None:
+        assert writing.acquire(blocking=False), "two unpack at the same time"
+        try:
+            threading.Event().wait(0.01)  # long enough for the others to come
+            write(target, data, mode)
+        finally:
+            writing.release()
+
+    monkeypatch.setattr(storage, "_write_file", alone)
     with ThreadPoolExecutor(8) as pool:
         trees = {*pool.map(lambda _: project.snapshots.tree_of(HANDLER, project.code), range(32))}
     assert trees == {str(project.tree)}
