@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from controller_service.core.handler_code import HandlerCode
 from controller_service.shell.code import scanning
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
@@ -19,51 +16,7 @@ from controller_service.shell.code.storage import CodeChanged
 from replica_service.shell.handler.code import use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
 from slotmesh.runtime.exits import CannotStart
-
-HANDLER = "shop.app:Shop"
-
-
-@dataclass
-class Project:
-    """A folder on the import path, and the snapshots of it."""
-
-    root: Path
-    snapshots: CodeSnapshots
-
-    def write(self, path: str, text: str = "") -> Path:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
-
-    def code(self, handler: str = HANDLER) -> HandlerCode:
-        return self.snapshots.versions_of([handler])[handler]
-
-    def keep(self, handler: str = HANDLER) -> Path:
-        """The files of a snapshot that was taken now."""
-        code = self.code(handler).code
-        self.snapshots.keep([code])
-        return Path(self.snapshots.tree_of(handler, code), FILES)
-
-    def shown(self) -> dict[str, str]:
-        """What replicas find: paths of copies and of links."""
-        files = self.keep()
-        found = [it for it in files.rglob("*") if it.is_symlink() or it.is_file()]
-        return {it.relative_to(files).as_posix(): "link" if it.is_symlink() else "copy" for it in found}
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    root = tmp_path / "project"
-    monkeypatch.syspath_prepend(str(root))
-    snapshots = CodeSnapshots(lambda: tmp_path / "state.code", max_bytes=10_000, max_files=50, own=[root / "state"])
-    project = Project(root, snapshots)
-    project.write("shop/__init__.py", "raise AssertionError('imported')")
-    project.write("shop/app.py", "class Shop: ...")
-    project.write("helpers.py", "PRICE = 1")
-    yield project
-    snapshots.collect((), settle_s=0.0)
-
+from tests.unit.controller.code.project import HANDLER, Project
 
 CHANGES = {
     "the module": ("shop/app.py", "class Shop: x = 1"),
@@ -143,40 +96,6 @@ def test_what_is_ignored_stays_where_it_is_and_replicas_find_it_there(project: P
     project.write("new.bin", "x")
     assert project.code() == before
     assert (project.keep() / "new.bin").read_text() == "x", "it came later, and is found all the same"
-
-
-MESH = 'backends:\n  shop: {handler: "shop.app:Shop", num_replicas: 1}\n'
-
-
-@pytest.mark.parametrize("name", ["app.yaml", "deploy/production.yml", "shop.json", "applied"])
-def test_a_file_that_is_applied_is_no_code_whatever_its_name(name: str, project: Project) -> None:
-    project.write(name, MESH)
-    before, files = project.code(), project.keep()
-    assert project.shown()[name] == "link"
-    project.write(name, MESH.replace("1", "2") + "endpoints: {shop: {traffic: {shop: 1.0}}}\n")
-    assert project.code() == before, "a changed number of replicas, or a new endpoint, is no new version"
-    assert "traffic" in (files / name).read_text()
-    (project.root / name).unlink()
-    assert project.code() == before
-
-
-def test_a_file_of_the_project_that_is_no_mesh_stays_code(project: Project) -> None:
-    project.write("app.yaml", MESH + "database: {url: a}\n")
-    before = project.code()
-    assert project.shown()["app.yaml"] == "copy"
-    project.write("app.yaml", MESH + "database: {url: b}\n")
-    assert project.code() != before
-
-
-@pytest.mark.parametrize("name", ["app.yaml", "mesh.yaml"])
-def test_a_mesh_is_code_if_the_project_says_so(name: str, project: Project) -> None:
-    """As the data of a handler that reads it."""
-    project.write(name, MESH)
-    project.write(".slotmeshignore", f"!{name}\n")
-    before = project.code()
-    assert project.shown()[name] == "copy"
-    project.write(name, MESH.replace("1", "2"))
-    assert project.code() != before
 
 
 def test_patterns_of_the_repository_around_it_count(project: Project) -> None:
