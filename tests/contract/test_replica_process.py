@@ -32,23 +32,18 @@ APP = """
 import asyncio
 import sys
 import slotmesh
-
 print("importing")
-
 @slotmesh.deployment(max_ongoing=3)
 class Model:
     async def echo(self, payload: bytes) -> bytes:
         return payload
-
     async def wait(self, payload: bytes) -> bytes:
         await asyncio.sleep(3600)
         return payload
-
     async def quit_in_a_task(self, payload: bytes) -> bytes:
         async def quit_later() -> None:
             await asyncio.sleep(0)
             sys.exit(7)
-
         await asyncio.gather(quit_later(), asyncio.sleep(0))
         return payload
 
