@@ -75,7 +75,7 @@ _SEVERAL: Final = (
         ROUTER,
         "for key in delta.removed:\n            if by_key",
         "for key in list(delta.removed)[:1]:\n            if by_key",
-        "tests/properties/test_table_deltas.py",
+        "tests/unit/router/test_table_delta_of_several.py",
     ),
 )
 
