@@ -298,13 +298,8 @@ async def test_it_ends_by_itself_when_its_launcher_is_gone(here: Path) -> None:
 async def test_no_call_keeps_it_after_the_grace_and_those_that_are_lost_make_it_fail(
     here: Path, method: str, status: int
 ) -> None:
-    async with (
-        serving(here, "--handler=users_endless:Endless", "--replica-id=r-1", "--graceful-timeout=50ms") as (
-            process,
-            address,
-        ),
-        open_channel(address) as channel,
-    ):
+    flags = ("--handler=users_endless:Endless", "--replica-id=r-1", "--graceful-timeout=50ms")
+    async with serving(here, *flags) as (process, address), open_channel(address) as channel:
         call = await executing(channel, method, "echo")
         assert (await call.read()).HasField("capacity")
         assert (await call.read()).HasField("results")
