@@ -30,7 +30,9 @@ settings.load_profile("usual")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bounds each asynchronous test: one that hangs fails with the line at which it waits."""
+    """Bounds each asynchronous test: one that hangs fails with the line at which it waits. Not under a debugger."""
+    if config.getoption("usepdb"):
+        return
     usual_s = float(config.getini("timeout"))
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
