@@ -158,8 +158,8 @@ _IDENTITY: Final = (
     mutant(
         "a cursor of another feed names a place in this one",
         CONTROLLER,
-        "if found[1] != self._name or number > self._published:",
-        "if number > self._published:",
+        "numbers = [event.number for event in self._events if event.feed == feed]",
+        "numbers = [event.number for event in self._events]",
         "tests/unit/controller/test_identity_by_part.py",
     ),
     mutant(

@@ -12,7 +12,9 @@ from typing import Final
 import pytest
 
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.kept_events import EventBounds, FeedEvent, KeptEvents
 from controller_service.core.log_lines import LogLines
+from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
 from controller_service.core.replacements import UnreplacedExit, with_exit
@@ -216,7 +218,17 @@ def kept_exits(count: int) -> int:
     return len(exits)
 
 
+def kept_events(count: int, bounds: EventBounds) -> int:
+    """Of events of 103 bytes each."""
+    kept = KeptEvents(bounds)
+    for number in range(1, count + 1):
+        kept.add(FeedEvent("a", number, 0.0, Notice(kind=EventKind.REPLICA_READY, subject="s", message="mm")))
+    return len(kept)
+
+
 EDGES: Final = (
+    Edge("events", 5, lambda n: kept_events(n, EventBounds(5, 10_000)) == n),
+    Edge("bytes of events", 5, lambda n: kept_events(n, EventBounds(9, 515)) == n),
     Edge("bytes of a line of a log", 8_192, lambda n: lines_of(n) == 1),
     Edge("lines of a log", 10, lambda n: kept_lines(n) == n),
     Edge("departures of a roster", 512, lambda n: kept_departures(n) == n),
@@ -234,9 +246,6 @@ def test_exactly_at_the_bound_all_is_kept_and_one_beyond_it_is_not(edge: Edge) -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kept", [1, 3, 4])
 async def test_a_watcher_that_does_not_read_keeps_exactly_its_bound(kept: int) -> None:
-    from controller_service.core.kept_events import EventBounds
-    from controller_service.core.notices import EventKind, Notice
-
     feed = EventFeed("a", bound=3, kept=EventBounds(4))
     with feed.watch() as watcher, feed.watch() as other:
         for number in range(kept):

@@ -30,6 +30,8 @@ ROWS: Final[dict[str, tuple[str | None, str | None, str | None, str | None]]] = 
     "max_code_size": ("1KiB", "1023B", None, None),
     "max_code_files": ("1", "0", "1000000", "1000001"),
     "replica_log_size": ("64KiB", "65535B", None, None),
+    "max_events": ("1", "0", "1000000", "1000001"),
+    "max_events_size": ("64KiB", "65535B", None, None),
     "max_router_table_size": ("1MiB", "1048575B", None, None),
     "max_router_tables_size": ("1MiB", "1048575B", None, None),
     "max_router_table_parts": POSITIVE,
