@@ -27,7 +27,7 @@ from slotmesh.v1 import controller_service_pb2_grpc, mesh_pb2
 from tests.compose.http_client import HttpLoad, call_by_http
 from tests.compose.plain_client import CLIENT, call_plainly
 from tests.compose.project import ComposeProject
-from tests.e2e.session_workload import EASY_PACE_S, Workload, is_patient, running_workload
+from tests.e2e.session_workload import EASY_PACE_S, PATIENCE_S, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, read_history
 from tests.history.model import Death, Fault, History
@@ -58,7 +58,9 @@ async def run(project: ComposeProject, folder: Path) -> None:
     await settled(routers=1, replicas=2)
     stop = asyncio.Event()
     with HistoryLog(folder) as log:
-        async with running_workload(ENDPOINT, [ROUTERS], log, pace_s=EASY_PACE_S) as workload:
+        # The only router may take longer to restart than clients wait by default: containers share two processors.
+        patient = running_workload(ENDPOINT, [ROUTERS], log, pace_s=EASY_PACE_S, connect_timeout_s=PATIENCE_S)
+        async with patient as workload:
             plain = asyncio.ensure_future(call_plainly(ROUTERS, log, stop))
             await _known_by_http()
             by_http = asyncio.ensure_future(call_by_http(HTTP, log, stop))

@@ -202,16 +202,26 @@ async def _iterated(endpoint: slotmesh.Endpoint, tag: str) -> str:
 
 @asynccontextmanager
 async def running_workload(
-    endpoint: str, addresses: Sequence[str], log: HistoryLog, *, is_mixed: bool = False, pace_s: float = PACE_S
+    endpoint: str,
+    addresses: Sequence[str],
+    log: HistoryLog,
+    *,
+    is_mixed: bool = False,
+    pace_s: float = PACE_S,
+    connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[Workload]:
-    """Clients at work for as long as the block lasts; leaving it waits for all outcomes."""
+    """Clients at work for as long as the block lasts; leaving it waits for all outcomes.
+
+    `connect_timeout_s`: how long calls wait where no router can be reached, if their deadlines allow.
+    """
     workload = Workload(endpoint, log, is_mixed=is_mixed, pace_s=pace_s)
     async with AsyncExitStack() as stack:
         meshes = []
         for number in range(CLIENTS):
             first = number % len(addresses)
-            # Where there is no router for a while, calls wait as long as their deadlines allow.
-            mesh = slotmesh.connect(",".join([*addresses[first:], *addresses[:first]]), connect_timeout=PATIENCE_S)
+            mesh = slotmesh.connect(
+                ",".join([*addresses[first:], *addresses[:first]]), connect_timeout=connect_timeout_s
+            )
             meshes.append(await stack.enter_async_context(mesh))
         clients = [asyncio.create_task(workload.run(number, mesh)) for number, mesh in enumerate(meshes)]
         watch = asyncio.create_task(workload.watch_stalls())
