@@ -45,10 +45,6 @@ async def is_under_way(mesh: Controlled) -> bool:
     return any(it.phase == pb.SHIFT_PHASE_SHIFTING for it in shifts)
 
 
-async def is_over(mesh: Controlled) -> bool:
-    return not await is_under_way(mesh)
-
-
 async def test_who_waits_hears_that_it_got_there() -> None:
     async with shifting_controller() as (mesh, _):
         said = await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1s", "--wait")
@@ -63,13 +59,15 @@ async def test_who_waits_hears_that_it_got_there() -> None:
 
 async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None:
     async with shifting_controller() as (mesh, _):
-        await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1s")
+        assert (await run(mesh, "traffic", "e", "v1=1", "v3=0")).status == 0
+        await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1h")
         assert (await run(mesh, "scale", "v3", "2")).status == 0
-        await eventually(lambda: is_over(mesh), what="the end of the shift", timeout=40.0)
+        assert (await run(mesh, "traffic", "e", "--shift-stop")).status == 0
+        assert (await policy(mesh))[0] == {"v1": 0.5, "v2": 0.5}
         undone = await run(mesh, "rollback")
         assert undone.status == 0
         assert undone.err == "slotmesh: the traffic is that before the newest shift; changes since then stay\n"
-        assert (await policy(mesh))[0] == {"v1": 1.0}
+        assert (await policy(mesh))[0] == {"v1": 1.0, "v3": 0.0}
 
 
 async def test_it_is_shown_while_it_is_under_way_and_ended_as_is_said() -> None:
