@@ -59,7 +59,7 @@ async def test_who_waits_hears_that_it_got_there() -> None:
 
 async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None:
     async with shifting_controller() as (mesh, _):
-        assert (await run(mesh, "traffic", "e", "v1=1", "v3=0")).status == 0
+        assert (await run(mesh, "traffic", "e", "v1=1", "v3=0", "--no-wait")).status == 0
         await run(mesh, "traffic", "e", "--shift", "v2=1.0", "--step", "0.5", "--every", "1h")
         assert (await run(mesh, "scale", "v3", "2")).status == 0
         assert (await run(mesh, "traffic", "e", "--shift-stop")).status == 0
