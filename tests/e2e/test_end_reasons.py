@@ -35,8 +35,8 @@ async def test_a_replica_and_a_router_that_were_ended_by_a_signal_leave_their_re
     async with lone_controller(tmp_path, SPEC) as mesh:
         ((replica_id, pid),) = (await mesh.ready(1)).items()
         os.kill(pid, signal.SIGTERM)
-        await shown(mesh, "events", f"replica/{replica_id}", words="its own reason: SIGTERM")
-        await shown(mesh, "status", words="exited with status 0; its own reason: SIGTERM")
+        exited = "exited with status 0; its own reason: SIGTERM"
+        await shown(mesh, "events", f"replica/{replica_id}", "--kind", "replica-exited", words=exited)
         router = mesh.router
         assert router is not None
         router.send_signal(signal.SIGTERM)
