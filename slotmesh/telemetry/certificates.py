@@ -20,4 +20,5 @@ def observe_certificates(meter: Meter, tls: TlsSource) -> None:
     observe_gauge(meter, names.TLS_AUTHORITY_END, lambda: {(): tls.current().ca_not_after})
     observe_gauge(meter, names.TLS_REVOKED, lambda: {(): len(tls.current().trust.revocations.revoked)})
     observe_gauge(meter, names.TLS_REVOCATIONS_END, lambda: {(): tls.current().trust.revocations.next_update or 0.0})
+    observe_counter(meter, names.TLS_HANDSHAKES, lambda: {(): tls.handshakes})
     observe_counter(meter, names.TLS_RELOAD_FAILURES, lambda: {(): tls.failed_reloads})

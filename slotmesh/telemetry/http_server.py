@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
+from slotmesh.telemetry.failed_handshakes import FailedHandshakes
 from slotmesh.telemetry.http_deadlines import Deadline, Deadlines
 from slotmesh.telemetry.server_context import ServerContext
 
@@ -56,6 +57,7 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         super().__init__(address, handler)
         self.deadlines = Deadlines()
+        self.failed_handshakes = FailedHandshakes("metrics")
         self._room = threading.BoundedSemaphore(MAX_REQUESTS)
 
     def server_bind(self) -> None:
@@ -91,9 +93,13 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
                 _QuietHandler(request, client_address, self, deadline)
                 return
             try:
+                if not request.recv(1, socket.MSG_PEEK):
+                    return  # it has closed without a byte
                 secured = self.context.newest().wrap_socket(request, server_side=True)
-            except OSError:
-                return  # no TLS, or a certificate that is not accepted: the peer is told by its TLS library
+            except OSError as error:
+                # No TLS, or a certificate that is not accepted: the peer is told by its TLS library.
+                self.failed_handshakes.failed(client_address[0], client_address[1], error)
+                return
             with secured:
                 _QuietHandler(secured, client_address, self, deadline)
                 with suppress(OSError):

@@ -37,6 +37,8 @@ ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
 CUT: Final = "slotmesh.ingress.cut"
 STREAM_CUT: Final = "slotmesh.stream.cut"
+TLS_SERVER: Final = "slotmesh.tls.server"
+TLS_PROBLEM: Final = "slotmesh.tls.problem"
 """Of metrics only as far as its values are bounded."""
 # Of spans and logs alone: values that callers choose, or of which there are many.
 CALL_ID: Final = "slotmesh.call.id"
@@ -357,6 +359,17 @@ TLS_RELOAD_FAILURES = _counter(
     "slotmesh.tls.reload.failures",
     "{reload}",
     "Times that files of certificates changed and could not be used; those before them stay in use.",
+)
+TLS_HANDSHAKES = _counter(
+    "slotmesh.tls.handshakes",
+    "{handshake}",
+    "Handshakes that gRPC has begun as a server, whether they succeed or not.",
+)
+TLS_HANDSHAKE_FAILURES = _counter(
+    "slotmesh.tls.handshake.failures",
+    "{handshake}",
+    "Handshakes that failed at the page for metrics; gRPC and the HTTPS of an ingress report none.",
+    (TLS_SERVER, TLS_PROBLEM),
 )
 TOKEN_REFUSALS = _counter(
     "slotmesh.token.refusals",

@@ -25,6 +25,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.rpc_times import RpcTimes
 from slotmesh.telemetry.bridge import Bridge, BridgedReader
 from slotmesh.telemetry.certificates import observe_certificates
+from slotmesh.telemetry.failed_handshakes import FailedHandshakes, HandshakeProblem
 from slotmesh.telemetry.http_server import HttpServer, make_server
 from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter, on_this_loop
 from slotmesh.telemetry.log import get_logger
@@ -35,6 +36,7 @@ from slotmesh.telemetry.names import (
     PROCESS_SPANS_DROPPED,
     RPC_SERVER_CALL_DURATION,
     SERVICE_NAME,
+    TLS_HANDSHAKE_FAILURES,
     Metric,
 )
 from slotmesh.telemetry.page_access import PageAccess
@@ -75,6 +77,8 @@ class MetricsServer:
         self._http = http
         self._pages = pages
         self._registry = registry
+        self._handshakes: dict[str, FailedHandshakes] = {}
+        """By server."""
         self._lag: LoopLag | None = None
         self._thread: threading.Thread | None = None
         if http is not None:
@@ -107,6 +111,20 @@ class MetricsServer:
         self.observe_histogram(
             RPC_SERVER_CALL_DURATION, lambda: {key: Buckets.of(each) for key, each in times.by_status.items()}
         )
+
+    def observe_handshakes(self, server: str, failures: FailedHandshakes) -> None:
+        """Exports the handshakes that failed at a server of this process; `server` is of a closed set."""
+        known, self._handshakes[server] = bool(self._handshakes), failures
+        if not known:
+            observe_counter(
+                self.meter,
+                TLS_HANDSHAKE_FAILURES,
+                lambda: {
+                    (name, problem.value): each.counts[problem]
+                    for name, each in self._handshakes.items()
+                    for problem in HandshakeProblem
+                },
+            )
 
     def observe_spans(self, read_dropped: Callable[[], int]) -> None:
         """Exports how many spans were dropped, as this says."""
@@ -185,5 +203,7 @@ def setup_metrics(
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
     metrics = MetricsServer(meter, bridge, provider, http, pages, push, registry)
+    if tls is not None:
+        metrics.observe_handshakes("metrics", http.failed_handshakes)
     _log.info("serving metrics", url=f"{'http' if tls is None else 'https'}://{metrics.address}/metrics")
     return metrics

@@ -164,4 +164,30 @@ _END_REASONS: Final = (
     ),
 )
 
-LAST_QUESTIONS: Final = (*_CALL_TIMES, *_EARLIER_EVENTS, *_END_REASONS)
+_FAILED: Final = "tests/unit/telemetry/test_failed_handshakes.py"
+
+_TLS: Final = (
+    mutant(
+        "each address whose handshakes fail is remembered",
+        "slotmesh",
+        "if len(self._peers) >= MAX_PEERS:",
+        "if False:",
+        _FAILED,
+    ),
+    mutant(
+        "each failed handshake is logged",
+        "slotmesh",
+        "left_out = self._backoff_of(host).take(self._now())",
+        "left_out = 0",
+        _FAILED,
+    ),
+    mutant(
+        "handshakes that gRPC begins are not counted",
+        "slotmesh/security",
+        "                self.handshakes += 1\n",
+        "                pass\n",
+        "tests/contract/server/test_tls.py",
+    ),
+)
+
+LAST_QUESTIONS: Final = (*_CALL_TIMES, *_EARLIER_EVENTS, *_END_REASONS, *_TLS)

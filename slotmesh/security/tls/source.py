@@ -57,6 +57,9 @@ class TlsSource:
         self._version = 1
         self._looked_at = now()
         self._problem = ""
+        self.handshakes = 0
+        """That gRPC has begun with these certificates, as a server."""
+        self._counting = threading.Lock()
         self.failed_reloads = 0
         """Files that have changed and could not be used, each once."""
 
@@ -131,6 +134,8 @@ class TlsSource:
         def newest() -> grpc.ServerCertificateConfiguration | None:
             # In a thread of gRPC's, for each handshake: it must not fail. None: nothing has changed.
             nonlocal shown
+            with self._counting:
+                self.handshakes += 1
             if (material := self.look()) is shown:
                 return None
             shown = material

@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPSConnection
@@ -23,6 +24,7 @@ from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.tls import TlsFiles, TlsSource
 from slotmesh.security.tokens.failures import BadToken, TokenProblem
+from slotmesh.telemetry.failed_handshakes import HandshakeProblem
 from slotmesh.telemetry.page_access import PageAccess
 from slotmesh.telemetry.server_context import ServerContext
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
@@ -213,3 +215,34 @@ def test_who_says_nothing_keeps_nobody_waiting(pages: Pages) -> None:
     assert pages.get("/healthz")[0] == 200
     for each in silent:
         each.close()
+
+
+def test_handshakes_that_fail_are_counted_and_logged_with_their_peer(
+    pages: Pages, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = parse_host_port(str(pages.server.address))
+    with socket.create_connection(address, timeout=20) as plain:
+        plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with suppress(ConnectionError):
+            while plain.recv(1_000):
+                pass
+    with socket.create_connection(address, timeout=20):
+        pass  # it says nothing: no handshake
+    stranger = Authority(tmp_path / "other").issue("client", "eve")
+    with pytest.raises(OSError, match=r"alert|reset|EOF|closed"):  # by TLS 1.3 it is told with the first answer
+        pages.get("/metrics", stranger)
+    _, page = pages.get("/metrics", pages.authority.issue("viewer", "vera"))
+    failed = {
+        line.split('slotmesh_tls_problem="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1])
+        for line in page.splitlines()
+        if line.startswith("slotmesh_tls_handshake_failures_total{")
+    }
+    assert {name: count for name, count in failed.items() if count} == {
+        "plain text": 1.0,
+        "certificate of the peer": 1.0,
+    }
+    assert 'slotmesh_tls_server="metrics"' in page
+    assert len(failed) == len(HandshakeProblem)
+    lines = [str(record.__dict__) for record in caplog.records if "handshake failed" in record.getMessage()]
+    assert lines
+    assert all("127.0.0.1:" in line for line in lines)

@@ -204,3 +204,18 @@ async def test_a_port_for_tokens_needs_tls() -> None:
     with pytest.raises(SettingsError, match="--token-port: tokens need TLS"):
         GrpcServer("router", token_port=0, insecure=True)
     assert PLAIN_TEXT.version == 0
+
+
+async def test_handshakes_that_grpc_begins_are_counted_whether_they_succeed_or_not(authority: Authority) -> None:
+    """Python is told neither which of them failed, nor for whom."""
+    async with serving(authority) as each:
+        before = each.tls.handshakes
+        host, port = parse_host_port(each.server.address)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(20):
+            await reader.read()
+        writer.close()
+        assert each.tls.handshakes == before + 1
+        await asyncio.to_thread(each.shown, files=authority.issue("client", "alice"))
+        assert each.tls.handshakes == before + 2
