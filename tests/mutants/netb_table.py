@@ -71,6 +71,13 @@ _SEVERAL: Final = (
         "tests/unit/client/test_accounting.py",
     ),
     mutant(
+        "of several callers whose uploads stall only the first is given up",
+        ROUTER,
+        "for line in stalled for run in line.incomplete.values()]",
+        "for line in stalled[:1] for run in line.incomplete.values()]",
+        "tests/unit/router/test_exact_bounds.py",
+    ),
+    mutant(
         "a delta removes only the first of several replicas",
         ROUTER,
         "for key in delta.removed:\n            if by_key",

@@ -240,14 +240,14 @@ def _replicas_are_asked(now: float) -> bool:
 
 
 def _upload_stalls(now: float) -> bool:
-    world, stalled, going = World({"b": ["r"]}), caller(), caller()
-    for call_id, by in ((1, stalled), (2, going), (3, stalled)):
+    world, stalled, going, also_stalled = World({"b": ["r"]}), caller(), caller(), caller()
+    for call_id, by in ((1, stalled), (2, going), (3, stalled), (4, also_stalled)):
         world.step(CallsSubmitted(by, "e", [(options(), [call_id], [Announced(MIB)])]))
     world.at(1.0)
     world.step(ChunkArrived(going, 2, 100))
     world.at(now)
     assert 2 not in world.outcomes
-    return world.outcomes.keys() == {1, 3}
+    return world.outcomes.keys() == {1, 3, 4}
 
 
 def _left_session_is_forgotten(now: float) -> bool:
