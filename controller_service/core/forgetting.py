@@ -1,7 +1,9 @@
 """Which incarnations an operator's word may declare ended, where nothing proves their end.
 
 Invariants: one that reports, that this controller started, or to which a router has reported a link is never declared
-ended: the first is connected, the second is killed and reaped by its launcher. A repeated request finds nothing to do.
+ended: the first is connected, the second is killed and reaped by its launcher. Unknown is not no: one that has not had
+a lease's time to attach since this controller started is not silent yet, and a router that has not reported its links
+may have one. A repeated request finds nothing to do.
 Owner: `shell.replica_control`.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from controller_service.core.observed import Observed, ObservedReplica
 from controller_service.core.partitions import Incarnation
@@ -28,9 +31,18 @@ class Forgettable:
 
 
 def find_forgettable(
-    observed: Observed, departed: Iterable[DepartedIncarnation], replica_id: str, incarnation: str
+    observed: Observed,
+    departed: Iterable[DepartedIncarnation],
+    replica_id: str,
+    incarnation: str,
+    *,
+    now: float,
+    lease_s: float,
 ) -> Forgettable:
-    """`incarnation`: the only one that is meant; empty means all under the id."""
+    """`incarnation`: the only one that is meant; empty means all under the id. `now` is monotonic, in seconds."""
+
+    def reason_of(replica: ObservedReplica) -> str:
+        return _connection_of(observed, replica) or _unknown_of(observed, replica, now, lease_s)
 
     def is_meant(owner: Incarnation) -> bool:
         return owner.replica_id == replica_id and incarnation in ("", owner.incarnation)
@@ -40,8 +52,8 @@ def find_forgettable(
     meant = [it for it in records if is_meant(it.owner)]
     has_ended = any(is_meant(it.owner) for it in departed) or (newest is not None and incarnation in newest.retired)
     alive = [it for it in meant if not it.gone]
-    silent = [it for it in alive if not _connection_of(observed, it)]
-    refusal = "" if silent else next((_connection_of(observed, it) for it in alive), "")
+    silent = [it for it in alive if not reason_of(it)]
+    refusal = "" if silent else next(map(reason_of, alive), "")
     return Forgettable(bool(meant) or has_ended, tuple(it.owner for it in silent), refusal)
 
 
@@ -54,4 +66,16 @@ def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
     for router in observed.routers.values():
         if router.may_link(replica.owner):
             return f"router {router.router_id} has a link to it: stop its process"
+    return ""
+
+
+def _unknown_of(observed: Observed, replica: ObservedReplica, now: float, lease_s: float) -> str:
+    """What is to be known first, where nothing speaks against it; empty if all is known."""
+    if replica.brought_by is not None and replica.suspect_since is not None:
+        left_s = replica.suspect_since + lease_s - now
+        if left_s > 0.0:
+            return f"this controller is new to it, and it may still attach: repeat the request in {ceil(left_s)} s"
+    for router in observed.routers.values():
+        if router.reported_at is None:
+            return f"router {router.router_id} has not reported its links yet: repeat the request in a few seconds"
     return ""

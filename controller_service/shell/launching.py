@@ -101,10 +101,16 @@ class Launching:
             )
 
     async def collect_code(self, store: Store) -> None:
-        """Removes snapshots that no version, revision or replica needs, now and then, until cancelled."""
+        """Removes snapshots that no version, revision or replica needs, now and then, until cancelled.
+
+        Nothing is removed before members had the time to attach, and nothing once one of them knows a newer state: an
+        older store does not name all that is needed.
+        """
+        await asyncio.sleep(COLLECT_EVERY_S + self._links.lease_s)
         while True:
-            needed = {*needed_code(store.read()), *(Path(it.order.code).name for it in self._launcher.observe())}
-            await asyncio.to_thread(self._snapshots.collect, needed)
+            if not self._newer:
+                needed = {*needed_code(store.read()), *(Path(it.order.code).name for it in self._launcher.observe())}
+                await asyncio.to_thread(self._snapshots.collect, needed)
             await asyncio.sleep(COLLECT_EVERY_S)
 
     def discard_code(self) -> None:

@@ -62,11 +62,13 @@ class ReplicaControl:
         """
         require_new(self._answers, self._state.clock.time_of_day())
         departed = self._store.read().roster.departed
-        found = find_forgettable(self._state.observed, departed, replica_id, incarnation)
+        observed, now = self._state.observed, self._state.clock.now()
+        lease_s = self._links.lease_s
+        found = find_forgettable(observed, departed, replica_id, incarnation, now=now, lease_s=lease_s)
         if not found.is_known:
             raise to_exception(_not_found(replica_id))
         if found.refusal:
-            text = f"replica_id: {replica_id} has not ended: {found.refusal}"
+            text = f"replica_id: {replica_id} is not forgotten: {found.refusal}"
             raise to_exception(Failure(reason=Reason.REPLICA_CONNECTED, message=text))
         for owner in found.owners:
             self._links.dismiss(owner)

@@ -66,7 +66,7 @@ class MemoryStore:
         self._newest.set(before.apply(change), change.origin)
         return self._newest.value
 
-    async def begin_generation(self, generation: str, desired: Desired) -> None:  # noqa: ARG002 - no other can have it
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:  # noqa: ARG002 - no other can have it
         raise StoreWriteFailed("the state is in memory: it ends with its controller", is_unwritten=True)
 
     def listen(self, listener: OnCommitted) -> None:

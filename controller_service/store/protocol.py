@@ -132,10 +132,10 @@ class Store(Protocol):
         or still is: the next commit finds out, and listeners are called where it was.
         """
 
-    async def begin_generation(self, generation: str, desired: Desired) -> None:
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
         """This state, in a new generation, is what the next controller finds. This one leads no more.
 
-        Raises StoreWriteFailed.
+        Raises Conflict if the store is at another revision, StoreWriteFailed.
         """
 
     def listen(self, listener: OnCommitted) -> None:

@@ -87,7 +87,9 @@ class KeptStore:
             raise Conflict(expected_revision, before.revision)
         return written
 
-    async def begin_generation(self, generation: str, desired: Desired) -> None:
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
+        if expected_revision != self._kept.desired.revision:
+            raise Conflict(expected_revision, self._kept.desired.revision)
         self._kept.generation, self._kept.desired = generation, desired
 
     def listen(self, listener: OnCommitted) -> None:

@@ -39,10 +39,11 @@ class ControllerServiceStub(object):
     Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
     without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
     effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
-    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
-    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
-    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
+    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
+    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
+    knows them, and they are not to be repeated to another one. The same id with another request is refused with
+    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     def __init__(self, channel):
@@ -207,10 +208,11 @@ class ControllerServiceServicer(object):
     Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
     without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
     effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
-    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
-    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
-    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
+    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
+    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
+    knows them, and they are not to be repeated to another one. The same id with another request is refused with
+    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     def ApplyMesh(self, request, context):
@@ -371,7 +373,8 @@ class ControllerServiceServicer(object):
     def ForgetReplica(self, request, context):
         """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
         If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
-        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED,
+        also where it may still attach to a controller that has just started, or a router has not reported its links yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -592,10 +595,11 @@ class ControllerService(object):
     Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
     without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
     effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
-    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
-    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
-    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
+    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
+    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
+    knows them, and they are not to be repeated to another one. The same id with another request is refused with
+    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     @staticmethod

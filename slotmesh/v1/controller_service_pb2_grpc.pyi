@@ -26,10 +26,11 @@ class ControllerServiceStub:
     Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
     without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
     effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
-    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
-    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
-    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
+    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
+    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
+    knows them, and they are not to be repeated to another one. The same id with another request is refused with
+    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -92,7 +93,8 @@ class ControllerServiceStub:
     ForgetReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ForgetReplicaRequest, _controller_service_pb2.ForgetReplicaResponse]
     """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
     If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
-    again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+    again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED,
+    also where it may still attach to a controller that has just started, or a router has not reported its links yet.
     """
     ListRollouts: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRolloutsRequest, _controller_service_pb2.ListRolloutsResponse]
     """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
@@ -134,10 +136,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
     without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
     effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. The newest 1,000 ids
-    are kept for 24 hours, of each identity by itself. Those of DrainReplica and ForgetReplica are not stored: the
-    controller that carried these out knows them. The same id with another request is refused with BAD_REQUEST. A request
-    that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
+    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
+    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
+    knows them, and they are not to be repeated to another one. The same id with another request is refused with
+    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
     """
 
     @_abc_1.abstractmethod
@@ -330,7 +333,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_controller_service_pb2.ForgetReplicaResponse]:
         """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
         If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
-        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED.
+        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED,
+        also where it may still attach to a controller that has just started, or a router has not reported its links yet.
         """
 
     @_abc_1.abstractmethod

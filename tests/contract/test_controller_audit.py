@@ -86,7 +86,7 @@ CHANGES: dict[str, tuple[Any, str, str]] = {
 }
 """In this order: the rpc, what its audit line is about, and its event, if there is one."""
 WITHOUT_A_COMMIT = {"DrainReplica", "ForgetReplica", "AdoptState"}
-"""They have their audit line before anything is awaited."""
+"""Orders about a replica have their audit line before anything is awaited, a new generation once it is stored."""
 
 
 async def test_the_matrix_has_every_rpc_that_changes_something() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from controller_service.core.partitions import Incarnation
 from controller_service.core.transitions import fell_silent
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
@@ -49,6 +50,17 @@ async def lose(mesh: Controlled, replica: FakeReplica) -> None:
     assert shown.state == mesh_pb2.REPLICA_STATE_SUSPECT
 
 
+def is_attached(mesh: Controlled, owner: Incarnation) -> bool:
+    known = mesh.controller.state.observed.incarnation(owner)
+    return known is not None and known.suspect_since is None
+
+
+async def unlinked(mesh: Controlled, router: FakeRouter) -> None:
+    """The router reports that it has no link."""
+    await router.acknowledge()
+    await wait_until(lambda: mesh.controller.state.observed.routers[router.router_id].reported_at, what="its report")
+
+
 def lists(replica_id: str, table: membership_service_pb2.RoutingTable) -> bool:
     return any(it.replica_id == replica_id for route in table.backends for it in route.replicas)
 
@@ -75,6 +87,10 @@ async def test_the_keys_of_a_silent_replica_go_on_elsewhere_once_it_is_forgotten
         await other.report("READY")
         assert owners(router.table, "digits") == {"lost": PARTITIONS}, "silence moves nothing"
 
+        code, reason, error = await refused(forget(mesh, "lost"))
+        assert (code, reason) == ("FAILED_PRECONDITION", Reason.REPLICA_CONNECTED)
+        assert "router r has not reported its links yet" in str(error)
+        await unlinked(mesh, router)
         response = await forget(mesh, "lost")
         assert [*response.incarnations] == [lost.incarnation]
         table = await router.wait_for(lambda it: owners(it, "digits") == {"other": PARTITIONS}, "its keys move")
@@ -105,6 +121,7 @@ async def test_of_several_silent_replicas_only_the_one_that_is_named_is_forgotte
             replica = await ready(mesh, members, replica_id)
             await router.wait_for(partial(lists, replica_id), "it is listed")
             await lose(mesh, replica)
+        await unlinked(mesh, router)
         await forget(mesh, "b")
         table = await router.wait_for(lambda it: it.departed, "a departure")
         assert [it.replica_id for it in table.departed] == ["b"]
@@ -159,6 +176,7 @@ async def test_the_command_forgets_each_that_it_names_and_stops_at_one_that_is_c
             await router.wait_for(partial(lists, replica_id), "it is listed")
         for replica_id in ("lost", "gone"):
             await lose(mesh, replicas[replica_id])
+        await unlinked(mesh, router)
 
         async def run(*arguments: str) -> tuple[int, str, str]:
             command = [sys.executable, "-m", "slotmesh.cli", "forget", f"--controller={mesh.controller.address}"]
@@ -181,6 +199,24 @@ async def test_the_command_forgets_each_that_it_names_and_stops_at_one_that_is_c
         code, _, err = await run("replica/gome")
         assert code == 1
         assert "there is no replica/gome" in err
+
+
+async def test_a_controller_that_has_just_started_forgets_nothing_that_may_still_attach(tmp_path: Path) -> None:
+    async with AsyncExitStack() as members:
+        mesh = await members.enter_async_context(running_controller(state=tmp_path / "state"))
+        await mesh.apply(MESH)
+        replica = await ready(mesh, members, "alive")
+        await wait_until(lambda: mesh.controller.store.read().roster.members, what="the store lists it")
+        async with running_controller(state=as_if_killed(tmp_path / "state")) as again:
+            for incarnation in ("", replica.incarnation):
+                code, reason, error = await refused(forget(again, "alive", incarnation))
+                assert (code, reason) == ("FAILED_PRECONDITION", Reason.REPLICA_CONNECTED)
+                assert "it may still attach" in str(error)
+            await replica.move(again.channel)
+            await replica.report("READY")
+            owner = Incarnation("alive", replica.incarnation)
+            await wait_until(lambda: is_attached(again, owner), what="it is attached")
+            assert replica.ended is None
 
 
 @pytest.mark.parametrize("incarnation", ["", "0" * 32])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -10,9 +12,14 @@ from typing import Any
 
 import pytest
 
+from controller_service.core.desired import ChangeSet
+from controller_service.core.revisions import ChangeOrigin
 from controller_service.shell.mesh_state import Concern, Key
+from controller_service.shell.state_keeper import StateKeeper
 from slotmesh.errors import Reason
+from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.loop_slices import LoopSlices
+from slotmesh.spec.model import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2, membership_service_pb2, mesh_pb2
 from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
@@ -52,6 +59,11 @@ class Original:
         self.router = router
         self.replicas = replicas
         self.older = older
+
+    @staticmethod
+    def keeper_of(copy: Controlled) -> StateKeeper:
+        """One like that of the controller."""
+        return StateKeeper(copy.controller.store, copy.controller.replicas.newer, MonotonicClock())
 
     @classmethod
     async def make(cls, members: AsyncExitStack, folder: Path) -> Original:
@@ -245,6 +257,29 @@ async def test_an_operator_decides_what_counts_and_owners_and_epochs_go_on(tmp_p
             )
             assert not await newer_members(again)
             assert newest.generation in {it.generation for it in table.covers}
+
+
+async def test_what_was_acknowledged_before_a_state_is_adopted_is_part_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with AsyncExitStack() as members:
+        original = await Original.make(members, tmp_path)
+        async with running_controller(state=original.older) as copy:
+            await original.router.move(copy.channel)
+            await wait_until(lambda: copy.controller.replicas.newer, what="it is found out")
+            store, adopt_now = copy.controller.store, original.keeper_of(copy).adopt
+            change = ChangeSet(put_backends=(Backend(name="v9", handler="app:New"),))
+            # Both are asked of the store before either is written.
+            committed, adopted = await asyncio.gather(
+                store.commit(change, expected_revision=store.read().revision),
+                adopt_now(ChangeOrigin(who="op"), from_members=False),
+            )
+            assert "v9" in committed.backends
+            assert caplog.text.count(f"object=state/{adopted[0]}") == 1
+        async with running_controller(state=original.older) as again:
+            assert again.controller.store.generation == adopted[0]
+            assert "v9" in again.controller.store.read().backends
 
 
 async def test_what_a_newer_state_has_launched_is_neither_ended_nor_replaced(tmp_path: Path) -> None:

@@ -151,3 +151,23 @@ async def test_a_late_watcher_starts_with_what_is_there(store: Store) -> None:
 async def test_the_generation_is_an_identity(store: Store) -> None:
     assert len(store.generation) == 32
     assert store.generation == store.generation.lower()
+
+
+@pytest.mark.asyncio
+async def test_a_generation_begins_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+    store = await in_a_file(tmp_path)
+    before = store.read()
+    change = ChangeSet(put_backends=(V1,))
+    acknowledged, refused = await asyncio.gather(
+        store.commit(change, expected_revision=before.revision),
+        store.begin_generation("1" * 32, before, expected_revision=before.revision),
+        return_exceptions=True,
+    )
+    assert isinstance(acknowledged, Desired)
+    assert isinstance(refused, Conflict)
+    assert store.read() == acknowledged
+    await store.begin_generation("1" * 32, acknowledged, expected_revision=acknowledged.revision)
+    await store.close()
+    after = await in_a_file(tmp_path)
+    assert (after.generation, after.read().backends) == ("1" * 32, {"v1": V1})
+    await after.close()

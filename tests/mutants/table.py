@@ -23,6 +23,7 @@ from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
 from tests.mutants.snapshots_table import SNAPSHOTS
 from tests.mutants.state_table import STATE
+from tests.mutants.store_owners_table import STORE_OWNERS
 from tests.mutants.tenants_table import TENANTS
 from tests.mutants.types_table import TYPES
 
@@ -598,6 +599,7 @@ MUTANTS: Final = (
     *EDGE,
     *LAST_QUESTIONS,
     *FENCE,
+    *STORE_OWNERS,
     *FINISH,
     *ISLANDS,
     *HTTP_CONNECTION,

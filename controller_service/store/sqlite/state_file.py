@@ -155,29 +155,30 @@ class StateFile:
             with suppress(OSError):
                 scratch.unlink()
 
-    def begin_generation(self, generation: str, desired: Desired) -> None:
+    def begin_generation(self, generation: str, desired: Desired, expected_revision: int) -> None:
         """The file has this state from now on, in a new generation; this controller leads no more.
 
-        Raises StoreWriteFailed.
+        Raises Conflict, StoreWriteFailed.
         """
         with self._noted_problem():
-            self._put(self._ready(), desired, generation)
+            self._put(self._ready_at(expected_revision), desired, generation)
         self._lost = LeadershipLost(f"{self.path}: begins generation {generation} with the next start")
 
     def _commit(self, change: ChangeSet, expected_revision: int) -> Desired:
-        connection, before = self._ready(), self.desired
-        if expected_revision != before.revision:
-            raise Conflict(expected_revision, before.revision)
-        self._put(connection, after := before.apply(change), self.generation)
+        connection = self._ready_at(expected_revision)
+        self._put(connection, after := self.desired.apply(change), self.generation)
         self.desired = after
         return after
 
-    def _ready(self) -> sqlite3.Connection:
-        """To write. Raises StoreWriteFailed."""
+    def _ready_at(self, expected_revision: int) -> sqlite3.Connection:
+        """To write what follows from that revision. Raises Conflict, StoreWriteFailed."""
         if self._lost is not None:
             raise self._lost
         self._require_same_file()
-        return self._connection or self._connect_again()
+        connection = self._connection or self._connect_again()
+        if expected_revision != self.desired.revision:
+            raise Conflict(expected_revision, self.desired.revision)
+        return connection
 
     def _put(self, connection: sqlite3.Connection, after: Desired, generation: str) -> None:
         """One transaction. Raises StoreWriteFailed."""

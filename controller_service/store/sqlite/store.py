@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
@@ -93,8 +93,10 @@ class SqliteStore:
         writing.add_done_callback(partial(self._written, change.origin))
         return await asyncio.wrap_future(writing)
 
-    async def begin_generation(self, generation: str, desired: Desired) -> None:
-        await asyncio.wrap_future(self._writer.submit(self._file.begin_generation, generation, desired))
+    async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
+        writing = self._writer.submit(self._file.begin_generation, generation, desired, expected_revision)
+        writing.add_done_callback(self._refused)
+        await asyncio.wrap_future(writing)
         self._check_due.set()
 
     def listen(self, listener: OnCommitted) -> None:
@@ -122,14 +124,20 @@ class SqliteStore:
         """In the store's thread: `writing` has ended."""
         if writing.cancelled():
             return
-        error = writing.exception()
-        if error is None or isinstance(error, Conflict):
-            # A conflict may be with what was written before an error hid it.
-            found = (writing.result(), origin) if error is None else (self._file.desired, UNKNOWN_ORIGIN)
+        if writing.exception() is None:
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._take, *found)
-        elif isinstance(error, StoreWriteFailed):
-            with suppress(RuntimeError):  # as above
+                self._loop.call_soon_threadsafe(self._take, writing.result(), origin)
+        else:
+            self._refused(writing)
+
+    def _refused(self, writing: Future[Any]) -> None:
+        """In the store's thread: `writing` has ended, maybe with an error."""
+        error = None if writing.cancelled() else writing.exception()
+        with suppress(RuntimeError):  # the loop has ended
+            if isinstance(error, Conflict):
+                # It may be with what was written before an error hid it.
+                self._loop.call_soon_threadsafe(self._take, self._file.desired, UNKNOWN_ORIGIN)
+            elif isinstance(error, StoreWriteFailed):
                 self._loop.call_soon_threadsafe(self._check_due.set)
 
     def _take(self, desired: Desired, origin: ChangeOrigin) -> None:

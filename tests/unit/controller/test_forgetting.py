@@ -6,22 +6,25 @@ from dataclasses import replace
 
 import pytest
 
+from controller_service.core.desired import Desired
 from controller_service.core.forgetting import Forgettable, find_forgettable
 from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation
-from controller_service.core.roster import DepartedIncarnation
+from controller_service.core.roster import DepartedIncarnation, IncarnationRoster, ListedIncarnation
+from controller_service.core.unattached import restored
 
 SILENT = ObservedReplica(
     replica_id="a", backend="v1", incarnation="2", state=ReplicaState.READY, started_at=0.0, suspect_since=1.0
 )
 ELDER = replace(SILENT, incarnation="1")
-ROUTER = ObservedRouter(router_id="r", address="127.0.0.1:1", started_at=0.0)
+ROUTER = ObservedRouter(router_id="r", address="127.0.0.1:1", started_at=0.0, reported_at=1.0)
+LEASE_S = 10.0
 NEW, OLD = Incarnation("a", "2"), Incarnation("a", "1")
 
 
-def find(observed: Observed, incarnation: str = "", *departed: Incarnation) -> Forgettable:
+def find(observed: Observed, incarnation: str = "", *departed: Incarnation, now: float = 90.0) -> Forgettable:
     listed = [DepartedIncarnation(owner=it, generation="g", revision=1, left_at=0.0) for it in departed]
-    return find_forgettable(observed, listed, "a", incarnation)
+    return find_forgettable(observed, listed, "a", incarnation, now=now, lease_s=LEASE_S)
 
 
 def test_what_is_silent_may_be_forgotten() -> None:
@@ -80,3 +83,24 @@ def test_what_has_ended_is_known_and_nothing_is_left_to_do() -> None:
     assert find(Observed(), "", OLD) == Forgettable(True)
     assert find(Observed(), "2", OLD) == Forgettable(False)
     assert find(Observed()) == Forgettable(False)
+
+
+@pytest.mark.parametrize("launches", [False, True])
+@pytest.mark.parametrize(("now", "may"), [(100.0, False), (109.9, False), (110.0, True)])
+def test_what_the_store_lists_is_not_silent_before_it_had_the_time_to_attach(
+    launches: bool, now: float, may: bool
+) -> None:
+    member = ListedIncarnation(owner=NEW, backend="v1", address="h:1", max_ongoing=1)
+    desired = Desired(roster=IncarnationRoster(members=(member,)))
+    observed = restored(desired, generation="g", launches=launches, now=100.0)
+    found = find(observed, now=now)
+    assert found.is_known
+    assert (found.owners == (NEW,)) is may
+    assert ("may still attach" in found.refusal) is not may
+
+
+def test_a_router_that_has_not_reported_may_have_a_link() -> None:
+    observed = Observed().with_replica(SILENT)
+    found = find(observed.with_router(ROUTER).with_router(replace(ROUTER, router_id="new", reported_at=None)))
+    assert not found.owners
+    assert "router new has not reported" in found.refusal

@@ -101,7 +101,9 @@ def departed(owner: Incarnation) -> bool:
 
 
 def forgettable(owner: Incarnation) -> bool:
-    return owner in find_forgettable(WORLD, (), owner.replica_id, owner.incarnation or "none").owners
+    return (
+        owner in find_forgettable(WORLD, (), owner.replica_id, owner.incarnation or "none", now=9.0, lease_s=1.0).owners
+    )
 
 
 def emptied(owner: Incarnation) -> bool:
