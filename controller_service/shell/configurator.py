@@ -254,10 +254,11 @@ class Configurator:
         if self._snapshots is None or not self._launches:
             return
         live = {it.code for it in desired.backends.values()}
-        codes = {it.code for it in plan.change.put_backends} - live | {it.code for it in code.values()} & live
+        found = {it.code for it in code.values()}
+        codes = ({it.code for it in plan.change.put_backends} - live | found & live) - {""}
         try:
-            if codes - {""}:
-                await asyncio.to_thread(self._snapshots.keep, codes)
+            if codes:
+                await asyncio.to_thread(self._snapshots.keep, codes & found, earlier=codes - found)
         except CannotSnapshot as error:
             raise to_exception(code_not_kept(str(error))) from error
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
+from controller_service.shell.code.own_files import FileId, OwnFiles
 from controller_service.shell.code.roots import HandlerRoot
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
 from slotmesh.spec.mesh_files import is_mesh_file
@@ -42,6 +43,8 @@ READ_AGAIN_S: Final = 2.0
 """A file that changed more recently than this may change again without its time showing it: it is read each time."""
 KEPT_BYTES: Final = 16 * 2**20
 """Of the files that were read last, for the copy that follows."""
+MOST_LEVELS: Final = 100
+"""Of folders within one another."""
 _MOST_VERDICTS: Final = 200_000
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.05
@@ -73,6 +76,8 @@ class _Found:
     links: dict[str, str] = field(default_factory=dict)
     included: set[str] = field(default_factory=set)
     """Of the files, those that `.slotmeshignore` includes: they are code whatever is in them."""
+    folders: int = 0
+    """Walked, each path for itself: symlinks may lead to one folder by many."""
 
     def add(self, inside: str, place: str, known: os.stat_result, *, is_included: bool) -> None:
         """One more file."""
@@ -106,11 +111,10 @@ class ProjectScanner:
     """Makes manifests, and remembers what files contained."""
 
     def __init__(self, *, max_bytes: int, max_files: int, own: Collection[Path] = ()) -> None:
-        """`own`: files and folders of the controller, which are left out with what is named after them: `state-wal`."""
+        """`own`: files and folders of the controller, which are left out with what is kept beside them: `state-wal`."""
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._own = frozenset(str(path) for it in own for path in (it.absolute(), it.resolve()))
-        self._of_own = tuple(f"{it}{end}" for it in self._own for end in "-.")
+        self._own = OwnFiles(own)
         self._contents: dict[str, tuple[_Stamp, _Content]] = {}
         """By path: what a file contains."""
         self._data: dict[str, bytes] = {}
@@ -195,6 +199,7 @@ class ProjectScanner:
 
     def _walk(self, root: HandlerRoot) -> _Found:
         found = _Found()
+        self._own.look()
         last = self._read(str(root.path), IGNORE_FILE) if (root.path / IGNORE_FILE).is_file() else _NO_PATTERNS
         self._enter(root, str(root.path), "", (_DEFAULTS, *self._above(root.path), last), found, ())
         return found
@@ -206,7 +211,7 @@ class ProjectScanner:
         path: str,
         chain: _Chain,
         found: _Found,
-        within: tuple[tuple[int, int], ...],
+        within: tuple[FileId, ...],
     ) -> None:
         """Walks a folder: `path` is that in the snapshot, `within` are the folders that it is in."""
         try:
@@ -214,15 +219,16 @@ class ProjectScanner:
             inner = _stamp_of(os.stat(place))[:2]  # noqa: PTH116 - thousands of them
         except OSError as error:
             raise _unreadable(place, error) from error
-        if inner in within:
-            return  # a symlink to a folder around it
+        if inner in within or self._own.has(inner):
+            return  # a symlink to a folder around it, or the controller's
+        self._count_folder(root.path, path, found)
         if any(it.name == ".gitignore" for it in entries):
             chain = (*chain[:-1], self._read(place, ".gitignore", below=path), chain[-1])
         verdicts = self._verdicts.setdefault(chain, {})
         for entry in entries:
             if len(found.files) + len(found.links) > self._max_files:
                 return
-            if entry.name in LEFT_OUT or entry.path in self._own or entry.path.startswith(self._of_own or "\0"):
+            if entry.name in LEFT_OUT or self._own.has_beside(inner, entry.name):
                 continue
             try:
                 is_folder, known = entry.is_dir(), entry.stat()
@@ -242,8 +248,22 @@ class ProjectScanner:
                     found.links[inside.removesuffix("/")] = entry.path
             elif is_folder:
                 self._enter(root, entry.path, inside, chain, found, (*within, inner))
-            elif stat.S_ISREG(known.st_mode):
+            elif stat.S_ISREG(known.st_mode) and not self._own.has((known.st_dev, known.st_ino)):
                 found.add(inside, entry.path, known, is_included=verdicts[inside] is False)
+
+    def _count_folder(self, root: Path, path: str, found: _Found) -> None:
+        """Raises CannotSnapshot: there are too many."""
+        found.folders += 1
+        if path.count("/") > MOST_LEVELS:
+            what = f"folders are more than {MOST_LEVELS} levels deep"
+        elif found.folders > self._max_files:
+            what = f"there are more than {self._max_files:,} folders, the number of files that --max-code-files allows,"
+        else:
+            return
+        raise CannotSnapshot(
+            f"{what} below {root}, as in {path.partition('/')[0]}/: list what is not code in {root / IGNORE_FILE}: it "
+            "stays where it is, and replicas find it there"
+        )
 
     def _above(self, root: Path) -> Iterator[_Patterns]:
         """The patterns of a repository that the root is in, outermost first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from slotmesh.telemetry.log import get_logger
 SETTLE_S: Final = 300.0
 """How long a snapshot is kept although nothing needs it, since it was taken or applied last."""
 _VERSION_CHARS: Final = 12
-_SCANNED: Final = 16
+_SEARCHES: Final = 16
 
 _log = get_logger(__name__)
 
@@ -44,11 +45,14 @@ class CodeSnapshots:
         self._scanner = ProjectScanner(max_bytes=max_bytes, max_files=max_files, own=own)
         self._lock = threading.Lock()
         self._scanned: dict[str, CodeManifest] = {}
-        """The newest manifests, by digest, the newest last; at most `_SCANNED`."""
+        """Manifests by digest: all that one of the newest `_SEARCHES` calls of `versions_of` has found."""
+        self._searches: deque[set[str]] = deque(maxlen=_SEARCHES)
+        """What each of these calls has found, the newest last."""
 
     def versions_of(self, handlers: Collection[str]) -> dict[str, HandlerCode]:
         """What the code of handlers, `MODULE:NAME`, is now, as far as it is found. Nothing is kept by that."""
         with self._lock:
+            self._searches.append(set())
             by_root: dict[Path, HandlerCode] = {}
             found: dict[str, HandlerCode] = {}
             for handler in handlers:
@@ -62,6 +66,8 @@ class CodeSnapshots:
                     if root.path not in by_root:
                         by_root[root.path] = self._version_of(root)
                     found[handler] = by_root[root.path]
+            for digest in self._scanned.keys() - set[str]().union(*self._searches):
+                del self._scanned[digest]
             return found
 
     def _version_of(self, root: HandlerRoot) -> HandlerCode:
@@ -70,34 +76,43 @@ class CodeSnapshots:
         except CannotSnapshot as error:
             return HandlerCode(problem=str(error))
         digest = manifest.digest
-        self._scanned.pop(digest, None)
         self._scanned[digest] = manifest
-        if len(self._scanned) > _SCANNED:
-            del self._scanned[next(iter(self._scanned))]
+        self._searches[-1].add(digest)
         return HandlerCode(code=digest, version=CODE + digest[:_VERSION_CHARS])
 
-    def keep(self, codes: Collection[str]) -> None:
+    def keep(self, codes: Collection[str], *, earlier: Collection[str] = ()) -> None:
         """Sees to it that these are kept: those that `versions_of` has found are stored, the others have to be there.
 
-        Raises CodeChanged, CannotSnapshot.
+        `earlier`: code that was applied before, and may be that of files which are not the same any more. Raises
+        CodeChanged, but not because of one of these; CannotSnapshot.
         """
         with self._lock:
-            for code in codes:
-                if not _has_snapshot(code):
-                    continue
-                if (manifest := self._scanned.get(code)) is not None:
-                    try:
-                        self._storage.keep(code, manifest, self._scanner.data_of)
-                    except OSError as error:
-                        text = f"the code cannot be kept in {self._storage.directory}: {error.strerror or error}"
-                        raise CannotSnapshot(text) from error
-                elif self._storage.is_whole(code):
-                    os.utime(self._storage.tree(code))
-                else:
-                    raise CannotSnapshot(
-                        f"the code of that version, snapshot {code}, is not in {self._storage.directory} any more"
-                    )
+            for code in filter(_has_snapshot, codes):
+                self._keep(code)
+            for code in filter(_has_snapshot, earlier):
+                try:
+                    self._keep(code)
+                except CodeChanged as error:
+                    raise self._is_lost(code) from error
             self._scanner.forget_data()
+
+    def _keep(self, code: str) -> None:
+        if (manifest := self._scanned.get(code)) is not None:
+            try:
+                self._storage.keep(code, manifest, self._scanner.data_of)
+            except OSError as error:
+                text = f"the code cannot be kept in {self._storage.directory}: {error.strerror or error}"
+                raise CannotSnapshot(text) from error
+        elif self._storage.is_whole(code):
+            os.utime(self._storage.tree(code))
+        else:
+            raise self._is_lost(code)
+
+    def _is_lost(self, code: str) -> CannotSnapshot:
+        return CannotSnapshot(
+            f"the code of that version, snapshot {code}, is not in {self._storage.directory} any more: put back the "
+            "folder, which belongs to the state file, or apply the present files under another version"
+        )
 
     def tree_of(self, handler: str, code: str) -> str:
         """What replicas are given to start with this code: a folder, an installed distribution, or nothing.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from controller_service.shell.code.links import has_links, make_links, set_links
 from controller_service.shell.code.scanning import read_file
 from slotmesh.code_manifest import (
     FILES,
@@ -85,6 +86,7 @@ class CodeStorage:
         if (manifest := _read(tree)) is None:
             return False
         if _is_unpacked(tree, manifest):
+            _require_links(tree / FILES, manifest)
             return True
         if not _has_pack(tree, manifest):
             return False
@@ -133,6 +135,8 @@ class CodeStorage:
         if (known := _read(tree)) is not None and self.is_whole(code):
             if known.links != manifest.links or known.root != manifest.root:
                 _relink(tree, known, manifest)
+            else:
+                _require_links(tree / FILES, manifest)
             os.utime(tree)
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -166,7 +170,7 @@ class CodeStorage:
                         raise CodeChanged(str(pack))
                     _write_file(f"{files}/{it.path}", data, 0o555 if it.is_executable else 0o444)
                     copied.append(it.path)
-        _link(files, manifest)
+        make_links(files, manifest.links)
         for folder in folders:
             os.chmod(folder, 0o555)  # noqa: PTH101, S103 - a text, for reading
         return copied
@@ -288,35 +292,23 @@ def _linked(known: _KeptFile | None, target: str) -> bool:
     return True
 
 
-def _link(files: Path, manifest: CodeManifest) -> None:
-    for path, place in manifest.links.items():
-        with suppress(FileExistsError):
-            (files / path).symlink_to(place)
+def _require_links(files: Path, manifest: CodeManifest) -> None:
+    if files.exists() and not has_links(files, manifest.links):
+        set_links(files, manifest.links)
 
 
 def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
-    """The files are the same, but what is ignored, or where the project is, has changed."""
+    """The files are the same, but what is ignored, or where the project is, has changed.
+
+    The manifest comes last: if this is ended half-way, the links do not match it, and are set anew.
+    """
     if (tree / FILES).exists():
-        _replace_links(tree / FILES, known, manifest)
+        set_links(tree / FILES, manifest.links)
     stamp = (tree / MANIFEST).stat()
     new = tree / f"{MANIFEST}.new"
     new.write_text(manifest_text(replace(known, root=manifest.root, links=manifest.links)), "utf-8")
     os.utime(new, ns=(stamp.st_mtime_ns, stamp.st_mtime_ns))
     new.replace(tree / MANIFEST)
-
-
-def _replace_links(files: Path, known: CodeManifest, manifest: CodeManifest) -> None:
-    folders = {parent for path in (*known.links, *manifest.links) for parent in (files / path).parents}
-    folders = {it for it in folders if it.is_relative_to(files)}
-    for folder in sorted(folders):
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)
-    for path in known.links:
-        if (files / path).is_symlink():
-            (files / path).unlink()
-    _link(files, manifest)
-    for folder in folders:
-        folder.chmod(0o555)
 
 
 def _sync(tree: Path, paths: Collection[str]) -> None:

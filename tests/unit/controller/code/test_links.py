@@ -1,0 +1,62 @@
+"""Links of a snapshot to ignored files, when other files are ignored: they are set anew, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.controller.code.project import HANDLER, Project
+
+PATTERNS = {
+    "a folder": ("/data/\n", {"data"}),
+    "what is in it": ("/data/*\n", {"data/secret.bin", "data/more"}),
+    "what is deeper in it": ("/data/secret.bin\n/data/more/*\n", {"data/secret.bin", "data/more/rows.bin"}),
+    "by its kind": ("*.bin\n", {"data/secret.bin", "data/more/rows.bin"}),
+}
+
+
+def links(files: Path) -> set[str]:
+    return {it.relative_to(files).as_posix() for it in files.rglob("*") if it.is_symlink()}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(it): it.stat().st_mode for it in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("after", PATTERNS)
+@pytest.mark.parametrize("before", PATTERNS)
+def test_other_patterns_for_the_same_files_set_the_links_anew(before: str, after: str, project: Project) -> None:
+    (project.root.parent / ".git").mkdir()
+    ignore = project.root.parent / ".gitignore"
+    project.write("data/secret.bin", "secret").chmod(0o600)
+    project.write("data/more/rows.bin", "rows").chmod(0o600)
+    (project.root / "data").chmod(0o700)
+    (project.root / "data" / "more").chmod(0o700)
+    known = modes(project.root / "data")
+    for name in (before, after, before):
+        patterns, expected = PATTERNS[name]
+        ignore.write_text(patterns.replace("/data", "/project/data"))
+        files = project.keep()
+        assert links(files) == expected
+        assert (files / "data" / "more" / "rows.bin").read_text() == "rows"
+        assert modes(project.root / "data") == known, "the project is not touched"
+        folders = [it for it in (files, *files.rglob("*")) if it.is_dir() and not it.is_symlink()]
+        assert {it.stat().st_mode & 0o777 for it in folders if project.root not in it.resolve().parents} == {0o555}
+
+
+@pytest.mark.parametrize("way", ["a start of a replica", "an apply"])
+@pytest.mark.parametrize("lost", ["gone", "to another place"])
+def test_links_that_are_not_those_of_the_manifest_are_set_anew(way: str, lost: str, project: Project) -> None:
+    """As after a controller that ended while it set them."""
+    project.write("data.sqlite", "rows")
+    code, files = project.code().code, project.keep()
+    files.chmod(0o755)
+    (files / "data.sqlite").unlink()
+    if lost == "to another place":
+        (files / "data.sqlite").symlink_to("/nowhere")
+    if way == "an apply":
+        project.snapshots.keep([project.code().code])
+    else:
+        project.snapshots.tree_of(HANDLER, code)
+    assert (files / "data.sqlite").read_text() == "rows"
