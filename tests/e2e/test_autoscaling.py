@@ -20,7 +20,7 @@ FROM_ZERO = Autoscale(min=0, max=4, target_ongoing=5.0, idle_timeout_s=2.0, down
 
 
 def spec(autoscale: Autoscale) -> Mesh:
-    nap = Backend(name="v1", handler=NAP, max_ongoing=5, user_config={"seconds": 0.05}, autoscale=autoscale)
+    nap = Backend(name="v1", handler=NAP, max_ongoing=5, user_config={"seconds": 0.5}, autoscale=autoscale)
     return Mesh(backends=(nap,), endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0})),))
 
 

@@ -102,7 +102,7 @@ async def test_what_comes_follows_the_history_until_ctrl_c(mesh: Controlled) -> 
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(90.0):
             first = json.loads(await process.stdout.readline())
             tell(mesh, EventKind.BACKEND_UPDATED, "backend/v2")
             tell(mesh, EventKind.REPLICA_READY, "replica/c")
