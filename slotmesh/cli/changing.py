@@ -1,9 +1,10 @@
 """The connection of a command to the controller, on which each change takes effect once, also if its reply is lost.
 
 Purpose: each request that changes something gets an id. If the connection breaks before its reply, the request is sent
-once more with the same id, to the controller that leads then.
+once more with the same id, to the controller that leads then. While a command waits for what follows from its change,
+its questions go on at the controller that leads then, too (`hold_on`).
 Invariants: a request is repeated only if the controller that got it first knows ids, and so does the one that gets it
-again: an older one would carry it out twice. Other requests, and refusals, are never repeated.
+again: an older one would carry it out twice. Refusals are never repeated.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any, Final
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from slotmesh.cli.connection import Peer, is_lost
+from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost
 from slotmesh.cli.leader import leader_among, standing_of
 from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.snapshot import ControllerStatus
 from slotmesh.errors import SlotmeshError
 from slotmesh.ids import new_id
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
@@ -38,6 +40,19 @@ CHANGING: Final = _changing(controller_service_pb2.DESCRIPTOR.services_by_name["
     route_service_pb2.DESCRIPTOR.services_by_name["RouteService"]
 )
 """Rpcs of controllers that change something."""
+QUESTIONS: Final = (
+    frozenset(
+        rpc.name
+        for service in (
+            controller_service_pb2.DESCRIPTOR.services_by_name["ControllerService"],
+            route_service_pb2.DESCRIPTOR.services_by_name["RouteService"],
+        )
+        for rpc in service.methods
+        if rpc.name.startswith(("Get", "List", "Describe")) and not rpc.server_streaming
+    )
+    - CHANGING
+)
+"""Rpcs of controllers that change nothing and have one answer."""
 
 
 class ControllerConnection:
@@ -47,6 +62,9 @@ class ControllerConnection:
         self._addresses = addresses
         self._stack = stack
         self._knows_ids: bool | None = None
+        self._holds_on_s = 0.0
+        self.reconnects = 0
+        """How often another connection has taken the place of one that broke."""
         self.peer: Peer
         self.channel: grpc.aio.Channel
 
@@ -72,17 +90,35 @@ class ControllerConnection:
                 self._knows_ids = False  # whatever it is, the request itself gets an answer that explains it
         return self._knows_ids
 
-    async def reconnect(self) -> bool:
-        """Connects to the controller that leads now. Returns whether there is one that knows ids."""
+    def hold_on(self, within_s: float) -> None:
+        """From now on a question whose connection breaks is asked again where a controller leads within that time."""
+        self._holds_on_s = within_s
+
+    async def standing(self) -> ControllerStatus:
+        """Whether the controller leads."""
+        while True:
+            try:
+                return await standing_of(self.channel, self.peer)
+            except ConnectionBroke:
+                if not await self.is_back():
+                    raise
+
+    async def is_back(self) -> bool:
+        """After a connection broke: whether there is another one, to a controller that leads."""
+        return self._holds_on_s > 0 and await self.reconnect(self._holds_on_s)
+
+    async def reconnect(self, within_s: float = BACK_WITHIN_S) -> bool:
+        """Connects to the controller that leads now. Returns whether there is one."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + BACK_WITHIN_S
+        deadline = loop.time() + within_s
         while loop.time() < deadline:
             with suppress(CommandFailed, SlotmeshError):
                 await self._connect()
                 standing = await standing_of(self.channel, self.peer)
                 if standing.leads:
                     self._knows_ids = standing.knows_request_ids
-                    return self._knows_ids
+                    self.reconnects += 1
+                    return True
             await asyncio.sleep(_LOOK_EVERY_S)
         return False
 
@@ -102,7 +138,9 @@ class _RepeatingStub:
         self._channel: grpc.aio.Channel | None = None
 
     def __getattr__(self, rpc: str) -> Any:
-        return partial(self._change, rpc) if rpc in CHANGING else getattr(self._current(), rpc)
+        if rpc in CHANGING:
+            return partial(self._change, rpc)
+        return partial(self._ask, rpc) if rpc in QUESTIONS else getattr(self._current(), rpc)
 
     def _current(self) -> Any:
         if self._channel is not self._connection.channel:
@@ -110,12 +148,21 @@ class _RepeatingStub:
             self._stub = self._kind(self._channel)
         return self._stub
 
+    async def _ask(self, rpc: str, request: Any, **terms: Any) -> Any:
+        while True:
+            try:
+                return await getattr(self._current(), rpc)(request, **terms)
+            except grpc.RpcError as error:
+                if not (is_lost(error) and await self._connection.is_back()):
+                    raise
+
     async def _change(self, rpc: str, request: Any, **terms: Any) -> Any:
         request.request_id = new_id()
-        is_safe = await self._connection.knows_ids()
+        connection = self._connection
+        is_safe = await connection.knows_ids()
         try:
             return await getattr(self._current(), rpc)(request, **terms)
         except grpc.RpcError as error:
-            if not (is_safe and is_lost(error) and await self._connection.reconnect()):
+            if not (is_safe and is_lost(error) and await connection.reconnect() and await connection.knows_ids()):
                 raise
         return await getattr(self._current(), rpc)(request, **terms)

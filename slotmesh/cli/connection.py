@@ -74,7 +74,7 @@ class Peer:
             if failure.reason is Reason.NOT_IMPLEMENTED and not said_by_peer:
                 raise NotOffered(self) from error
             if is_lost(error) and self.kind != "router":
-                raise CommandFailed(f"the connection to the {self.kind} at {self.address} broke") from error
+                raise ConnectionBroke(f"the connection to the {self.kind} at {self.address} broke") from error
             raise to_exception(failure) from error
 
     def is_another_kind(self, found: str = "") -> CommandFailed:
@@ -92,6 +92,10 @@ class Peer:
 def is_lost(error: grpc.RpcError) -> bool:
     """Whether the connection broke, so that nobody knows whether the rpc was carried out: no server has said so."""
     return from_rpc_error(error).reason is Reason.ROUTER_LOST and rpc_status.from_call(error) is None  # type: ignore[arg-type]  # as in slotmesh.status
+
+
+class ConnectionBroke(CommandFailed):
+    """The connection broke before there was an answer."""
 
 
 class NotOffered(CommandFailed):

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
-from slotmesh.cli.leader import standing_of
 from slotmesh.cli.routes import RouteRequests
 from slotmesh.cli.scaling import set_num_replicas
 from slotmesh.cli.snapshot import (
@@ -55,13 +54,13 @@ class Operator:
     """A client of a controller. Raises SlotmeshError where it refuses, CommandFailed where it cannot be reached."""
 
     def __init__(self, connection: ControllerConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._stub = connection.stub(ControllerServiceStub)
         self._routes = RouteRequests(connection, timeout_s=RPC_TIMEOUT_S, metadata=_AUTHOR)
 
     @property
     def _peer(self) -> Peer:
-        return self._connection.peer
+        return self.connection.peer
 
     @classmethod
     @asynccontextmanager
@@ -75,7 +74,7 @@ class Operator:
 
     async def standing(self) -> ControllerStatus:
         """Whether the controller leads."""
-        return await standing_of(self._connection.channel, self._peer)
+        return await self.connection.standing()
 
     async def apply(self, mesh: Mesh, *, prune: bool = False) -> Applied:
         """Configures the mesh as `mesh`; deletes what that lacks only with `prune`."""

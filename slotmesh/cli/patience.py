@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated, Final
 
 import typer
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import NOT_IN_TIME, CommandFailed
+from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.saying import say
-from slotmesh.cli.snapshot import ENDED
-from slotmesh.cli.waiting import still_lacks
+from slotmesh.cli.snapshot import ENDED, Members, RouterStatus
+from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, still_lacks, taken_back
+from slotmesh.errors import SlotmeshError
+from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
 
 POLL_S: Final = 0.1
 """How soon it is seen that the mesh has changed."""
 
+HOLD_ON_S: Final = 30.0
+"""How long a command that waits after its change looks for the controller that leads, each time a connection broke."""
+
 FAILING_S: Final = 3.0
 """A rollout that has something to go back to does so before: one that fails for longer does not get ready by itself."""
-EndedRollouts: TypeAlias = Mapping[str, datetime | None]
-"""When the rollout of a backend was taken back; None: it was not."""
-NO_ENDS: Final[EndedRollouts] = MappingProxyType({})
 
 WaitForReady = Annotated[
     bool | None,
@@ -47,6 +49,42 @@ async def ends_of_rollouts(operator: Operator) -> EndedRollouts:
     return {it.backend: it.taken_back_time for it in await operator.rollouts()}
 
 
+@contextmanager
+def after_change(operator: Operator, done: str, look: str, patience: timedelta | None) -> Iterator[None]:
+    """A block that looks at what follows from a change that was made, also where another controller leads by then.
+
+    `done`: what was made, as `applied as revision 12`. `look`: the command that shows how it goes on. What fails in the
+    block is no failure of the change: it is raised as CommandFailed, with the exit status for that.
+    """
+    within_s = HOLD_ON_S if patience is None else min(HOLD_ON_S, patience.total_seconds())
+    operator.connection.hold_on(within_s)
+    try:
+        yield
+    except (CommandFailed, SlotmeshError) as failure:
+        if isinstance(failure, CommandFailed) and failure.exit_code != FAILED:
+            raise
+        lines = [f"{done}, but how it goes on is not known:", str(failure), f"see `{look}`"]
+        raise CommandFailed("\n  ".join(lines), NOT_IN_TIME) from failure
+    finally:
+        operator.connection.hold_on(0.0)
+
+
+class KnownRouters:
+    """Routers that were attached before a connection broke: the controller that leads then sees them attach again."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._connection = operator.connection
+        self._reconnects = operator.connection.reconnects
+        self._known: Mapping[str, RouterStatus] = {}
+
+    def missing(self, members: Members) -> tuple[RouterStatus, ...]:
+        """Those of them that are not attached again, of whose tables nothing is known."""
+        there = {it.router_id: it for it in members.routers}
+        if self._connection.reconnects == self._reconnects:
+            self._known = there
+        return tuple(it for name, it in self._known.items() if name not in there)
+
+
 async def wait_until_ready(
     operator: Operator,
     backends: Collection[str],
@@ -55,22 +93,24 @@ async def wait_until_ready(
     *,
     done: str,
     ended: EndedRollouts = NO_ENDS,
+    file: Collection[Backend] = (),
 ) -> None:
     """Waits for the replicas of these backends, and for routers that have the revision.
 
     Raises:
         CommandFailed: they are not ready in time, or will not be: their rollout was taken back, or fails. `done`, as
-            `applied`, is what was done all the same; `ended`, what had been taken back before that.
+            `applied`, is what was done all the same; `ended`, what had been taken back before that; `file`, what the
+            backends should be.
     """
     loop = asyncio.get_running_loop()
     deadline, failing_since = loop.time() + patience.total_seconds(), 0.0
     told: list[str] = []
+    routers = KnownRouters(operator)
     while True:
         snapshot = await operator.snapshot()
         of_change = [it for it in snapshot.rollouts if it.backend in backends]
-        if back := [it for it in of_change if it.taken_back and it.taken_back_time != ended.get(it.backend)]:
-            lines = [f"{done}, and taken back:", *(f"{it.backend}: {it.taken_back}" for it in back)]
-            raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
+        if back := taken_back(snapshot, backends, ended, file):
+            raise CommandFailed("\n  ".join([f"{done}, and taken back:", *back]), NOT_IN_TIME)
         if failing := [it for it in of_change if it.trouble]:
             failing_since = failing_since or loop.time()
             if loop.time() >= failing_since + FAILING_S:
@@ -79,7 +119,10 @@ async def wait_until_ready(
                 raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
         else:
             failing_since = 0.0
-        if not (lacking := still_lacks(snapshot, backends, revision)):
+        lacking = still_lacks(snapshot, backends, revision)
+        if missing := routers.missing(snapshot.members):
+            lacking.append(f"routers: {', '.join(it.router_id for it in missing)} not attached to this controller yet")
+        if not lacking:
             break
         if loop.time() >= deadline:
             lines = [f"{done}, but not ready within {format_duration(patience)}:", *lacking]

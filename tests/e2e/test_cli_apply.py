@@ -137,7 +137,7 @@ async def test_waiting_ends_when_what_was_changed_is_ready_and_says_what_lacks_w
         await broken.report("FAILED", error="Traceback\nValueError: no such model")
         told = await failing
         assert told.status == 3
-        assert "v1: 0 of 2 replicas ready; " in told.err
+        assert "v1: 0 of 2 new replicas ready; " in told.err
         assert "ValueError: no such model" in told.err
         assert not any(replica.drains for replica in new)
 

@@ -14,7 +14,14 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, ends_of_rollouts, wait_until_ready
+from slotmesh.cli.patience import (
+    DEFAULT_PATIENCE,
+    Patience,
+    WaitForReady,
+    after_change,
+    ends_of_rollouts,
+    wait_until_ready,
+)
 from slotmesh.cli.saying import say
 from slotmesh.cli.view.applied import conflicts, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
@@ -44,8 +51,8 @@ def apply(
     Creates and updates backends and endpoints. What the file has not changed since it was applied last stays as it is
     now, be it that `slotmesh traffic` has changed it; what both have changed is a conflict: it is shown, and nothing is
     changed without `--force`. What the file lacks stays as well, unless `--prune` is given. All mistakes of a file are
-    told at once, and then nothing is changed. On a terminal it waits until what it has changed is ready; if that is not
-    in time, fails, or is taken back, it prints why, with exit status 3.
+    told at once, and then nothing is changed. On a terminal it waits until the backends of the file are ready; if one
+    is not in time, fails, or was taken back, now or after an earlier apply, it prints why, with exit status 3.
 
     A file looks like this:
 
@@ -111,10 +118,12 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         )
         printable_change(applied).write(terms.output)
         if terms.patience is not None:
-            touched = {subject.partition("/")[2] for subject in (*applied.created, *applied.updated)}
-            backends = {it.name for it in mesh.backends} & touched
-            revision, patience = applied.revision, terms.patience
-            await wait_until_ready(operator, backends, revision, patience, done="applied", ended=ended)
+            backends, patience = {it.name for it in mesh.backends}, terms.patience
+            done = "applied" if is_change else "applied before"
+            with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
+                await wait_until_ready(
+                    operator, backends, applied.revision, patience, done=done, ended=ended, file=mesh.backends
+                )
             return
     if mesh.backends:
         typer.echo(f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True)

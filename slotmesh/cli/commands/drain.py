@@ -12,7 +12,7 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.output import Output, OutputForm, Printable
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, wait_until_ended
+from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
 from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.subjects import REPLICA, name_of, unknown
@@ -61,7 +61,8 @@ async def _drain(replica_ids: list[str], patience: timedelta | None, output: Out
             except ReplicaNotFound:
                 say(f"slotmesh: {REPLICA}/{replica_id} has ended meanwhile", err=True)
         if patience is not None:
-            await wait_until_ended(operator, set(replica_ids), patience)
+            with after_change(operator, "told to drain", "slotmesh status", patience):
+                await wait_until_ended(operator, set(replica_ids), patience)
     verb = "draining" if patience is None else "drained"
     subjects = [f"{REPLICA}/{it}" for it in replica_ids]
     Printable(table=partial(_print, verb, subjects), document=lambda: {verb: subjects}, names=lambda: subjects).write(

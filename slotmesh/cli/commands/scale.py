@@ -12,7 +12,14 @@ from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, WaitForReady, wait_until_ready
+from slotmesh.cli.patience import (
+    DEFAULT_PATIENCE,
+    Patience,
+    WaitForReady,
+    after_change,
+    ends_of_rollouts,
+    wait_until_ready,
+)
 from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import BACKEND, name_of, unknown
 from slotmesh.cli.view.applied import difference, printable_change
@@ -53,6 +60,7 @@ async def _scale(
 ) -> None:
     async with Operator.at(address) as operator:
         try:
+            ended = await ends_of_rollouts(operator) if patience is not None else {}
             applied = await operator.scale(backend, replicas, dry_run=dry_run)
         except BackendNotFound as error:
             known = [f"{BACKEND}/{it.name}" for it in (await operator.configuration()).backends]
@@ -61,4 +69,5 @@ async def _scale(
             say(line, err=True)
         printable_change(applied).write(output)
         if patience is not None:
-            await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled")
+            with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
+                await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled", ended=ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Final, TypeAlias
@@ -11,9 +12,10 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
+from slotmesh.cli.outcome import NOT_IN_TIME, WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
+from slotmesh.cli.patience import KnownRouters, after_change
 from slotmesh.cli.shares import said_policy
 from slotmesh.cli.shifting import (
     BackShift,
@@ -155,10 +157,11 @@ async def _shift(
     async with Operator.at(address) as operator:
         await operator.endpoint(endpoint)
         revision = await change_shift(operator, endpoint, said)
-        if follows:
-            await follow_shift(operator, endpoint, patience)
-        snapshot = await operator.snapshot()
-        return (snapshot.members.revision if follows else revision), snapshot, await operator.shift(endpoint)
+        with _waiting(operator, endpoint, revision, patience):
+            if follows:
+                await follow_shift(operator, endpoint, patience)
+            snapshot = await operator.snapshot()
+            return (snapshot.members.revision if follows else revision), snapshot, await operator.shift(endpoint)
 
 
 async def _change(
@@ -182,19 +185,34 @@ async def _change(
         revision = await operator.set_traffic(
             endpoint, said.policy, clear_shadows=said.clear_shadows, requires_ready=not options.forces
         )
-        if patience is not None:
-            await _wait_for_routers(operator, endpoint, revision, patience)
-        return revision, await operator.snapshot(), await operator.shift(endpoint)
+        with _waiting(operator, endpoint, revision, patience):
+            if patience is not None:
+                await _wait_for_routers(operator, endpoint, revision, patience)
+            return revision, await operator.snapshot(), await operator.shift(endpoint)
+
+
+def _waiting(
+    operator: Operator, endpoint: str, revision: int, patience: timedelta | None
+) -> AbstractContextManager[None]:
+    return after_change(
+        operator, f"{endpoint}: stored as revision {revision}", f"slotmesh traffic {endpoint}", patience
+    )
 
 
 async def _wait_for_routers(operator: Operator, endpoint: str, revision: int, patience: timedelta) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience.total_seconds()
-    while behind := (await operator.members()).behind(revision):
+    known = KnownRouters(operator)
+    while True:
+        members = await operator.members()
+        behind = (*members.behind(revision), *known.missing(members))
+        if not behind:
+            return
         if loop.time() >= deadline:
             routers = ", ".join(f"{router.router_id} ({router.address})" for router in behind)
             raise CommandFailed(
                 f"{endpoint}: stored as revision {revision}, but after {format_duration(patience)} not yet in force at"
-                f" {routers}; a router takes it as soon as the controller reaches it"
+                f" {routers}; a router takes it as soon as the controller reaches it",
+                NOT_IN_TIME,
             )
         await asyncio.sleep(POLL_S)

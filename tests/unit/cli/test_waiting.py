@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.patience import KnownRouters
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.cli.waiting import still_lacks
 from slotmesh.spec.model import Backend
@@ -37,7 +42,7 @@ def test_replicas_that_are_missing_and_why() -> None:
 
 def test_replicas_of_before_count_for_nothing_and_have_to_go() -> None:
     old = [replica("a", outdated=True), replica("b", outdated=True, error="an old one")]
-    assert lacking(*old) == ["v1: 0 of 2 replicas ready"]
+    assert lacking(*old) == ["v1: 0 of 2 new replicas ready"], "the old ones still serve"
     new = [replica("c"), replica("d")]
     assert lacking(*old, *new) == ["v1: 2 replicas ready, 2 that were there before drain"]
     ended = [replica("a", "STOPPED", outdated=True), replica("b", "FAILED", outdated=True)]
@@ -48,3 +53,16 @@ def test_routers_that_are_behind_or_not_linked() -> None:
     both = replica("a"), replica("b")
     assert lacking(*both, at=router("a", "b", revision=6)) == ["routers: 1 of 1 do not have the change yet"]
     assert lacking(*both, at=router("a")) == ["routers: r not linked to all replicas yet"]
+
+
+def test_routers_of_before_are_missing_at_another_controller_until_they_attach() -> None:
+    connection = SimpleNamespace(reconnects=0)
+    known = KnownRouters(cast("Operator", SimpleNamespace(connection=connection)))
+    attached = Members(replicas=(), routers=(router(),), generation="g", revision=7)
+    none = Members(replicas=(), routers=(), generation="g", revision=7)
+    assert known.missing(attached) == ()
+    assert known.missing(none) == (), "it has left"
+    assert known.missing(attached) == ()
+    connection.reconnects = 1
+    assert [it.router_id for it in known.missing(none)] == ["r"]
+    assert known.missing(attached) == ()
