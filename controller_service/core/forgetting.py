@@ -57,6 +57,19 @@ def find_forgettable(
     return Forgettable(bool(meant) or has_ended, tuple(it.owner for it in silent), refusal)
 
 
+def ended_of(
+    observed: Observed, listed: Iterable[Incarnation], replica_id: str, incarnation: str
+) -> frozenset[Incarnation]:
+    """Those that count as ended already, of the incarnations that the store lists. `incarnation`: as above."""
+    return frozenset(
+        owner
+        for owner in listed
+        if owner.replica_id == replica_id
+        and incarnation in ("", owner.incarnation)
+        and ((known := observed.incarnation(owner)) is None or known.gone)
+    )
+
+
 def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
     """Why the replica has not ended; empty if nothing speaks against it."""
     if replica.launched and not replica.reaped:

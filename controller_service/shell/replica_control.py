@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from controller_service.core import transitions
 from controller_service.core.answered_requests import NO_ANSWERS, with_answer
-from controller_service.core.forgetting import find_forgettable
+from controller_service.core.forgetting import ended_of, find_forgettable
 from controller_service.core.partitions import Incarnation
 from controller_service.core.revisions import ChangeOrigin
 from controller_service.shell.mesh_state import MeshState
@@ -61,11 +61,12 @@ class ReplicaControl:
         Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable.
         """
         require_new(self._answers, self._state.clock.time_of_day())
-        departed = self._store.read().roster.departed
-        observed, now = self._state.observed, self._state.clock.now()
-        lease_s = self._links.lease_s
-        found = find_forgettable(observed, departed, replica_id, incarnation, now=now, lease_s=lease_s)
-        if not found.is_known:
+        roster = self._store.read().roster
+        observed, now, lease_s = self._state.observed, self._state.clock.now(), self._links.lease_s
+        found = find_forgettable(observed, roster.departed, replica_id, incarnation, now=now, lease_s=lease_s)
+        # What an earlier request has declared ended, and is not stored yet.
+        ended = ended_of(observed, roster.owners(), replica_id, incarnation)
+        if not found.is_known and not ended:
             raise to_exception(_not_found(replica_id))
         if found.refusal:
             text = f"replica_id: {replica_id} is not forgotten: {found.refusal}"
@@ -75,7 +76,8 @@ class ReplicaControl:
             self._state.replica_ended(owner, f"{OPERATORS_WORD}: {origin.who}")
         if found.owners:
             self._audit(replica_id, origin)
-        await self._stored({*found.owners} or {Incarnation(replica_id, incarnation)})
+        await self._stored({*found.owners, *ended})
+        require_new(self._answers, self._state.clock.time_of_day())  # the same request may have come twice meanwhile
         return [*found.owners]
 
     def carried_out(self, reply: Message) -> None:

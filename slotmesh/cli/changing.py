@@ -4,7 +4,8 @@ Purpose: each request that changes something gets an id. If the connection break
 once more with the same id, to the controller that leads then. While a command waits for what follows from its change,
 its questions go on at the controller that leads then, too (`hold_on`).
 Invariants: a request is repeated only if the controller that got it first knows ids, and so does the one that gets it
-again: an older one would carry it out twice. Refusals are never repeated.
+again: an older one would carry it out twice. What no store has is repeated only to the very same leader: another one
+does not know the id. Refusals are never repeated. One channel is open, a second one while the connection is replaced.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ CHANGING: Final = _changing(controller_service_pb2.DESCRIPTOR.services_by_name["
     route_service_pb2.DESCRIPTOR.services_by_name["RouteService"]
 )
 """Rpcs of controllers that change something."""
+UNSTORED: Final = frozenset({"DrainReplica", "ForgetReplica"})
+"""Of these, those whose ids are not stored: the leader that carried them out knows them, and no other one."""
 QUESTIONS: Final = (
     frozenset(
         rpc.name
@@ -58,10 +61,12 @@ QUESTIONS: Final = (
 class ControllerConnection:
     """A channel to the controller that leads; after a lost reply it may be another one."""
 
-    def __init__(self, addresses: Sequence[str], stack: AsyncExitStack) -> None:
+    def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
-        self._stack = stack
-        self._knows_ids: bool | None = None
+        self._opened = AsyncExitStack()
+        """Closes the channel."""
+        self._known: ControllerStatus | None = None
+        """The standing of the controller, as it was asked first on this channel."""
         self._holds_on_s = 0.0
         self.reconnects = 0
         """How often another connection has taken the place of one that broke."""
@@ -72,23 +77,26 @@ class ControllerConnection:
     @asynccontextmanager
     async def open(cls, addresses: Sequence[str]) -> AsyncIterator[ControllerConnection]:
         """Connects to the controller that leads. Raises CommandFailed if none does."""
-        async with AsyncExitStack() as stack:
-            connection = cls(addresses, stack)
+        connection = cls(addresses)
+        try:
             await connection._connect()
             yield connection
+        finally:
+            await connection._opened.aclose()
 
     def stub(self, kind: type[Any]) -> Any:
         """A stub of that class, with the same rpcs: those that change something are repeated where that is right."""
         return _RepeatingStub(self, kind)
 
-    async def knows_ids(self) -> bool:
-        """Whether the controller carries a request with the same id out once."""
-        if self._knows_ids is None:
+    async def known_standing(self) -> ControllerStatus:
+        """The standing of the controller, as it was asked first on this channel."""
+        if self._known is None:
             try:
-                self._knows_ids = (await standing_of(self.channel, self.peer)).knows_request_ids
+                self._known = await standing_of(self.channel, self.peer)
             except (CommandFailed, SlotmeshError):
-                self._knows_ids = False  # whatever it is, the request itself gets an answer that explains it
-        return self._knows_ids
+                # Whatever it is, the request itself gets an answer that explains it.
+                self._known = ControllerStatus(address=self.peer.address, leads=False)
+        return self._known
 
     def hold_on(self, within_s: float) -> None:
         """From now on a question whose connection breaks is asked again where a controller leads within that time."""
@@ -116,7 +124,7 @@ class ControllerConnection:
                 await self._connect()
                 standing = await standing_of(self.channel, self.peer)
                 if standing.leads:
-                    self._knows_ids = standing.knows_request_ids
+                    self._known = standing
                     self.reconnects += 1
                     return True
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -124,8 +132,19 @@ class ControllerConnection:
 
     async def _connect(self) -> None:
         peer = Peer("controller", await leader_among(self._addresses))
-        self.channel = await self._stack.enter_async_context(peer.connect())
-        self.peer, self._knows_ids = peer, None
+        async with AsyncExitStack() as opening:
+            channel = await opening.enter_async_context(peer.connect())
+            before, self._opened = self._opened, opening.pop_all()
+        self.channel, self.peer, self._known = channel, peer, None
+        await before.aclose()
+
+
+def _may_repeat(rpc: str, first: ControllerStatus, now: ControllerStatus) -> bool:
+    """Whether a request that `first` may have carried out takes effect once if the present leader gets it again."""
+    if not (first.knows_request_ids and now.knows_request_ids):
+        return False
+    is_same = bool(now.generation) and (now.generation, now.term) == (first.generation, first.term)
+    return is_same or rpc not in UNSTORED
 
 
 class _RepeatingStub:
@@ -159,10 +178,12 @@ class _RepeatingStub:
     async def _change(self, rpc: str, request: Any, **terms: Any) -> Any:
         request.request_id = new_id()
         connection = self._connection
-        is_safe = await connection.knows_ids()
+        first = await connection.known_standing()
         try:
             return await getattr(self._current(), rpc)(request, **terms)
         except grpc.RpcError as error:
-            if not (is_safe and is_lost(error) and await connection.reconnect() and await connection.knows_ids()):
+            if not (first.knows_request_ids and is_lost(error) and await connection.reconnect()):
+                raise
+            if not _may_repeat(rpc, first, await connection.known_standing()):
                 raise
         return await getattr(self._current(), rpc)(request, **terms)

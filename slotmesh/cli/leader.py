@@ -64,6 +64,7 @@ async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus
         standby_addresses=tuple(said.standby_addresses),
         newer_members=tuple(said.newer_members),
         knows_request_ids=said.knows_request_ids,
+        generation=info.incarnation,
     )
 
 

@@ -212,6 +212,8 @@ class ControllerStatus:
     """Why it reconciles nothing: members that know a newer state than its store. Empty: it does."""
     knows_request_ids: bool = False
     """A request that is repeated with its id is carried out once there."""
+    generation: str = ""
+    """Of its store; empty where it does not report it. With the term it identifies the start of a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
+from controller_service.shell.repeated_requests import MAX_REPLY_BYTES
+from slotmesh.cli import changing
+from slotmesh.cli.commands import apply
+from slotmesh.cli.connection import Peer
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.output import OutputForm
 from slotmesh.errors import BackendNotFound
 from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.server import GrpcServer
@@ -108,9 +115,22 @@ class OlderController(controller_service_pb2_grpc.ControllerServiceServicer):
 
     def __init__(self) -> None:
         self.carried_out = 0
+        self.leads = True
+        self.generations = ("g", "g")
+        """Before a request was carried out, and from then on."""
+        self.terms = (1, 1)
         self.proxy: TcpProxy | None = None
 
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.RollbackResponse:
+        return await self._lose_reply()
+
+    async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Any) -> pb.DrainReplicaResponse:
+        return await self._lose_reply()
+
+    async def ForgetReplica(self, request: pb.ForgetReplicaRequest, context: Any) -> pb.ForgetReplicaResponse:
+        return await self._lose_reply()
+
+    async def _lose_reply(self) -> NoReturn:
         self.carried_out += 1
         assert self.proxy is not None
         self.proxy.cut()
@@ -124,7 +144,9 @@ async def older_controller(older: OlderController, *, first: bool, then: bool) -
     """Whether it knows ids `first`, and `then`, when it has got a request."""
 
     def amend(info: info_service_pb2.GetServerInfoResponse) -> None:
-        info.controller.leads = True
+        info.controller.leads = older.leads
+        info.incarnation = older.generations[bool(older.carried_out)]
+        info.controller.term = older.terms[bool(older.carried_out)]
         info.controller.knows_request_ids = then if older.carried_out else first
 
     server = GrpcServer("older")
@@ -145,8 +167,93 @@ async def older_controller(older: OlderController, *, first: bool, then: bool) -
 async def test_a_request_is_repeated_once_and_only_among_controllers_that_know_ids(
     first: bool, then: bool, times: int
 ) -> None:
-    older = OlderController()  # type: ignore[abstract]  # it has one rpc
+    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
     async with older_controller(older, first=first, then=then) as address, Operator.at(address) as operator:
         with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
             await operator.roll_back(None)
         assert older.carried_out == times
+
+
+ABOUT_REPLICAS: dict[str, Callable[[Operator], Awaitable[Any]]] = {
+    "drain": lambda operator: operator.drain("a"),
+    "forget": lambda operator: operator.forget("a"),
+}
+"""Orders whose ids only the controller knows that carried them out."""
+
+
+@pytest.mark.parametrize("command", ABOUT_REPLICAS)
+@pytest.mark.parametrize(
+    ("generations", "terms", "times"),
+    [
+        (("g", "g"), (1, 1), 2),
+        (("g", "h"), (1, 1), 1),
+        (("g", "g"), (1, 2), 1),
+        (("", ""), (1, 1), 1),
+    ],
+)
+async def test_an_order_about_a_replica_is_repeated_to_the_same_leader_only(
+    command: str, generations: tuple[str, str], terms: tuple[int, int], times: int
+) -> None:
+    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
+    older.generations, older.terms = generations, terms
+    async with older_controller(older, first=True, then=True) as address, Operator.at(address) as operator:
+        with pytest.raises(CommandFailed, match=r"the connection to the controller at .* broke"):
+            await ABOUT_REPLICAS[command](operator)
+        assert older.carried_out == times
+
+
+async def test_one_channel_is_open_however_often_a_leader_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing, "BACK_WITHIN_S", 1.0)
+    monkeypatch.setattr(changing, "_LOOK_EVERY_S", 0.01)
+    counts = {"open": 0, "most": 0, "all": 0}
+    connect = Peer.connect
+
+    @asynccontextmanager
+    async def counted(peer: Peer) -> AsyncIterator[Any]:
+        async with connect(peer) as channel:
+            counts["open"] += 1
+            counts["all"] += 1
+            counts["most"] = max(counts["most"], counts["open"])
+            try:
+                yield channel
+            finally:
+                counts["open"] -= 1
+
+    monkeypatch.setattr(Peer, "connect", counted)
+    older = OlderController()  # type: ignore[abstract]  # it has three rpcs
+    older.leads = False
+    async with older_controller(older, first=True, then=True) as address, Operator.at(address) as operator:
+        with pytest.raises(CommandFailed):
+            await operator.roll_back(None)
+        assert counts["all"] > 3
+        assert counts["most"] <= 2
+    assert counts["open"] == 0
+
+
+async def test_a_file_whose_long_reply_is_lost_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"endpoint-with-a-long-name-{number:04}" for number in range(MAX_REPLY_BYTES // 25)]
+    lines = ['backends: {v1: {handler: "app:One", num_replicas: 1}}', "endpoints:", *(f"  {it}:" for it in names)]
+    file = write(tmp_path / "mesh.yaml", "\n".join(lines))
+    terms = apply.ApplyTerms(
+        prune=False,
+        dry_run=False,
+        force=False,
+        asks=False,
+        patience=timedelta(seconds=0.5),
+        output=OutputForm.TABLE,
+    )
+    async with running_controller() as mesh, tcp_proxy(mesh.controller.address) as proxy:
+        revisions = cut_at_next_commit(mesh, proxy)
+        with pytest.raises(CommandFailed, match=r"v1"):
+            await apply._apply(file, terms, proxy.address)
+        assert len(revisions) == 1
+        out = capsys.readouterr().out
+        assert f"created   endpoint/{names[-1]}\n" in out
+        assert f"revision  {revisions[0]}\n" in out
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

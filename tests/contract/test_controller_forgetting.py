@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from controller_service.core.desired import Desired
 from controller_service.core.partitions import Incarnation
 from controller_service.core.transitions import fell_silent
+from controller_service.shell import replica_control
+from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import StoreWriteFailed
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -217,6 +221,31 @@ async def test_a_controller_that_has_just_started_forgets_nothing_that_may_still
             owner = Incarnation("alive", replica.incarnation)
             await wait_until(lambda: is_attached(again, owner), what="it is attached")
             assert replica.ended is None
+
+
+async def test_it_counts_as_forgotten_once_the_store_has_it_however_often_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_control, "STORED_WITHIN_S", 0.1)
+    async with AsyncExitStack() as members:
+        mesh = await members.enter_async_context(running_controller())
+        await mesh.apply(MESH)
+        replica = await ready(mesh, members, "a")
+        store = mesh.controller.store
+        await wait_until(lambda: store.read().roster.members, what="the store lists it")
+        await lose(mesh, replica)
+        with monkeypatch.context() as full:
+
+            async def refuse(*_: object, **__: object) -> Desired:
+                raise StoreWriteFailed("the disk is full", is_unwritten=True)
+
+            full.setattr(MemoryStore, "commit", refuse)
+            for incarnation in ("", "", replica.incarnation):
+                code, reason, _ = await refused(forget(mesh, "a", incarnation))
+                assert (code, reason) == ("UNAVAILABLE", Reason.STORE_UNAVAILABLE)
+        monkeypatch.setattr(replica_control, "STORED_WITHIN_S", 30.0)
+        assert not (await forget(mesh, "a")).incarnations
+        assert not store.read().roster.members
 
 
 @pytest.mark.parametrize("incarnation", ["", "0" * 32])

@@ -168,15 +168,15 @@ DEPLOY: Final = (
     mutant(
         "a command whose reply is lost does not ask again",
         _CLI,
-        "if not (is_safe and is_lost(error) and await self._connection.reconnect()):",
-        "if True:",
+        "            if not (first.knows_request_ids and is_lost(error) and await connection.reconnect()):",
+        "            if True:",
         _LOST,
     ),
     mutant(
         "a command repeats a change at an older controller, which makes it twice",
         _CLI,
-        "        is_safe = await self._connection.knows_ids()",
-        "        is_safe = True",
+        "    if not (first.knows_request_ids and now.knows_request_ids):",
+        "    if not now.leads:",
         _LOST,
     ),
     mutant(

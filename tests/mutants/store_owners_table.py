@@ -8,6 +8,7 @@ from tests.mutants.mutant import mutant
 
 CONTROLLER: Final = "controller_service"
 _FORGETTING: Final = "tests/unit/controller/test_forgetting.py"
+_LOST: Final = "tests/contract/test_cli_lost_replies.py"
 _COLLECTING: Final = "tests/unit/controller/code/test_collecting.py"
 
 STORE_OWNERS: Final = (
@@ -40,6 +41,48 @@ STORE_OWNERS: Final = (
         "            except StoreWriteFailed as failed:\n"
         "                raise to_exception(not_stored(failed)) from failed\n        raise",
         "tests/contract/test_controller_older_state.py",
+    ),
+    mutant(
+        "an order about a replica is repeated to another controller",
+        "slotmesh/cli",
+        "    return is_same or rpc not in UNSTORED",
+        "    return True",
+        _LOST,
+    ),
+    mutant(
+        "an order about a replica is not repeated to the same controller",
+        "slotmesh/cli",
+        "    return is_same or rpc not in UNSTORED",
+        "    return rpc not in UNSTORED",
+        _LOST,
+    ),
+    mutant(
+        "each look for a leader keeps its channel",
+        "slotmesh/cli",
+        "        await before.aclose()",
+        "",
+        _LOST,
+    ),
+    mutant(
+        "what a file has changed is not listed where its reply was lost",
+        "slotmesh/cli",
+        "printable_change(replace(planned, revision=applied.revision))",
+        "printable_change(applied)",
+        _LOST,
+    ),
+    mutant(
+        "what is not stored counts as forgotten when the request is repeated",
+        CONTROLLER,
+        "        await self._stored({*found.owners, *ended})",
+        "        await self._stored({*found.owners})",
+        "tests/contract/test_controller_forgetting.py",
+    ),
+    mutant(
+        "of one request that comes twice at a time the second one gets another reply",
+        CONTROLLER,
+        "        require_new(self._answers, self._state.clock.time_of_day())  # the same",
+        "        # the same",
+        "tests/contract/test_controller_repeated_requests.py",
     ),
     mutant(
         "snapshots go before members had the time to attach",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -116,7 +116,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         applied = await operator.apply_file(
             mesh, prune=terms.prune, force=terms.force, expected_revision=planned.revision
         )
-        printable_change(applied).write(terms.output)
+        # After a lost reply the lists of a long one are not known any more. They are what was planned.
+        printable_change(replace(planned, revision=applied.revision)).write(terms.output)
         if terms.patience is not None:
             backends, patience = {it.name for it in mesh.backends}, terms.patience
             done = "applied" if is_change else "applied before"
