@@ -91,8 +91,8 @@ SNAPSHOTS: Final = (
     mutant(
         "packs are never removed",
         _CODE,
-        "        (tree / PACK).unlink(missing_ok=True)",
-        "        pass",
+        "                (tree / PACK).unlink(missing_ok=True)",
+        "                pass",
         _TESTS,
     ),
     mutant(
@@ -140,8 +140,22 @@ SNAPSHOTS: Final = (
     mutant(
         "links that are not those of the manifest stay",
         _CODE,
-        "if files.exists() and not has_links(files, manifest.links):",
+        "if not has_links(files, manifest.links) or any(added_files(str(files), manifest)):",
         "if False:",
+        _TESTS,
+    ),
+    mutant(
+        "a replica imports a snapshot to which a file was added",
+        "replica_service/shell/handler",
+        "added = [*added_files(str(tree / FILES), manifest)]",
+        "added = list[str]()",
+        _TESTS,
+    ),
+    mutant(
+        "files that took the place of those which were synced count as on the disk",
+        _CODE,
+        "if os.path.samestat(os.fstat(files), (tree / FILES).stat()):",
+        "if True:",
         _TESTS,
     ),
 )

@@ -41,9 +41,9 @@ class CodeSnapshots:
         self, directory: Callable[[], Path], *, max_bytes: int, max_files: int, own: Collection[Path] = ()
     ) -> None:
         """`directory`: where they are kept. `own`: other files and folders of the controller, part of no snapshot."""
-        self._storage = CodeStorage(directory)
-        self._scanner = ProjectScanner(max_bytes=max_bytes, max_files=max_files, own=own)
         self._lock = threading.Lock()
+        self._storage = CodeStorage(directory, self._lock)
+        self._scanner = ProjectScanner(max_bytes=max_bytes, max_files=max_files, own=own)
         self._scanned: dict[str, CodeManifest] = {}
         """Manifests by digest: all that one of the newest `_SEARCHES` calls of `versions_of` has found."""
         self._searches: deque[set[str]] = deque(maxlen=_SEARCHES)

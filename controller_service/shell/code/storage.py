@@ -23,6 +23,7 @@ from typing import Final
 
 from controller_service.shell.code.links import has_links, make_links, set_links
 from controller_service.shell.code.scanning import read_file
+from slotmesh.code_files import added_files
 from slotmesh.code_manifest import (
     FILES,
     MANIFEST,
@@ -61,8 +62,12 @@ class _KeptFile:
 class CodeStorage:
     """The snapshots in a folder."""
 
-    def __init__(self, directory: Callable[[], Path]) -> None:
-        """`directory` is asked for at each use: it may follow from the port that the controller has got."""
+    def __init__(self, directory: Callable[[], Path], lock: threading.Lock) -> None:
+        """`directory` is asked for at each use: it may follow from the port that the controller has got.
+
+        `lock` is held by whoever calls a method.
+        """
+        self._lock = lock
         self._directory = directory
         self._files: dict[tuple[str, bool], _KeptFile] | None = None
         """Files that may be linked to, by content and whether they are executable; None: not looked for yet."""
@@ -94,7 +99,7 @@ class CodeStorage:
         _remove(new)
         (tree / _ON_DISK).unlink(missing_ok=True)
         try:
-            copied = self._unpack(new, tree / PACK, manifest)
+            self._unpack(new, tree / PACK, manifest)
         except CodeChanged:
             _remove(new)
             (tree / PACK).unlink()  # nothing can be had of it: the snapshot is taken again, if the project is the same
@@ -103,8 +108,10 @@ class CodeStorage:
         new.rename(tree / FILES)
         os.utime(tree / MANIFEST)  # no file is younger, unless it was changed
         self._learn(tree, manifest)
-        places = [*(f"{tree}/{FILES}/{it}" for it in copied), f"{tree}/{MANIFEST}", str(tree)]
-        threading.Thread(target=_sync, args=(tree, places), name="sync-code", daemon=True).start()
+        files = os.open(tree / FILES, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        threading.Thread(
+            target=_sync_files, args=(tree, files, manifest, self._lock), name="sync-code", daemon=True
+        ).start()
         return True
 
     def remove_others(self, needed: Collection[str], *, settle_s: float) -> list[str]:
@@ -135,8 +142,6 @@ class CodeStorage:
         if (known := _read(tree)) is not None and self.is_whole(code):
             if known.links != manifest.links or known.root != manifest.root:
                 _relink(tree, known, manifest)
-            else:
-                _require_links(tree / FILES, manifest)
             os.utime(tree)
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,24 +149,23 @@ class CodeStorage:
         try:
             _write_pack(new / PACK, manifest, data_of)
             _write_synced(new / MANIFEST, manifest_text(manifest).encode("utf-8"))
-            _sync_folder(new)
+            _sync(new)
             if tree.exists():  # what a handler has changed in it is replaced
                 _remove(tree)
             new.rename(tree)
-            _sync_folder(self.directory)
+            _sync(self.directory)
         except BaseException:
             _remove(new)
             raise
 
-    def _unpack(self, files: Path, pack: Path, manifest: CodeManifest) -> list[str]:
-        """Returns the paths, within the folder, of files that are no links. Raises CodeChanged: the pack is damaged."""
+    def _unpack(self, files: Path, pack: Path, manifest: CodeManifest) -> None:
+        """Raises CodeChanged: the pack is damaged."""
         folders, known = {str(files)}, self._known_beside(files.parent)
         for path in (*(it.path for it in manifest.files), *manifest.links):
             while (path := path.rpartition("/")[0]) and f"{files}/{path}" not in folders:
                 folders.add(f"{files}/{path}")
         for folder in sorted(folders):
             os.mkdir(folder)  # noqa: PTH102 - a text
-        copied: list[str] = []
         with pack.open("rb", buffering=_BUFFER_BYTES) as packed:
             for it in manifest.files:
                 data = packed.read(it.size)
@@ -169,11 +173,9 @@ class CodeStorage:
                     if content_digest(data) != it.content:
                         raise CodeChanged(str(pack))
                     _write_file(f"{files}/{it.path}", data, 0o555 if it.is_executable else 0o444)
-                    copied.append(it.path)
         make_links(files, manifest.links)
         for folder in folders:
             os.chmod(folder, 0o555)  # noqa: PTH101, S103 - a text, for reading
-        return copied
 
     def _known_beside(self, tree: Path) -> dict[tuple[str, bool], _KeptFile]:
         """Files that may be linked to: those of other snapshots, as the files of this one may be damaged."""
@@ -254,8 +256,9 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(out.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: str | Path, within: int | None = None) -> None:
+    """A file or a folder; `within`: the folder that a relative path begins in."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=within)
     try:
         os.fsync(descriptor)
     finally:
@@ -263,7 +266,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
-    """By sizes and times; by contents while these may not be on the disk."""
+    """By sizes and times; by contents while these may not be on the disk. Symlinks of earlier links do not count."""
+    if any(not os.path.islink(f"{tree}/{FILES}/{it}") for it in added_files(f"{tree}/{FILES}", manifest)):  # noqa: PTH114
+        return False
     try:
         if not (tree / _ON_DISK).exists():
             contents = (Path(tree, FILES, it.path).read_bytes() for it in manifest.files)
@@ -293,7 +298,7 @@ def _linked(known: _KeptFile | None, target: str) -> bool:
 
 
 def _require_links(files: Path, manifest: CodeManifest) -> None:
-    if files.exists() and not has_links(files, manifest.links):
+    if not has_links(files, manifest.links) or any(added_files(str(files), manifest)):
         set_links(files, manifest.links)
 
 
@@ -311,20 +316,26 @@ def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
     new.replace(tree / MANIFEST)
 
 
-def _sync(tree: Path, paths: Collection[str]) -> None:
-    """Has unpacked files on the disk; then the pack is not needed any more."""
+def _sync_files(tree: Path, files: int, manifest: CodeManifest, lock: threading.Lock) -> None:
+    """Has unpacked files on the disk; then the pack is not needed any more. Closes `files`, the folder that has them.
+
+    Also those that another snapshot has, too: they may have been unpacked just before.
+    """
     try:
-        for path in paths:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        (tree / _ON_DISK).touch()
-        _sync_folder(tree)
-        (tree / PACK).unlink(missing_ok=True)
+        for it in manifest.files:
+            _sync(it.path, files)
+        for folder, _, _ in os.walk(tree):
+            _sync(folder)
+        with lock:
+            if os.path.samestat(os.fstat(files), (tree / FILES).stat()):  # else there are others in their place
+                _sync(tree / MANIFEST)  # its time tells which files have changed since
+                (tree / _ON_DISK).touch()
+                _sync(tree)
+                (tree / PACK).unlink(missing_ok=True)
     except OSError as error:  # it was removed meanwhile, or the disk is broken: the pack stays
         _log.warning("a snapshot of code may not be on the disk", snapshot=tree.name, error=str(error))
+    finally:
+        os.close(files)
 
 
 def _remove(tree: Path) -> None:

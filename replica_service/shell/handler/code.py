@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from slotmesh.code_files import added_files
 from slotmesh.code_manifest import FILES, MANIFEST, BadManifest, CodeManifest, content_digest, manifest_of
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import DISTRIBUTION
@@ -73,6 +74,14 @@ def _checked(tree: Path) -> CodeManifest:
         raise CannotStart(
             f"{tree}: {', '.join(changed[:3])}{more} changed since this version was applied, so it does not start. A "
             "handler must not write to its own files; apply the mesh again to restore them"
+        )
+    added = [*added_files(str(tree / FILES), manifest)]
+    if added:
+        more = f" and {len(added) - 3} more" if len(added) > 3 else ""
+        raise CannotStart(
+            f"{tree}: {', '.join(added[:3])}{more} came to the code since this version was applied, so it does not "
+            "start: it might be imported in place of another module. A handler must not write beside its code; apply "
+            "the mesh again to restore it"
         )
     return manifest
 

@@ -45,9 +45,8 @@ def test_other_patterns_for_the_same_files_set_the_links_anew(before: str, after
         assert {it.stat().st_mode & 0o777 for it in folders if project.root not in it.resolve().parents} == {0o555}
 
 
-@pytest.mark.parametrize("way", ["a start of a replica", "an apply"])
 @pytest.mark.parametrize("lost", ["gone", "to another place"])
-def test_links_that_are_not_those_of_the_manifest_are_set_anew(way: str, lost: str, project: Project) -> None:
+def test_links_that_are_not_those_of_the_manifest_are_set_anew(lost: str, project: Project) -> None:
     """As after a controller that ended while it set them."""
     project.write("data.sqlite", "rows")
     code, files = project.code().code, project.keep()
@@ -55,8 +54,5 @@ def test_links_that_are_not_those_of_the_manifest_are_set_anew(way: str, lost: s
     (files / "data.sqlite").unlink()
     if lost == "to another place":
         (files / "data.sqlite").symlink_to("/nowhere")
-    if way == "an apply":
-        project.snapshots.keep([project.code().code])
-    else:
-        project.snapshots.tree_of(HANDLER, code)
+    project.snapshots.tree_of(HANDLER, code)  # as a replica starts
     assert (files / "data.sqlite").read_text() == "rows"

@@ -64,7 +64,7 @@ def on_disk() -> None:
 @pytest.fixture
 def never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The power fails before unpacked files are on the disk."""
-    monkeypatch.setattr(storage, "_sync", lambda *_: None)
+    monkeypatch.setattr(storage, "_sync_files", lambda *_: None)
 
 
 def names(tree: Path) -> set[str]:
@@ -164,3 +164,56 @@ def test_a_project_without_content_has_an_empty_pack(project: PackedProject) -> 
     project.code = project.take()
     project.tree = project.tree.parent / project.code
     assert project.unpack() == dict.fromkeys(FILES_OF_SHOP, "")
+
+
+def test_files_that_another_snapshot_has_are_on_the_disk_before_the_pack_goes(
+    project: PackedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power fails before those of the first snapshot are, which the second one has links to."""
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "_sync_files", lambda *_: None)
+        project.unpack()
+    synced: set[int] = set()
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    (project.root / "prices.txt").write_text("7")
+    project.code = project.take()
+    project.tree = project.tree.parent / project.code
+    monkeypatch.setattr(os, "fsync", note)
+    project.unpack()
+    on_disk()
+    assert PACK not in names(project.tree)
+    found = [it for it in (project.tree / FILES).rglob("*") if it.is_file()]
+    assert any(it.stat().st_nlink > 1 for it in found)
+    assert not [it for it in (project.tree / FILES, *found) if it.stat().st_ino not in synced]
+
+
+@pytest.mark.parametrize("by", ["a pack", "its files"])
+def test_what_takes_the_place_of_files_that_are_being_synced_is_not_on_the_disk_by_that(
+    by: str, project: PackedProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, begun, goes_on = os.fsync, threading.Event(), threading.Event()
+
+    def wait(descriptor: int) -> None:
+        if threading.current_thread().name == "sync-code":
+            begun.set()
+            assert goes_on.wait(30.0)
+        sync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", wait)
+        project.unpack()
+        assert begun.wait(30.0)
+        project.snapshots.collect((), settle_s=0.0)
+        project.take()
+        if by == "its files":
+            patched.setattr(storage, "_sync_files", lambda *_: None)
+            project.unpack()
+        goes_on.set()
+        on_disk()
+    assert names(project.tree) == {MANIFEST, PACK} | ({FILES} if by == "its files" else set())
+    assert project.unpack() == FILES_OF_SHOP

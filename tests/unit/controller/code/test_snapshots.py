@@ -13,7 +13,7 @@ from controller_service.shell.code import scanning
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.storage import CodeChanged
-from replica_service.shell.handler.code import use_code
+from replica_service.shell.handler.code import _checked, use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
 from slotmesh.runtime.exits import CannotStart
 from tests.unit.controller.code.project import HANDLER, Project
@@ -233,7 +233,7 @@ def damage(files: Path) -> None:
 
 PROGRAM = """
 import sys
-from replica_service.shell.handler.code import use_code
+from replica_service.shell.handler.code import _checked, use_code
 use_code(sys.argv[1])
 import helpers, shop_free
 print(helpers.PRICE, shop_free.__file__, sys.path.count(sys.argv[2]))
@@ -274,3 +274,27 @@ def test_a_manifest_of_another_snapshot_is_refused(project: Project) -> None:
     files.parent.rename(moved)
     with pytest.raises(CannotStart, match="has the manifest of snapshot"):
         use_code(str(moved))
+
+
+@pytest.mark.parametrize("path", ["json.py", "shop/json.py", "more/json.py"])
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_a_file_that_was_added_is_refused_and_goes_with_the_next_apply(kind: str, path: str, project: Project) -> None:
+    """It would be imported in place of another module."""
+    project.write("data.sqlite")
+    files = project.keep()
+    for folder in (files, files / "shop"):
+        folder.chmod(0o755)
+    (files / "shop" / "__pycache__").mkdir()
+    (files / "shop" / "__pycache__" / "app.pyc").touch()
+    _checked(files.parent)
+    (files / path).parent.mkdir(exist_ok=True)
+    if kind == "file":
+        (files / path).write_text("raise SystemExit")
+    else:
+        (files / path).symlink_to(project.root)
+    with pytest.raises(CannotStart, match=f"{path} came to the code since this version was applied"):
+        _checked(files.parent)
+    assert project.keep() == files
+    assert not (files / path).is_symlink()
+    assert not (files / path).exists()
+    _checked(files.parent)
