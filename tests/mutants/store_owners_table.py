@@ -60,7 +60,7 @@ STORE_OWNERS: Final = (
         "each look for a leader keeps its channel",
         "slotmesh/cli",
         "        await before.aclose()",
-        "",
+        "        self._opened.push_async_callback(before.aclose)",
         _LOST,
     ),
     mutant(
