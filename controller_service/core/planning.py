@@ -17,10 +17,7 @@ from controller_service.core.merging import FieldChange, FieldConflict, field_ch
 from controller_service.core.revisions import (
     UNKNOWN_ORIGIN,
     ChangeOrigin,
-    History,
     Resource,
-    configuration_at,
-    newest_change,
     subject_of,
 )
 from controller_service.core.rollouts.record import restored
@@ -170,65 +167,6 @@ def plan_file(
         *field_changes(desired.routes, after.routes),
     )
     return replace(plan, change=change, fields=fields, conflicts=merged.conflicts)
-
-
-def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> Plan:
-    """Brings back the configuration as of a revision; None: the one before the newest change. Raises InvalidSpec."""
-    history = desired.history
-    if not history:
-        raise InvalidSpec([Mistake("revision", "there is no change that could be undone: none is kept")])
-    oldest = history[0].base
-    if revision is None:
-        newest = newest_change(history)
-        if not _stands_alone(desired, newest):
-            return _plan_without_shift(desired, newest, launches=launches)
-        revision = newest[0].base
-    elif not oldest <= revision <= desired.revision:
-        told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
-        raise InvalidSpec([Mistake("revision", told)])
-    mesh = configuration_at(desired.backends, desired.endpoints, desired.routes, history, revision)
-    whole = (
-        replace(it, grpc_services=it.grpc_services or NO_SERVICES, tenants=it.tenants or NO_LIMITS)
-        for it in mesh.endpoints
-    )
-    without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
-    mesh = replace(mesh, endpoints=tuple(whole))
-    plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
-    return replace(plan, note=f"rollback to revision {revision}", restores=revision)
-
-
-def _stands_alone(desired: Desired, change: History) -> bool:
-    """Whether the revision before a change has the configuration without it: nothing was changed in between."""
-    if not change[0].origin.part_of:
-        return True
-    endpoint = _shifted(change)
-    policy = endpoint.traffic
-    weights = {} if policy is None else dict(policy.weights)
-    return change == desired.history[-len(change) :] and weights == dict(_weights_before(desired, change))
-
-
-def _plan_without_shift(desired: Desired, change: History, *, launches: bool) -> Plan:
-    """Brings back the weights before a shift, and leaves what others have changed meanwhile as it is."""
-    endpoint = desired.endpoints[_shifted(change).name]
-    policy = endpoint.traffic or TrafficPolicy(weights={})
-    undone = replace(endpoint, traffic=replace(policy, weights=_weights_before(desired, change)))
-    plan = plan_mesh(desired, Mesh(endpoints=(undone,)), prune=False, launches=launches)
-    return replace(plan, unchanged=(), note=f"shift of {endpoint.name} undone")
-
-
-def _weights_before(desired: Desired, change: History) -> Mapping[str, float]:
-    """Those before a shift, also where its first revisions are not kept any more."""
-    endpoint = _shifted(change)
-    shift = desired.shifts.get(endpoint.name)
-    if shift is not None and shift.change_id == change[0].origin.part_of:
-        return shift.before
-    return {} if endpoint.traffic is None else endpoint.traffic.weights
-
-
-def _shifted(change: History) -> Endpoint:
-    """The endpoint of a shift, as it was before the oldest of its revisions that is kept."""
-    (endpoint,) = (it.before for it in change[0].changes if isinstance(it.before, Endpoint))
-    return endpoint
 
 
 def plan_undo(desired: Desired, name: str) -> Plan:

@@ -49,6 +49,8 @@ class ChangeOrigin:
     """The change that is made in several revisions, of which this is one: a shift. Empty if the revision is a whole."""
 
 
+BY_CONTROLLER: Final = "controller"
+"""Who makes the changes that nobody asked for."""
 ROUTE_FIELDS: Final = ("endpoint", "method", "methods")
 """What of a route may differ."""
 NO_TRAFFIC: Final = TrafficPolicy(weights={})
@@ -106,12 +108,33 @@ def recorded(history: History, record: RevisionRecord) -> History:
     return tuple(reversed(kept))
 
 
+def taken_back_note(backend: str) -> str:
+    """Why the controller makes the revision that takes a rollout back."""
+    return f"rollout of {backend} taken back"
+
+
+def is_take_back(record: RevisionRecord) -> bool:
+    """Whether the controller has taken a rollout back by it."""
+    notes = [taken_back_note(it.after.name) for it in record.changes if isinstance(it.after, Backend)]
+    origin = record.origin
+    return origin.who == BY_CONTROLLER and not origin.method and origin.note in notes
+
+
 def newest_change(history: History) -> History:
-    """The records of the newest change, oldest first: all revisions of a shift are one. `history` has records."""
+    """The records of the newest change, oldest first. `history` has records.
+
+    All revisions of a shift are one change, and so are a deployment and what follows it to take it back.
+    """
     newest = history[-1]
-    if not newest.origin.part_of:
-        return (newest,)
-    return tuple(it for it in history if it.origin.part_of == newest.origin.part_of)
+    if newest.origin.part_of:
+        return tuple(it for it in history if it.origin.part_of == newest.origin.part_of)
+    back: set[str] = set()
+    for count, record in enumerate(reversed(history), 1):
+        subjects = {it.subject for it in record.changes}
+        if not is_take_back(record):
+            return history[-count:] if back <= subjects else (newest,)
+        back |= subjects
+    return (newest,)
 
 
 def changes_between(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> tuple[ResourceChange, ...]:

@@ -24,12 +24,12 @@ from controller_service.core.planning import (
     changed_policy,
     plan_file,
     plan_mesh,
-    plan_rollback,
     plan_undo,
     unknown_policies,
     users_of,
 )
 from controller_service.core.readiness import require_ready, rising
+from controller_service.core.rollback import plan_rollback
 from controller_service.shell.change_refusals import (
     apply_conflict,
     backend_in_use,

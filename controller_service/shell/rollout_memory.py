@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
 from controller_service.core.rollouts.progress import RolloutStep
 from controller_service.core.rollouts.record import RolloutRecord, restored
 from controller_service.shell.mesh_state import Concern, Key, MeshState
@@ -31,9 +31,7 @@ class RolloutMemory:
             return
         change = ChangeSet(put_rollouts=(record,))
         if good is not None:
-            origin = ChangeOrigin(
-                who="controller", time_s=self._state.clock.time_of_day(), note=f"rollout of {name} taken back"
-            )
+            origin = ChangeOrigin(who=BY_CONTROLLER, time_s=self._state.clock.time_of_day(), note=taken_back_note(name))
             backend = restored(desired.backends[name], good)
             change = ChangeSet(put_rollouts=(record,), put_backends=(backend,), origin=origin)
         try:

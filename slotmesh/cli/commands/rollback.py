@@ -47,7 +47,8 @@ def rollback(
     """Make backends, endpoints and traffic what they were at an earlier revision.
 
     Without a REVISION the newest change is undone. All steps of one shift are one change: the weights before the shift
-    come back, and a shift that is under way ends. Changes that others made during the shift stay.
+    come back, and a shift that is under way ends. Changes that others made during the shift stay. A deployment and what
+    was taken back of it are one change, too. What is undone already is refused: name the REVISION.
 
     It is a change like any other: it makes a new revision, and can be undone itself, so that twice in a row is nothing
     done: two steps back need the REVISION. What was not there yet is deleted. Replicas are replaced where their handler

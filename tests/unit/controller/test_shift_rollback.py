@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.planning import Plan, plan_rollback
-from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.planning import Plan
+from controller_service.core.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
+from controller_service.core.rollback import plan_rollback
 from controller_service.core.shifting.figures import CallFlow
 from controller_service.core.shifting.following import ShiftLook, ended, follow
 from controller_service.core.shifting.planning import SaidShift, plan_end, plan_move, plan_shift
 from controller_service.core.shifting.record import ShiftPhase
-from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, TrafficPolicy
 
 BEFORE = {"v1": 0.75, "v2": 0.25}
 STEPS = 4
@@ -49,9 +50,9 @@ def weights(desired: Desired, endpoint: str = "e") -> dict[str, float]:
     return {name: weight for name, weight in policy.weights.items() if weight}
 
 
-def finished(desired: Desired, how: str) -> Desired:
+def finished(desired: Desired, how: str, *, is_begun: bool = False) -> Desired:
     """The shift, in its second step or as it ended."""
-    desired = stepped(begun(desired))
+    desired = stepped(desired if is_begun else begun(desired))
     shift = desired.shifts["e"]
     match how:
         case "complete":
@@ -85,11 +86,70 @@ def test_it_brings_the_weights_before_the_shift_back(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["taken back", "gone back"])
-def test_a_shift_that_has_gone_back_leaves_nothing_to_undo(how: str) -> None:
-    after = finished(start(), how)
+def test_a_shift_that_has_gone_back_is_undone_already_and_the_revision_before_is_named(how: str) -> None:
+    before = start()
+    after = finished(before, how)
     assert weights(after) == BEFORE
-    plan = plan_rollback(after, None, launches=False)
-    assert plan.changes_nothing
+    with pytest.raises(InvalidSpec, match=f"undone already .*; {before.history[-1].base} undoes the change before"):
+        plan_rollback(after, None, launches=False)
+    done = committed(after, plan_rollback(after, before.history[-1].base, launches=False))
+    assert done.backends["v1"].num_replicas == 1
+
+
+@pytest.mark.parametrize("how", ["taken back", "gone back"])
+def test_what_undoes_the_change_before_is_not_named_where_others_have_changed_something_meanwhile(how: str) -> None:
+    desired = begun(start())
+    desired = desired.apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
+    after = finished(desired, how, is_begun=True)
+    with pytest.raises(InvalidSpec, match=r"undone already .*; the history has the revisions"):
+        plan_rollback(after, None, launches=False)
+
+
+def deployed(desired: Desired, handler: str, *, also: tuple[Backend, ...] = ()) -> Desired:
+    backend = replace(desired.backends["v1"], handler=handler)
+    return desired.apply(ChangeSet(put_backends=(backend, *also)))
+
+
+def taken_back(desired: Desired, good: Desired, name: str = "v1") -> Desired:
+    """As the controller does it."""
+    origin = ChangeOrigin(who=BY_CONTROLLER, note=taken_back_note(name))
+    backend = replace(desired.backends[name], handler=good.backends[name].handler)
+    return desired.apply(ChangeSet(put_backends=(backend,), origin=origin))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_deployment_that_was_taken_back_is_not_made_again(times: int) -> None:
+    good = deployed(start(), "app:Good")
+    after = good
+    for _ in range(times):
+        after = taken_back(deployed(after, "app:Bad"), good)
+    base = good.history[-1].base
+    with pytest.raises(InvalidSpec, match=f"undone already .*taken back.*; {base} undoes the change before that"):
+        plan_rollback(after, None, launches=False)
+    assert committed(after, plan_rollback(after, base, launches=False)).backends == start().backends
+
+
+def test_what_else_such_a_deployment_has_changed_is_undone() -> None:
+    good = deployed(deployed(start(), "app:Good"), "app:Good", also=(Backend(name="v2", handler="app:Good"),))
+    bad = deployed(good, "app:Bad", also=(Backend(name="v2", handler="app:Bad"), Backend(name="v3", num_replicas=7)))
+    after = taken_back(taken_back(bad, good), good, "v2")
+    done = committed(after, plan_rollback(after, None, launches=False))
+    assert (done.backends, done.endpoints) == (good.backends, good.endpoints)
+
+
+def test_a_rollout_that_was_taken_back_after_other_changes_is_not_made_again() -> None:
+    good = deployed(start(), "app:Good")
+    bad = deployed(good, "app:Bad").apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
+    with pytest.raises(InvalidSpec, match=r"undone already .*; the history has the revisions"):
+        plan_rollback(taken_back(bad, good), None, launches=False)
+
+
+def test_what_an_operator_has_brought_back_can_be_undone() -> None:
+    """It looks like what the controller takes back, and somebody has asked for it."""
+    good = deployed(start(), "app:Good")
+    back = deployed(deployed(good, "app:Bad"), "app:Good")
+    done = committed(back, plan_rollback(back, None, launches=False))
+    assert done.backends["v1"].handler == "app:Bad"
 
 
 @pytest.mark.parametrize("how", ["under way", "complete"])
