@@ -96,9 +96,10 @@ async def send(mesh: Controlled, request: Any, request_id: str = "") -> Message:
 
 
 def state_of(mesh: Controlled) -> Any:
-    """What operators change."""
+    """What operators change: of rollouts, which go on meanwhile, whether they are paused."""
     desired = mesh.controller.store.read()
-    return desired.configured_at, desired.rollouts, desired.shifts, desired.backends, desired.endpoints, desired.routes
+    paused = {name for name, record in desired.rollouts.items() if record.is_paused}
+    return desired.configured_at, paused, desired.shifts, desired.backends, desired.endpoints, desired.routes
 
 
 async def test_every_rpc_that_changes_something_takes_an_id() -> None:
