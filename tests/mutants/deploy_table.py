@@ -19,8 +19,22 @@ DEPLOY: Final = (
     mutant(
         "a rollback after a shift undoes its last step",
         _CONTROLLER,
-        "    if not newest.origin.part_of:\n        return (newest,)",
-        "    if True:\n        return (newest,)",
+        "    if newest.origin.part_of:\n        return tuple(",
+        "    if False:\n        return tuple(",
+        _SHIFT_ROLLBACK,
+    ),
+    mutant(
+        "a rollback deploys again what was taken back",
+        _CONTROLLER,
+        "        if not is_take_back(record):\n            return history",
+        "        if True:\n            return history",
+        _SHIFT_ROLLBACK,
+    ),
+    mutant(
+        "a take-back belongs to any change before it",
+        _CONTROLLER,
+        "return history[-count:] if back <= subjects else (newest,)",
+        "return history[-count:]",
         _SHIFT_ROLLBACK,
     ),
     mutant(
