@@ -44,6 +44,25 @@ def started(file: Path) -> set[int | str]:
     return {record.call for record in read_records(file) if record.event == "started"}
 
 
+def assert_executed_in_order(file: Path, sent: dict[str, int], lost: set[str]) -> None:
+    """Each call ran once at most, those of a key in the order of their numbers. `lost`: calls that may lack."""
+    history = executions(read_records(file))
+    for key in KEYS:
+        records = history[key]
+        cut = [record.call for record in records if record.event == "started"]
+        finished = {record.call for record in records if record.event == "finished"}
+        interrupted = [call for call in cut if call not in finished]
+        assert len(interrupted) <= 1
+        whole = [record for record in records if record.call not in interrupted]
+        calls = assert_one_at_a_time(whole)
+        numbers = [int(call.rpartition("/")[2]) for call in calls]
+        assert numbers == sorted(set(numbers)), f"{key}: doubled or out of order"
+        gaps = set(range(sent[key])) - set(numbers)
+        assert {f"{key}/{number}" for number in gaps} <= lost, f"{key}: a gap at a call that was not lost"
+    executed_unkeyed = [record.call for record in history[""] if record.event == "started"]
+    assert len(executed_unkeyed) == len(set(executed_unkeyed)), "an unkeyed call ran twice"
+
+
 @pytest.mark.asyncio
 @pytest.mark.timeout(90)
 async def test_a_killed_replica_costs_its_own_calls_and_nothing_else(tmp_path: Path) -> None:
@@ -94,18 +113,4 @@ async def test_a_killed_replica_costs_its_own_calls_and_nothing_else(tmp_path: P
 
     assert running & unkeyed.lost.keys(), "what ran at the replica that was killed is lost"
     assert max([*unkeyed.lost.values(), *keyed.lost.values()]) - killed_at < 20.0, "they wait for no timeout"
-    history = executions(read_records(file))
-    for key in KEYS:
-        records = history[key]
-        cut = [record.call for record in records if record.event == "started"]
-        finished = {record.call for record in records if record.event == "finished"}
-        interrupted = [call for call in cut if call not in finished]
-        assert len(interrupted) <= 1
-        whole = [record for record in records if record.call not in interrupted]
-        calls = assert_one_at_a_time(whole)
-        numbers = [int(call.rpartition("/")[2]) for call in calls]
-        assert numbers == sorted(set(numbers)), f"{key}: doubled or out of order"
-        gaps = set(range(sent[key])) - set(numbers)
-        assert {f"{key}/{number}" for number in gaps} <= set(keyed.lost), f"{key}: a gap at a call that was not lost"
-    executed_unkeyed = [record.call for record in history[""] if record.event == "started"]
-    assert len(executed_unkeyed) == len(set(executed_unkeyed)), "an unkeyed call ran twice"
+    assert_executed_in_order(file, sent, set(keyed.lost))
