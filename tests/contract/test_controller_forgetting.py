@@ -132,6 +132,24 @@ async def test_of_several_silent_replicas_only_the_one_that_is_named_is_forgotte
         assert sorted(it.replica_id for route in table.backends for it in route.replicas) == ["a", "c"]
 
 
+async def test_an_incarnation_that_counts_as_ended_takes_no_other_one_of_its_name_with_it() -> None:
+    async with AsyncExitStack() as members:
+        mesh = await members.enter_async_context(running_controller())
+        await mesh.apply(MESH)
+        replica = await ready(mesh, members, "a")
+        for owner in (Incarnation("a", "earlier"), Incarnation("b", replica.incarnation)):
+            mesh.controller.replicas.dismiss(owner)
+        await replica.report("READY", max_ongoing=7)
+        await wait_until(
+            lambda: (it := mesh.controller.state.observed.replica("a")) is not None and it.max_ongoing == 7
+        )
+        assert not replica.is_ended
+        mesh.controller.replicas.dismiss(Incarnation("a", replica.incarnation))
+        await wait_until(lambda: replica.is_ended, what="the end of the stream")
+        assert replica.ended is not None
+        assert from_rpc_error(replica.ended).reason is Reason.REPLICA_GONE
+
+
 async def test_what_is_connected_is_not_forgotten() -> None:
     async with AsyncExitStack() as members:
         mesh = await members.enter_async_context(running_controller())

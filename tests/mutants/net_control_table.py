@@ -38,6 +38,13 @@ _SEVERAL: Final = (
         "tests/unit/controller/test_bounds.py",
     ),
     mutant(
+        "an earlier incarnation that counts as ended takes the later one with it",
+        CONTROLLER,
+        "if link is not None and link.hello.incarnation == owner.incarnation:\n            link.stream.end",
+        "if link is not None:\n            link.stream.end",
+        "tests/contract/test_controller_forgetting.py",
+    ),
+    mutant(
         "a replica to which the second router has a link is forgotten",
         CONTROLLER,
         "    for router in observed.routers.values():\n        if router.may_link(replica.owner):",
