@@ -24,7 +24,7 @@ class AnsweredRequest:
     """A request that has changed something."""
 
     key: str
-    """The id that the caller has chosen, told from the same id of other callers."""
+    """The caller's identity and the id that it has chosen: two callers may choose the same id."""
     digest: str
     """Of the request, the name of its rpc included."""
     time_s: float

@@ -26,7 +26,7 @@ class HandlerCode:
     code: str = ""
     """Its identity; empty where there is none: replicas run the files that they find."""
     version: str = ""
-    """How it is called where nobody has named it."""
+    """The version name that is used if the backend sets none."""
     problem: str = ""
     """Why there is none, for a person: it must not be applied."""
 

@@ -50,7 +50,7 @@ class ChangeOrigin:
 
 
 BY_CONTROLLER: Final = "controller"
-"""Who makes the changes that nobody asked for."""
+"""The author of changes that the controller makes by itself."""
 ROUTE_FIELDS: Final = ("endpoint", "method", "methods")
 """What of a route may differ."""
 NO_TRAFFIC: Final = TrafficPolicy(weights={})

@@ -35,8 +35,8 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
             raise _undone_already(desired, newest)
         return plan
     if not oldest <= revision <= desired.revision:
-        told = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
-        raise InvalidSpec([Mistake("revision", told)])
+        text = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
+        raise InvalidSpec([Mistake("revision", text)])
     return _plan_as_of(desired, revision, launches=launches)
 
 

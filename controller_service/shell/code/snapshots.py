@@ -81,7 +81,7 @@ class CodeSnapshots:
         return HandlerCode(code=digest, version=CODE + digest[:_VERSION_CHARS])
 
     def keep(self, codes: Collection[str], *, earlier: Collection[str] = ()) -> None:
-        """Sees to it that these are kept: those that `versions_of` has found are stored, the others have to be there.
+        """Stores the snapshots that `versions_of` has found. The others must be stored already.
 
         `earlier`: code that was applied before, and may be that of files which are not the same any more. Raises
         CodeChanged, but not because of one of these; CannotSnapshot.

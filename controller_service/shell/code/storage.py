@@ -317,7 +317,7 @@ def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
 
 
 def _sync_files(tree: Path, files: int, manifest: CodeManifest, lock: threading.Lock) -> None:
-    """Has unpacked files on the disk; then the pack is not needed any more. Closes `files`, the folder that has them.
+    """Flushes unpacked files to the disk, then removes the pack. Closes `files`, the descriptor of their folder.
 
     Also those that another snapshot has, too: they may have been unpacked just before.
     """
