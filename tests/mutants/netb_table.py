@@ -199,6 +199,13 @@ _IDENTITIES: Final = (
 
 _ACCOUNTS: Final = (
     mutant(
+        "large results that were read count on as unread",
+        "router_service/shell/clients",
+        "self._large_bytes -= chunk.total",
+        "self._large_bytes -= 0",
+        "tests/unit/router/test_outbox_accounting.py",
+    ),
+    mutant(
         "calls without a reply earn no retries",
         ROUTER,
         "for sent, offset, _, count in replica.inflight.slices(event.done) if event.done else ():\n"

@@ -114,7 +114,7 @@ def admitted(*named: str) -> Client:
 
 def is_empty(client: Client) -> bool:
     outbox, unread = client.outbox, client.outbox._unread
-    return (outbox.unread_bytes, unread.queued, unread.leaving, outbox._leaving) == (0, 0, 0, 0)
+    return (outbox.unread_bytes, outbox._large_bytes, unread.queued, unread.leaving, outbox._leaving) == (0,) * 5
 
 
 @features
