@@ -190,4 +190,4 @@ def _server(
         max_message_bytes=settings.max_body_size,
         scheme="http" if certificate is None else "https",
     )
-    return IngressServer(shared, certificate)
+    return IngressServer(shared, certificate, ConnectionBound(settings.max_connections, peers))

@@ -78,7 +78,9 @@ class IngressSettings(ServiceSettings, TlsSettings):
         "them; never authorization, nor what is of the connection.",
     )
     header_timeout: Duration = Field(
-        timedelta(seconds=10), ge=timedelta(milliseconds=100), description="Time a request has for its headers."
+        timedelta(seconds=10),
+        ge=timedelta(milliseconds=100),
+        description="Time a request has for its headers, and before the first one of a connection its TLS handshake.",
     )
     body_timeout: Duration = Field(
         timedelta(seconds=60),

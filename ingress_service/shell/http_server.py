@@ -15,10 +15,13 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final
 
+from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.shell.http_protocol import HttpProtocol
 from ingress_service.shell.https_certificate import HttpsCertificate, problem_of
+from ingress_service.shell.https_handshakes import HttpsHandshakes
 from ingress_service.shell.served_connections import ServedConnection, ServedConnections
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.failed_handshakes import FailedHandshakes
 from slotmesh.units import join_host_port
 
 LOOK_S: Final = 0.25
@@ -28,11 +31,16 @@ LOOK_S: Final = 0.25
 class IngressServer:
     """Serves one ASGI app."""
 
-    def __init__(self, shared: ServedConnections, certificate: tuple[Path, Path] | None) -> None:
-        """`certificate`: files of certificate and key; None: plain text."""
+    def __init__(
+        self, shared: ServedConnections, certificate: tuple[Path, Path] | None, handshakes: ConnectionBound
+    ) -> None:
+        """`certificate`: files of certificate and key; None: plain text. `handshakes`: bounds those under way."""
         self._shared = shared
         self._files = certificate
         self._certificate: HttpsCertificate | None = None
+        self._handshake_bound = handshakes
+        self._handshakes: HttpsHandshakes | None = None
+        self.failed_handshakes = FailedHandshakes("https")
         self._server: asyncio.Server | None = None
         self.address = ""
         """`HOST:PORT`, once it listens."""
@@ -41,6 +49,11 @@ class IngressServer:
     def connections(self) -> Collection[ServedConnection]:
         """All that are open, WebSockets included."""
         return self._shared.open
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether its connections begin with a TLS handshake."""
+        return self._files is not None
 
     @property
     def certificate_ends_at(self) -> float | None:
@@ -54,11 +67,16 @@ class IngressServer:
                 self._certificate = HttpsCertificate(*self._files)
             except OSError as error:
                 raise CannotStart(problem_of(*self._files, error)) from error
-        context = None if self._certificate is None else self._certificate.context
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._connect, host, port, ssl=context, backlog=2048
+            self._handshakes = HttpsHandshakes(
+                self._connect,
+                self._certificate.context,
+                self.failed_handshakes,
+                self._handshake_bound,
+                handshake_s=self._shared.limits.header_s,
             )
+        accept = self._connect if self._handshakes is None else self._handshakes.accept
+        try:
+            self._server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=2048)
         except OSError as error:
             raise CannotStart(f"cannot listen on {join_host_port(host, port)}: {error.strerror or error}") from error
         bound = self._server.sockets[0].getsockname()
@@ -85,6 +103,8 @@ class IngressServer:
         if self._server is None:
             return
         self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         shared = self._shared
         for connection in [*shared.open]:
             connection.stop()

@@ -38,6 +38,8 @@ def observe(
     observe_gauge(meter, names.INGRESS_CALLERS, lambda: {(): len(callers)})
     observe_gauge(meter, names.INGRESS_HELD, lambda: {(): bodies.held})
     observe_gauge(meter, names.INGRESS_CERTIFICATE_END, lambda: _end(server.certificate_ends_at))
+    if server.serves_https:
+        metrics.observe_handshakes("https", server.failed_handshakes)
     observe_gauge(meter, names.INGRESS_REVISION, lambda: {(): watch.revision})
     observe_gauge(meter, names.INGRESS_ROUTES_HELD, lambda: {(): int(watch.is_held)})
 

@@ -368,7 +368,7 @@ TLS_HANDSHAKES = _counter(
 TLS_HANDSHAKE_FAILURES = _counter(
     "slotmesh.tls.handshake.failures",
     "{handshake}",
-    "Handshakes that failed at the page for metrics; gRPC and the HTTPS of an ingress report none.",
+    "Handshakes that failed, at the HTTPS of an ingress (https) or the page for metrics (metrics); gRPC reports none.",
     (TLS_SERVER, TLS_PROBLEM),
 )
 TOKEN_REFUSALS = _counter(

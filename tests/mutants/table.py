@@ -8,6 +8,7 @@ from tests.mutants.client_table import CLIENT
 from tests.mutants.clients_table import CLIENTS
 from tests.mutants.deploy_table import DEPLOY
 from tests.mutants.edge_table import EDGE
+from tests.mutants.edges_table import EDGES
 from tests.mutants.fence_table import FENCE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
@@ -597,6 +598,7 @@ MUTANTS: Final = (
     *_CLIENT,
     *DEPLOY,
     *EDGE,
+    *EDGES,
     *LAST_QUESTIONS,
     *FENCE,
     *STORE_OWNERS,

@@ -1,0 +1,108 @@
+"""Mutants of edges: handshakes of HTTPS, small findings of the command line and of stored state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+_HANDSHAKES: Final = "tests/contract/ingress/test_https_handshakes.py"
+
+_HTTPS: Final = (
+    mutant(
+        "a failed handshake of HTTPS is not reported",
+        "ingress_service",
+        "        except OSError as error:  # ssl.SSLError is one\n            self._shared.failed(self._peer, error)\n",
+        "        except OSError:\n",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "a silent connection of HTTPS has any time",
+        "ingress_service",
+        "self._silence = self._loop.call_at(self._deadline, self._is_silent)",
+        "pass",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "a handshake of HTTPS has the time of the event loop",
+        "ingress_service",
+        "ssl_handshake_timeout=max(_LEAST_S, self._deadline - self._loop.time())",
+        "ssl_handshake_timeout=None",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "handshakes of HTTPS have no bound",
+        "ingress_service",
+        "if not self._shared.bound.take(self._host):",
+        "if False:",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "the place of an ended handshake of HTTPS is not given back",
+        "ingress_service",
+        "            self._shared.bound.give(self._host)\n",
+        "            pass\n",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "what arrives with the end of a handshake of HTTPS is lost",
+        "ingress_service",
+        "        for event in self._events:\n            event(protocol)\n",
+        "",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "the first bytes of a handshake of HTTPS may come behind later ones",
+        "ingress_service",
+        "self._loop.call_soon(self._loop.call_soon, self._begin_with, data)",
+        "self._loop.call_later(0.05, self._begin_with, data)",
+        _HANDSHAKES,
+    ),
+    mutant(
+        "a stop of HTTPS waits for handshakes",
+        "ingress_service",
+        "            self._handshakes.stop()\n",
+        "            pass\n",
+        _HANDSHAKES,
+    ),
+)
+
+_STATE: Final = (
+    mutant(
+        "a table that was cut is a whole one",
+        "controller_service/shell/router_hellos.py",
+        "        if is_open:\n",
+        "        if False:\n",
+        "tests/contract/test_router_hellos.py",
+    ),
+    mutant(
+        "parts without a first one are a table",
+        "controller_service/shell/router_hellos.py",
+        "            elif not is_open:\n",
+        "            elif False:\n",
+        "tests/contract/test_router_hellos.py",
+    ),
+    mutant(
+        "a stored file is whole by its size and time",
+        "controller_service/shell/code",
+        "(_is_unpacked(tree, manifest) and _has_contents(tree, manifest))",
+        "_is_unpacked(tree, manifest)",
+        "tests/unit/controller/code/test_damage.py",
+    ),
+    mutant(
+        "a damaged file of another snapshot is linked to",
+        "controller_service/shell/code",
+        "            if file.read() != data:\n",
+        "            if False:\n",
+        "tests/unit/controller/code/test_damage.py",
+    ),
+    mutant(
+        "the manifest of other links is not synced",
+        "controller_service/shell/code",
+        "    new.replace(tree / MANIFEST)\n    sync(tree)\n",
+        "    new.replace(tree / MANIFEST)\n",
+        "tests/unit/controller/code/test_damage.py",
+    ),
+)
+
+EDGES: Final = (*_HTTPS, *_STATE)
