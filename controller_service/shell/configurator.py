@@ -43,7 +43,7 @@ from controller_service.shell.change_refusals import (
 )
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
-from controller_service.shell.code.storage import CodeChanged
+from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.configuration_bounds import ConfigurationBounds
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.repeated_requests import AlreadyAnswered, answer_now, require_new

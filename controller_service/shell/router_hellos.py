@@ -76,7 +76,7 @@ class RouterHellos:
 
         Raises:
             SlotmeshError: PAYLOAD_TOO_LARGE or QUOTA_EXCEEDED, a bound was passed; BAD_REQUEST, the table makes no
-                sense, or the hello did not arrive in time.
+                sense or is not complete, or the hello did not arrive in time.
         """
         account = _Account()
         try:
@@ -93,14 +93,21 @@ class RouterHellos:
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any], account: _Account) -> ReadHello | None:
         table = BroughtAssembly(self._generation, now := self._clock.time_of_day(), self._is_newer)
+        is_open = False  # whether the last part of a table is still to come
         while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
             part: wire.TablePart = frame.table_part
             self._count(account, "table_part", part.ByteSize())
             if part.is_first:
                 table = BroughtAssembly(self._generation, now, self._is_newer)
+            elif not is_open:
+                raise _refusal(Reason.BAD_REQUEST, "table_part", "table_part: no table has begun: is_first is not set")
+            is_open = not part.is_last
             await _convert(table, part.table)
         if frame is None:
             return None
+        if is_open:
+            text = "hello: arrived before the last part of the table (table_part.is_last)"
+            raise _refusal(Reason.BAD_REQUEST, "table_part.is_last", text)
         if frame.WhichOneof("frame") == "hello" and frame.hello.HasField("table"):
             self._count(account, "hello.table", frame.hello.table.ByteSize())
             table = BroughtAssembly(self._generation, now, self._is_newer)

@@ -172,7 +172,8 @@ def settings(name: str, value: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["max_router_table_size", "max_router_tables_size", "max_router_table_parts"])
 async def test_a_table_of_exactly_the_bound_is_taken_and_of_one_more_refused(name: str) -> None:
-    parts = [part(), *(wire.TablePart(table=wire.RoutingTable(endpoints=[wire.EndpointRoute(name="e" * 200)])),) * 4]
+    table = wire.RoutingTable(endpoints=[wire.EndpointRoute(name="e" * 200)])
+    parts = [part(), *(wire.TablePart(table=table),) * 3, wire.TablePart(table=table, is_last=True)]
     bound = len(parts) if name == "max_router_table_parts" else sum(each.ByteSize() for each in parts)
     async with running_controller(**settings(name, bound)) as mesh:
         router = FakeRouter(mesh.channel, "r")

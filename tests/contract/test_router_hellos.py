@@ -29,7 +29,9 @@ def parts(endpoints: int, padding: int = 0) -> list[pb.TablePart]:
     """A head, then one endpoint a part. `padding`: bytes in each name."""
     head = pb.TablePart(table=pb.RoutingTable(generation=OTHER, revision=7, roster_revision=5), is_first=True)
     names = (f"e{at}" + "x" * padding for at in range(endpoints))
-    return [head, *(pb.TablePart(table=pb.RoutingTable(endpoints=[pb.EndpointRoute(name=it)])) for it in names)]
+    found = [head, *(pb.TablePart(table=pb.RoutingTable(endpoints=[pb.EndpointRoute(name=it)])) for it in names)]
+    found[-1].is_last = True
+    return found
 
 
 async def refusal_of(mesh: Controlled, sent: Sequence[pb.TablePart], router_id: str = "r") -> Failure:
@@ -99,6 +101,32 @@ async def test_the_tables_of_all_routers_have_a_limited_size_until_the_controlle
             other.brings_parts = sent
             async with other:
                 await other.wait_for(lambda it: it.covers, "a table for the router that found room")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (slice(0, 3), "hello: arrived before the last part of the table"),
+        (slice(0, 1), "hello: arrived before the last part of the table"),
+        (slice(1, 4), "table_part: no table has begun"),
+    ],
+    ids=["cut", "head alone", "without its head"],
+)
+async def test_a_table_of_which_parts_are_missing_is_refused(chosen: slice, why: str) -> None:
+    """What it lists would count as all that there is: replicas in the missing parts would be ended."""
+    async with running_controller() as mesh:
+        error = await refusal_of(mesh, parts(3)[chosen])
+        assert error.reason == "BAD_REQUEST"
+        assert why in str(error)
+
+
+async def test_parts_behind_the_last_one_are_refused_and_a_new_first_one_begins_anew() -> None:
+    async with running_controller() as mesh:
+        assert "no table has begun" in str(await refusal_of(mesh, [*parts(1), parts(1)[-1]]))
+        router = FakeRouter(mesh.channel, "r")
+        router.brings_parts = [*parts(3)[:2], *parts(1)]
+        async with router:
+            await wait_until(lambda: "r" in mesh.controller.state.observed.brought, what="the second table")
 
 
 async def test_a_router_has_a_limited_time_to_say_hello() -> None:

@@ -20,7 +20,8 @@ from controller_service.config import MEMORY, ControllerSettings
 from controller_service.core.handler_code import HandlerCode
 from controller_service.shell.code.roots import HandlerRoot, root_of
 from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
-from controller_service.shell.code.storage import CodeChanged, CodeStorage
+from controller_service.shell.code.storage import CodeStorage
+from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launch_directory import code_directory
 from slotmesh.code_manifest import CodeManifest, content_digest
 from slotmesh.spec.model import CODE, DISTRIBUTION

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.shell.code.links import has_links, make_links, set_links
-from controller_service.shell.code.scanning import read_file
+from controller_service.shell.code.writing import BUFFER_BYTES, CodeChanged, sync, write_file, write_pack, write_synced
 from slotmesh.code_files import added_files
 from slotmesh.code_manifest import (
     FILES,
     MANIFEST,
     BadManifest,
-    CodeFile,
     CodeManifest,
     content_digest,
     manifest_of,
@@ -38,16 +37,11 @@ from slotmesh.telemetry.log import get_logger
 
 PACK: Final = "pack"
 """Beside the manifest: the contents of its files, in its order."""
-_BUFFER_BYTES: Final = 2**20
 _ON_DISK: Final = "on-disk"
 """Beside the manifest once all files are on the disk: before, a power failure may have damaged what is there."""
 _NEW: Final = "new-"
 
 _log = get_logger(__name__)
-
-
-class CodeChanged(Exception):
-    """The files are not any more what the manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +75,14 @@ class CodeStorage:
         return self.directory / code
 
     def is_whole(self, code: str) -> bool:
-        """Whether it is there: its files are as they were written, or can be unpacked."""
+        """Whether it is there: its files have the contents that were applied, or can be unpacked.
+
+        Reads them all: a file may be damaged without that its size and its time change, and replicas refuse it.
+        """
         tree = self.tree(code)
-        return (manifest := _read(tree)) is not None and (_has_pack(tree, manifest) or _is_unpacked(tree, manifest))
+        if (manifest := _read(tree)) is None:
+            return False
+        return _has_pack(tree, manifest) or (_is_unpacked(tree, manifest) and _has_contents(tree, manifest))
 
     def unpack(self, code: str) -> bool:
         """Has the files of a snapshot as they were written. Returns whether they are. Raises OSError."""
@@ -147,13 +146,13 @@ class CodeStorage:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.directory))
         try:
-            _write_pack(new / PACK, manifest, data_of)
-            _write_synced(new / MANIFEST, manifest_text(manifest).encode("utf-8"))
-            _sync(new)
+            write_pack(new / PACK, manifest, data_of)
+            write_synced(new / MANIFEST, manifest_text(manifest).encode("utf-8"))
+            sync(new)
             if tree.exists():  # what a handler has changed in it is replaced
                 _remove(tree)
             new.rename(tree)
-            _sync(self.directory)
+            sync(self.directory)
         except BaseException:
             _remove(new)
             raise
@@ -166,13 +165,13 @@ class CodeStorage:
                 folders.add(f"{files}/{path}")
         for folder in sorted(folders):
             os.mkdir(folder)  # noqa: PTH102 - a text
-        with pack.open("rb", buffering=_BUFFER_BYTES) as packed:
+        with pack.open("rb", buffering=BUFFER_BYTES) as packed:
             for it in manifest.files:
                 data = packed.read(it.size)
-                if not _linked(known.get((it.content, it.is_executable)), f"{files}/{it.path}"):
+                if not _linked(known.get((it.content, it.is_executable)), f"{files}/{it.path}", data):
                     if content_digest(data) != it.content:
                         raise CodeChanged(str(pack))
-                    _write_file(f"{files}/{it.path}", data, 0o555 if it.is_executable else 0o444)
+                    write_file(f"{files}/{it.path}", data, 0o555 if it.is_executable else 0o444)
         make_links(files, manifest.links)
         for folder in folders:
             os.chmod(folder, 0o555)  # noqa: PTH101, S103 - a text, for reading
@@ -201,27 +200,6 @@ class CodeStorage:
             self._files[it.content, it.is_executable] = _KeptFile(f"{tree}/{FILES}/{it.path}", it.size, changed_ns)
 
 
-def _read_as_listed(source: str, file: CodeFile) -> bytes:
-    """Raises CodeChanged: the source is not what the manifest says."""
-    try:
-        data = read_file(source, file.size)
-    except FileNotFoundError as error:
-        raise CodeChanged(source) from error
-    if content_digest(data) != file.content:
-        raise CodeChanged(source)
-    return data
-
-
-def _write_file(target: str, data: bytes, mode: int) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        os.close(descriptor)
-
-
 def _read(tree: Path) -> CodeManifest | None:
     """None where there is no snapshot, or none that can be read."""
     try:
@@ -238,41 +216,13 @@ def _has_pack(tree: Path, manifest: CodeManifest) -> bool:
         return False
 
 
-def _write_pack(pack: Path, manifest: CodeManifest, data_of: Callable[[str], bytes | None]) -> None:
-    """Raises CodeChanged, OSError."""
-    with pack.open("xb", buffering=_BUFFER_BYTES) as out:
-        for it in manifest.files:
-            if (data := data_of(it.content)) is None:
-                data = _read_as_listed(f"{manifest.root}/{it.path}", it)
-            out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("xb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def _sync(path: str | Path, within: int | None = None) -> None:
-    """A file or a folder; `within`: the folder that a relative path begins in."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=within)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
     """By sizes and times; by contents while these may not be on the disk. Symlinks of earlier links do not count."""
     if any(not os.path.islink(f"{tree}/{FILES}/{it}") for it in added_files(f"{tree}/{FILES}", manifest)):  # noqa: PTH114
         return False
     try:
         if not (tree / _ON_DISK).exists():
-            contents = (Path(tree, FILES, it.path).read_bytes() for it in manifest.files)
-            return all(content_digest(found) == it.content for it, found in zip(manifest.files, contents, strict=True))
+            return _has_contents(tree, manifest)
         changed_ns = (tree / MANIFEST).stat().st_mtime_ns
         found = (os.stat(f"{tree}/{FILES}/{it.path}") for it in manifest.files)  # noqa: PTH116 - thousands of them
         return all(
@@ -283,14 +233,28 @@ def _is_unpacked(tree: Path, manifest: CodeManifest) -> bool:
         return False
 
 
-def _linked(known: _KeptFile | None, target: str) -> bool:
-    """Whether a file could be had of another snapshot."""
+def _has_contents(tree: Path, manifest: CodeManifest) -> bool:
+    try:
+        for it in manifest.files:
+            with open(f"{tree}/{FILES}/{it.path}", "rb", buffering=0) as file:  # noqa: PTH123 - thousands of them
+                if content_digest(file.read()) != it.content:
+                    return False
+    except OSError:
+        return False
+    return True
+
+
+def _linked(known: _KeptFile | None, target: str, data: bytes) -> bool:
+    """Whether a file with this content could be had of another snapshot."""
     if known is None:
         return False
     try:
         found = os.stat(known.path)  # noqa: PTH116 - thousands of them
         if found.st_size != known.size or found.st_mtime_ns > known.changed_ns:
             return False
+        with open(known.path, "rb", buffering=0) as file:  # noqa: PTH123 - thousands of them
+            if file.read() != data:
+                return False
         os.link(known.path, target)
     except OSError:  # it was removed, or the file system has no hard links, or no more of this file
         return False
@@ -311,9 +275,11 @@ def _relink(tree: Path, known: CodeManifest, manifest: CodeManifest) -> None:
         set_links(tree / FILES, manifest.links)
     stamp = (tree / MANIFEST).stat()
     new = tree / f"{MANIFEST}.new"
-    new.write_text(manifest_text(replace(known, root=manifest.root, links=manifest.links)), "utf-8")
+    new.unlink(missing_ok=True)
+    write_synced(new, manifest_text(replace(known, root=manifest.root, links=manifest.links)).encode("utf-8"))
     os.utime(new, ns=(stamp.st_mtime_ns, stamp.st_mtime_ns))
     new.replace(tree / MANIFEST)
+    sync(tree)
 
 
 def _sync_files(tree: Path, files: int, manifest: CodeManifest, lock: threading.Lock) -> None:
@@ -323,14 +289,14 @@ def _sync_files(tree: Path, files: int, manifest: CodeManifest, lock: threading.
     """
     try:
         for it in manifest.files:
-            _sync(it.path, files)
+            sync(it.path, files)
         for folder, _, _ in os.walk(tree):
-            _sync(folder)
+            sync(folder)
         with lock:
             if os.path.samestat(os.fstat(files), (tree / FILES).stat()):  # else there are others in their place
-                _sync(tree / MANIFEST)  # its time tells which files have changed since
+                sync(tree / MANIFEST)  # its time tells which files have changed since
                 (tree / _ON_DISK).touch()
-                _sync(tree)
+                sync(tree)
                 (tree / PACK).unlink(missing_ok=True)
     except OSError as error:  # it was removed meanwhile, or the disk is broken: the pack stays
         _log.warning("a snapshot of code may not be on the disk", snapshot=tree.name, error=str(error))

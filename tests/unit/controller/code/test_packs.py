@@ -16,6 +16,7 @@ from controller_service.shell.code import storage
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.storage import PACK
+from controller_service.shell.code.writing import write_file
 from slotmesh.code_manifest import FILES, MANIFEST
 
 HANDLER = "shop.app:Shop"
@@ -133,7 +134,7 @@ def test_a_disk_without_room_for_the_files_is_named(project: PackedProject, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "_write_file", no_room)
+        patched.setattr(storage, "write_file", no_room)
         with pytest.raises(CannotSnapshot, match=r"cannot be unpacked in .*: No space left on device"):
             project.unpack()
     assert project.unpack() == FILES_OF_SHOP
@@ -142,7 +143,7 @@ def test_a_disk_without_room_for_the_files_is_named(project: PackedProject, monk
 def test_replicas_that_start_at_the_same_time_find_the_same_files(
     project: PackedProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, writing = storage._write_file, threading.Lock()
+    write, writing = write_file, threading.Lock()
 
     def alone(target: str, data: bytes, mode: int) -> None:
         assert writing.acquire(blocking=False), "two unpack at the same time"
@@ -152,7 +153,7 @@ def test_replicas_that_start_at_the_same_time_find_the_same_files(
         finally:
             writing.release()
 
-    monkeypatch.setattr(storage, "_write_file", alone)
+    monkeypatch.setattr(storage, "write_file", alone)
     with ThreadPoolExecutor(8) as pool:
         trees = {*pool.map(lambda _: project.snapshots.tree_of(HANDLER, project.code), range(32))}
     assert trees == {str(project.tree)}

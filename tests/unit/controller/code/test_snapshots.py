@@ -12,7 +12,7 @@ import pytest
 from controller_service.shell.code import scanning
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
-from controller_service.shell.code.storage import CodeChanged
+from controller_service.shell.code.writing import CodeChanged
 from replica_service.shell.handler.code import _checked, use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
 from slotmesh.runtime.exits import CannotStart
