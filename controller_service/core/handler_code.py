@@ -29,6 +29,8 @@ class HandlerCode:
     """The version name that is used if the backend sets none."""
     problem: str = ""
     """Why there is none, for a person: it must not be applied."""
+    is_absent: bool = False
+    """The module does not exist: a backend that runs a snapshot of it already keeps that."""
 
 
 Code = Mapping[str, HandlerCode]
@@ -65,11 +67,12 @@ def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mista
     live = desired.backends.get(backend.name)
     if backend.version and (known := _code_named(desired, backend)):
         return replace(backend, code=known)
-    if found is None:
+    if found is None or found.is_absent:
         if live is not None and live.handler == backend.handler and backend.version in {"", live.version}:
             version = live.version if is_named_by_code(live.version) else backend.version
             return replace(backend, version=version, code=live.code)
-        return replace(backend, code="")
+        if found is None:
+            return replace(backend, code="")
     if found.problem:
         mistakes.append(Mistake(f"backends.{show(backend.name)}.handler", found.problem))
     return replace(backend, version=backend.version or found.version, code=found.code)

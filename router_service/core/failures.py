@@ -255,11 +255,12 @@ def queue_timeout(run: RouterRun, limit_s: float, why: str) -> Failure:
     )
 
 
-def replica_lost(replica: SliceHolder, why: str) -> Failure:
-    """The link broke before the replica answered."""
+def replica_lost(replica: SliceHolder, why: str, *, sent_values: bool = False) -> Failure:
+    """The link broke before the replica answered; `sent_values`: some values of the call had arrived."""
+    when = "after some values of the call, before their end" if sent_values else "before it answered"
     return Failure(
         reason=Reason.REPLICA_LOST,
-        message=f"the connection to replica {replica.replica_id} broke before it answered: {why}",
+        message=f"the connection to replica {replica.replica_id} broke {when}: {why}",
         executed=Executed.UNKNOWN,
         metadata=_whereabouts(replica),
     )

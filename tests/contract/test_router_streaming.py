@@ -98,6 +98,17 @@ class TestStreams:
         replica.break_link()
         _, failed = await outcomes(call, 1)
         assert (failed[call_id].reason, failed[call_id].executed) == (Reason.REPLICA_LOST, Executed.UNKNOWN.value)
+        assert "broke after some values of the call, before their end" in failed[call_id].message
+
+    @pytest.mark.asyncio
+    async def test_a_stream_of_which_no_value_came_broke_before_it_answered(self, mesh: RouterBench) -> None:
+        replica = mesh.replicas[0]
+        call = await mesh.open()
+        await call.write(calls(1, b"x", streaming=True))
+        await running(replica)
+        replica.break_link()
+        _, failed = await outcomes(call, 1)
+        assert "broke before it answered" in failed[1].message
 
     @pytest.mark.asyncio
     async def test_a_session_that_breaks_off_ends_its_streaming_calls_and_no_other(self, mesh: RouterBench) -> None:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio]
 NOBODY = "127.0.0.1:1"
 FAULTS = """
 backends:
-  broken: {handler: "tests.e2e.no_such_module:Model", num_replicas: 1}
+  broken: {handler: "tests.e2e.starting_handlers:NoSuchHandler", num_replicas: 1}
 endpoints:
   lost: {traffic: {broken: 1.0}}
   nowhere: {}

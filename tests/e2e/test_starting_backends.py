@@ -61,7 +61,7 @@ async def names(client: Client, calls: int, shard: str = "", lane: str = "") -> 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("handler", [BROKEN, "tests.e2e.no_such_module:Handler"])
+@pytest.mark.parametrize("handler", [BROKEN, "tests.e2e.starting_handlers:NoSuchHandler"])
 async def test_a_canary_that_does_not_start_costs_no_call(handler: str) -> None:
     good = spec({"good": 1.0}, good=GOOD)
     canary = spec({"good": 0.9, "canary": 0.1}, good=GOOD, canary=handler)

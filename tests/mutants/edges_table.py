@@ -105,4 +105,51 @@ _STATE: Final = (
     ),
 )
 
-EDGES: Final = (*_HTTPS, *_STATE)
+_ABSENT: Final = "tests/unit/controller/code/test_absent_modules.py"
+
+_COMMANDS: Final = (
+    mutant(
+        "a handler whose module is absent is applied",
+        "controller_service/shell/code",
+        "if problem := absence_of(handler):",
+        "if problem := '':",
+        _ABSENT,
+    ),
+    mutant(
+        "what was installed since the controller started is absent",
+        "controller_service/shell/code",
+        "return looked.returncode != _ABSENT",
+        "return False",
+        _ABSENT,
+    ),
+    mutant(
+        "a backend whose module has gone loses its snapshot",
+        "controller_service/core",
+        "if found is None or found.is_absent:",
+        "if found is None:",
+        _ABSENT,
+    ),
+    mutant(
+        "a package without a file inside a package has no root",
+        "controller_service/shell/code",
+        "return _without_a_file(name, places)",
+        "return None",
+        _ABSENT,
+    ),
+    mutant(
+        "one view prints all",
+        "slotmesh/cli/top",
+        "    for view in views:\n",
+        "    for view in VIEWS:\n",
+        "tests/unit/cli/top/test_screen.py",
+    ),
+    mutant(
+        "a stream that is cut after some values broke before it answered",
+        "router_service/core",
+        'when = "after some values of the call, before their end" if sent_values else',
+        'when = "before it answered" if sent_values else',
+        "tests/contract/test_router_streaming.py",
+    ),
+)
+
+EDGES: Final = (*_HTTPS, *_STATE, *_COMMANDS)

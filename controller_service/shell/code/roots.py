@@ -76,8 +76,18 @@ def _find(name: str, places: list[str], *, is_outermost: bool) -> ModuleSpec | N
         finders: list[Any] = [it for it in sys.meta_path if it not in _OTHERS and hasattr(it, "find_spec")]
         specs = (it.find_spec(name, None) for it in finders)
         return next((it for it in specs if it is not None), None)
+    except KeyError:
+        return _without_a_file(name, places)
     except (ImportError, ValueError, OSError):
         return None
+
+
+def _without_a_file(name: str, places: list[str]) -> ModuleSpec | None:
+    """A package that is a folder alone, inside a package: PathFinder looks for the outer one among imported modules."""
+    folders = [Path(it, name.rpartition(".")[2]) for it in places]
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(it) for it in folders if it.is_dir()]
+    return spec if spec.submodule_search_locations else None
 
 
 @lru_cache(maxsize=1)

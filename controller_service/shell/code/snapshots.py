@@ -18,6 +18,7 @@ from typing import Final
 
 from controller_service.config import MEMORY, ControllerSettings
 from controller_service.core.handler_code import HandlerCode
+from controller_service.shell.code.absence import absence_of
 from controller_service.shell.code.roots import HandlerRoot, root_of
 from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
 from controller_service.shell.code.storage import CodeStorage
@@ -51,13 +52,15 @@ class CodeSnapshots:
         """What each of these calls has found, the newest last."""
 
     def versions_of(self, handlers: Collection[str]) -> dict[str, HandlerCode]:
-        """What the code of handlers, `MODULE:NAME`, is now, as far as it is found. Nothing is kept by that."""
+        """What the code of handlers, `MODULE:NAME`, is now, or that their modules are absent. Nothing is kept."""
         with self._lock:
             self._searches.append(set())
             by_root: dict[Path, HandlerCode] = {}
             found: dict[str, HandlerCode] = {}
             for handler in handlers:
                 if (root := root_of(handler)) is None:
+                    if problem := absence_of(handler):
+                        found[handler] = HandlerCode(problem=problem, is_absent=True)
                     continue
                 if root.is_installed:
                     found[handler] = _installed(root)

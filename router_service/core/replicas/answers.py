@@ -114,6 +114,7 @@ class Answers:
             elif not each.run.recovers:
                 returned += self.hand_back(each, each.open_parts())
         failure = failures.replica_lost(replica, why)
+        amid_values = failures.replica_lost(replica, why, sent_values=True)
         lost = replica.lose()
         for sent in lost:
             sent.run.sents.remove(sent)
@@ -122,7 +123,7 @@ class Answers:
             for offset in sorted(sent.valued or ()):
                 # Its caller has values: to execute it again would bring them twice.
                 for lo, count in sent.open_parts(offset, 1):
-                    self._outcomes.failed(sent, lo, count, failure)
+                    self._outcomes.failed(sent, lo, count, amid_values)
                     sent.abandon(lo, count)
             for lo, count in sent.open_parts():
                 if sent.run.was_answered:

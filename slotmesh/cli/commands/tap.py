@@ -73,7 +73,10 @@ def tap(
     most: Annotated[
         int, typer.Option("--max-per-second", min=1, max=10_000, help="Calls a second that each router shows at most.")
     ] = 1_000,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="End after so many calls; 0: go on.")] = 0,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", min=0, help="End after this number of calls, or after --duration; 0: no limit."),
+    ] = 0,
     duration: Duration = None,
     payloads: ShowsPayloads = False,
     payload_bytes: ShownBytes = 4_096,
@@ -92,7 +95,7 @@ def tap(
 
         slotmesh tap digits
         slotmesh tap digits --rate 0.01 --method classify | jq 'select(.outcome == "failed")'
-        slotmesh tap digits --limit 100 --router 127.0.0.1:7071
+        slotmesh tap digits --limit 100 --duration 30s --router 127.0.0.1:7071
     """
     request = pb.TapCallsRequest(
         endpoint=endpoint,

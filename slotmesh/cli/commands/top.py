@@ -16,9 +16,9 @@ from slotmesh.cli.outcome import CommandFailed, complete
 from slotmesh.cli.output import Output, OutputForm, Printable
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.top.document import document_of, names_of
-from slotmesh.cli.top.drawing import print_all
+from slotmesh.cli.top.drawing import print_views
 from slotmesh.cli.top.figures import MeshFigures, figures_of
-from slotmesh.cli.top.state import TopState, TopView
+from slotmesh.cli.top.state import VIEWS, TopState, TopView
 from slotmesh.errors import Reason, SlotmeshError
 
 AskEvery = Annotated[
@@ -29,7 +29,10 @@ AskEvery = Annotated[
 
 def top(
     *,
-    view: Annotated[TopView, typer.Option(help="What is shown first.")] = TopView.ENDPOINTS,
+    view: Annotated[
+        TopView | None,
+        typer.Option(help="The view that is shown first, or printed alone. Not given: endpoints first, all printed."),
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print the figures of this moment and exit, as without a terminal.")
     ] = False,
@@ -51,17 +54,19 @@ def top(
 
         slotmesh top
         slotmesh top --view replicas --interval 500ms
+        slotmesh top --once --view tenants
         slotmesh top --once --output json | jq '.endpoints[] | {name, calls_per_s, p99_s}'
     """
     if once or output is not OutputForm.TABLE or not (sys.stdin.isatty() and sys.stdout.isatty()):
         figures = complete(_ask_once(address))
+        views = VIEWS if view is None else (view,)
         Printable(
-            table=partial(print_all, address, figures),
-            document=partial(document_of, address, figures),
-            names=partial(names_of, figures),
+            table=partial(print_views, address, figures, views),
+            document=partial(document_of, address, figures, views),
+            names=partial(names_of, figures, views),
         ).write(output)
         return
-    complete(_show(address, interval.total_seconds(), TopState(view=view)))
+    complete(_show(address, interval.total_seconds(), TopState(view=view or TopView.ENDPOINTS)))
 
 
 async def _ask_once(address: str) -> MeshFigures:

@@ -5,39 +5,42 @@ Invariants: what is not known is null; times above all bounds are the last bound
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
+from slotmesh.cli.top.columns import name_of_row, rows_of
 from slotmesh.cli.top.figures import BackendFigures, EndpointFigures, MeshFigures, ReplicaFigures, RouterFigures
 from slotmesh.cli.top.rates import CallQuantiles
+from slotmesh.cli.top.state import VIEWS, TopView
 from slotmesh.cli.top.tenants import TenantRow
 from slotmesh.histogram import CALL_TIMES
 
 
-def document_of(controller: str, figures: MeshFigures) -> dict[str, Any]:
-    """All figures of one moment."""
-    return {
+def document_of(controller: str, figures: MeshFigures, views: Collection[TopView] = VIEWS) -> dict[str, Any]:
+    """The figures of these views at one moment."""
+    document: dict[str, Any] = {
         "controller": controller,
         "time": datetime.fromtimestamp(figures.at_s, UTC).isoformat(),
         "revision": figures.revision,
-        "endpoints": [_endpoint(it) for it in figures.endpoints],
-        "backends": [_backend(it) for it in figures.backends],
-        "replicas": [_replica(it) for it in figures.replicas],
-        "unlisted_replicas": figures.unlisted_replicas,
-        "routers": [_router(it) for it in figures.routers],
-        "tenants": [_tenant(it) for it in figures.tenants],
     }
+    for view, write in _WRITERS.items():
+        if view in views:
+            document[view.value] = [write(it) for it in rows_of(view, figures)]
+            if view is TopView.REPLICAS:
+                document["unlisted_replicas"] = figures.unlisted_replicas
+    return document
 
 
-def names_of(figures: MeshFigures) -> list[str]:
-    """Of all that there is, as `backend/NAME`."""
+def names_of(figures: MeshFigures, views: Collection[TopView] = VIEWS) -> list[str]:
+    """The names of the rows of these views, as `backend/NAME`; tenants have none of this form."""
     return [
-        *(f"{ENDPOINT}/{it.name}" for it in figures.endpoints),
-        *(f"{BACKEND}/{it.name}" for it in figures.backends),
-        *(f"{REPLICA}/{it.replica_id}" for it in figures.replicas),
-        *(f"{ROUTER}/{it.router_id}" for it in figures.routers),
+        f"{kind}/{name_of_row(view, it)}"
+        for view, kind in _KINDS.items()
+        if view in views
+        for it in rows_of(view, figures)
     ]
 
 
@@ -145,3 +148,18 @@ def _times(times: CallQuantiles) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
+
+
+_WRITERS: Final[Mapping[TopView, Callable[[Any], dict[str, Any]]]] = {
+    TopView.ENDPOINTS: _endpoint,
+    TopView.BACKENDS: _backend,
+    TopView.REPLICAS: _replica,
+    TopView.ROUTERS: _router,
+    TopView.TENANTS: _tenant,
+}
+_KINDS: Final = {
+    TopView.ENDPOINTS: ENDPOINT,
+    TopView.BACKENDS: BACKEND,
+    TopView.REPLICAS: REPLICA,
+    TopView.ROUTERS: ROUTER,
+}

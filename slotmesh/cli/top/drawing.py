@@ -32,14 +32,14 @@ def draw(screen: TopScreen, state: TopState) -> RenderableType:
     )
 
 
-def print_all(where: str, figures: MeshFigures, out: TextIO) -> None:
-    """A table of each view. Colours only where `out` is a terminal."""
+def print_views(where: str, figures: MeshFigures, views: Sequence[TopView], out: TextIO) -> None:
+    """A table of each of these views. Colours only where `out` is a terminal."""
     console = console_of(out)
     console.print(f"controller {where}  revision {figures.revision}")
-    for view in VIEWS:
+    for view in views:
         screen = screen_of(TopState(view=view), figures, height=_ALL_ROWS, where=where)
         console.print(_table(screen.columns, screen.rows, None, title=view.title()))
-    if figures.unlisted_replicas:
+    if figures.unlisted_replicas and TopView.REPLICAS in views:
         console.print(f"{figures.unlisted_replicas} more replicas are not listed")
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from slotmesh.cli.top.columns import COLUMNS, bar, shown_rate
-from slotmesh.cli.top.drawing import draw, print_all
+from slotmesh.cli.top.document import document_of, names_of
+from slotmesh.cli.top.drawing import draw, print_views
 from slotmesh.cli.top.figures import MeshFigures
 from slotmesh.cli.top.keys import keys_of
 from slotmesh.cli.top.screen import screen_of
-from slotmesh.cli.top.state import TopState, TopView, press
+from slotmesh.cli.top.state import VIEWS, TopState, TopView, press
 from tests.support.examples import examples
 from tests.unit.cli.top.samples import mesh, replica, router
 
@@ -134,8 +135,22 @@ def test_what_is_wrong_is_drawn() -> None:
 
 def test_all_views_print_where_there_is_no_terminal() -> None:
     out = io.StringIO()
-    print_all("c:1", MESH, out)
+    print_views("c:1", MESH, VIEWS, out)
     assert all(title in out.getvalue() for title in ("Endpoints", "Backends", "Replicas", "Routers", "≤ 10 ms"))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_one_view_prints_alone_in_each_form(view: TopView) -> None:
+    out = io.StringIO()
+    print_views("c:1", MESH, (view,), out)
+    assert [it.title() for it in VIEWS if it.title() in out.getvalue()] == [view.title()]
+    document = document_of("c:1", MESH, (view,))
+    assert [it for it in VIEWS if it in document] == [view]
+    assert ("unlisted_replicas" in document) == (view is TopView.REPLICAS)
+    names = names_of(MESH, (view,))
+    assert {it.partition("/")[0] for it in names} <= {view.removesuffix("s")}
+    assert bool(names) == (view is not TopView.TENANTS)
+    assert set(names) <= set(names_of(MESH, VIEWS))
 
 
 @settings(max_examples=examples(100))
