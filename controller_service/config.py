@@ -6,10 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, field_validator, model_validator
-
 from controller_service.core.kept_events import EventBounds
 from slotmesh.config import Duration, Size
+from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.fields import FlagOnly
 from slotmesh.config.members import TokenPortSettings
 from slotmesh.spec.rules import is_path
@@ -205,7 +204,7 @@ class ControllerSettings(TokenPortSettings):
             )
         return lease
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_certificates_for_replicas(self) -> Self:
         if self.launcher == "process" and self.tls_dir is None and self.tls_cert is not None:
             raise ValueError(
@@ -213,7 +212,7 @@ class ControllerSettings(TokenPortSettings):
             )
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _are_in_order(self) -> Self:
         if self.dead_after < self.lease:
             raise ValueError(
@@ -222,7 +221,7 @@ class ControllerSettings(TokenPortSettings):
             )
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _names_a_file(self) -> Self:
         if self.state == MEMORY and (self.export_state or self.import_state):
             raise ValueError("--state PATH (SLOTMESH_STATE) is required with --export-state and --import-state")

@@ -7,10 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import Field, field_validator, model_validator
-
 from ingress_service.core.peers import ForwardedHeader, networks_of
 from slotmesh.config import Duration, HostPorts, ServiceSettings, Size
+from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.listening import SET_UP, Reach, reach_of
 from slotmesh.config.tls import TlsSettings
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
@@ -135,7 +134,7 @@ class IngressSettings(ServiceSettings, TlsSettings):
                 raise ValueError(f"{name} is not for handlers: leave it out")
         return text
 
-    @model_validator(mode="after")
+    @model_validator
     def _shows_a_certificate(self) -> Self:
         if (self.https_cert is None) is not (self.https_key is None):
             raise ValueError("--https-cert and --https-key go together")

@@ -6,10 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
-
 from replica_service.core.health.fence import FenceSettings
 from slotmesh.config import Duration, HostPorts
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.config.fields import FlagOnly
 from slotmesh.config.members import MemberId, MemberSettings
 from slotmesh.ids import new_id
@@ -104,19 +103,19 @@ class ReplicaSettings(MemberSettings):
         description="MODULE:NAME: print what this handler's decorators say, and JSON Schemas of its methods, as JSON.",
     )
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_handler(self) -> Self:
         if self.handler is None and self.describe is None:
             raise ValueError("--handler MODULE:NAME (SLOTMESH_HANDLER) is required: the class or function to run")
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_one_name(self) -> Self:
         if self.replica_id is not None and self.replica_names is not None:
             raise ValueError("--replica-id and --replica-names: give one of them")
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_one_to_acknowledge(self) -> Self:
         if self.fence_after is not None and self.controller is None:
             raise ValueError(

@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
-
+from slotmesh.config.declaring import Field, ReadBefore, SettingsModel, field_validator
 from slotmesh.config.fields import FieldKind, FlagOnly
 from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
@@ -49,7 +47,7 @@ LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
+def read_with(parse: Callable[[str], Any]) -> ReadBefore:
     """Reads a setting that is text. `parse` raises ValueError where it is not in the form that is expected."""
 
     def read(value: Any) -> Any:
@@ -58,9 +56,9 @@ def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
         try:
             return parse(value)
         except ValueError:
-            raise PydanticCustomError("unit", "not in the expected form") from None
+            raise ValueError from None  # the reader of settings says what is expected
 
-    return BeforeValidator(read)
+    return ReadBefore(read)
 
 
 def _normal_host_port(text: str) -> str:
@@ -91,10 +89,8 @@ HostPorts = Annotated[
 """Addresses of servers of which one is to be connected to, with commas between them."""
 
 
-class Settings(BaseModel):
+class Settings(SettingsModel):
     """Base of the settings of a program. Subclass it, and give each field a `Field(default, description=...)`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None, *, prog: str) -> Self:
@@ -168,9 +164,9 @@ class ServiceSettings(Settings):
 
     @field_validator("host", "metrics_host")
     @classmethod
-    def _is_allowed(cls, host: str, info: ValidationInfo) -> str:
+    def _is_allowed(cls, host: str, before: Mapping[str, Any]) -> str:
         # Fields that are absent were mistakes themselves, which are reported already.
-        has_tls = any(info.data.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
-        if problem := start_problem(host, tls=has_tls, tokens=False, insecure=info.data.get("insecure", True)):
+        has_tls = any(before.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
+        if problem := start_problem(host, tls=has_tls, tokens=False, insecure=before.get("insecure", True)):
             raise ValueError(problem)
         return host

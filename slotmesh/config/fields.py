@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
-import annotated_types
-from pydantic.fields import FieldInfo
+from slotmesh.config.declaring import SettingField, is_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +35,33 @@ _KINDS = {
 }
 
 
-def kind_of(field: FieldInfo) -> FieldKind:
+def kind_of(field: SettingField) -> FieldKind:
     """The kind that the field's type was annotated with, or that follows from its type."""
-    for each in _metadata(field):
+    for each in field.metadata:
         if isinstance(each, FieldKind):
             return each
-    plain = plain_type(field)
-    if get_origin(plain) is Literal:
-        choices = [str(each) for each in get_args(plain)]
+    if is_choice(field.plain):
+        choices = [str(each) for each in get_args(field.plain)]
         return FieldKind(f"one of {', '.join(choices)}", "{" + ",".join(choices) + "}")
-    return _KINDS.get(plain, FieldKind("text", "TEXT"))
+    return _KINDS.get(field.plain, FieldKind("text", "TEXT"))
 
 
-def expects(field: FieldInfo) -> str:
+def expects(field: SettingField) -> str:
     """What the field takes, as `a duration > 0s such as 250ms, 30s or 2m`."""
     kind = kind_of(field)
     return f"{kind.expects}{_bounds(field)}" + (f" such as {kind.such_as}" if kind.such_as else "")
 
 
-def is_flag_only(field: FieldInfo) -> bool:
+def is_flag_only(field: SettingField) -> bool:
     """Whether the setting cannot be set by environment or file."""
-    return any(isinstance(each, FlagOnly) for each in _metadata(field))
+    return any(isinstance(each, FlagOnly) for each in field.metadata)
 
 
-def default_of(field: FieldInfo) -> str:
+def default_of(field: SettingField) -> str:
     """What holds when nothing is given, as `default: 30s`."""
-    if field.is_required():
+    if field.is_required:
         return "required"
-    default = field.get_default(call_default_factory=True)
+    default = field.make_default()
     if default is None:
         return "default: none"
     if isinstance(default, bool):
@@ -72,38 +69,10 @@ def default_of(field: FieldInfo) -> str:
     return f"default: {kind_of(field).write(default)}"
 
 
-def plain_type(field: FieldInfo) -> Any:
-    """The type of a field, without `| None` and annotations."""
-    annotation: Any = field.annotation
-    if get_origin(annotation) in {Union, UnionType}:
-        (annotation,) = (each for each in get_args(annotation) if each is not type(None))
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
-def _metadata(field: FieldInfo) -> list[Any]:
-    """The annotations of a field, also inside of `| None`."""
-    found = list(field.metadata)
-    for each in get_args(field.annotation):
-        if get_origin(each) is Annotated:
-            found += get_args(each)[1:]
-    return found
-
-
-def _bounds(field: FieldInfo) -> str:
-    write = kind_of(field).write
-    found: list[str] = []
-    for each in _metadata(field):
-        match each:
-            case annotated_types.Ge(ge=bound):
-                found.append(f">= {write(bound)}")
-            case annotated_types.Gt(gt=bound):
-                found.append(f"> {write(bound)}")
-            case annotated_types.Le(le=bound):
-                found.append(f"<= {write(bound)}")
-            case annotated_types.Lt(lt=bound):
-                found.append(f"< {write(bound)}")
-            case annotated_types.MinLen(min_length=1):
-                found.append("that is not empty")
-            case _:
-                pass  # a validator: its message has what it expects
+def _bounds(field: SettingField) -> str:
+    write, bounds = kind_of(field).write, field.bounds
+    signs = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
+    found = [f"{sign} {write(bound)}" for sign, bound in signs if bound is not None]
+    if bounds.min_length:
+        found.append("that is not empty")
     return f" {' and '.join(found)}" if found else ""

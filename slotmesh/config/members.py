@@ -10,9 +10,8 @@ import re
 import socket
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, model_validator
-
 from slotmesh.config import FieldKind, ServiceSettings, read_with
+from slotmesh.config.declaring import Field, ReadAfter, model_validator
 from slotmesh.config.edge import EdgeSettings
 from slotmesh.config.listening import start_problem
 from slotmesh.config.tls import TlsSettings
@@ -43,7 +42,7 @@ def _advertised(text: str) -> str:
     return host if port is None else join_host_port(host, port)
 
 
-MemberId = Annotated[str, AfterValidator(_with_own_hostname)]
+MemberId = Annotated[str, ReadAfter(_with_own_hostname)]
 """An identity. `@hostname` is the machine's name."""
 
 Advertised = Annotated[
@@ -68,7 +67,7 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
         """Whether the address of the process is told to others."""
         return True
 
-    @model_validator(mode="after")
+    @model_validator
     def _can_be_reached(self) -> Self:
         if self.is_announced and self.advertise is None and self.host in WILDCARDS:
             raise ValueError(
@@ -103,7 +102,7 @@ class TokenPortSettings(MemberSettings, TokenSettings):
         "free one. Needs TLS.",
     )
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_tokens_for_their_port(self) -> Self:
         if self.token_port is not None and self.tls_paths is not None and not self.accepts_tokens:
             raise ValueError(
@@ -112,7 +111,7 @@ class TokenPortSettings(MemberSettings, TokenSettings):
             )
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_tls_for_tokens(self) -> Self:
         has_port = self.token_port is not None
         if problem := start_problem(self.host, tls=self.tls_paths is not None, tokens=has_port, insecure=self.insecure):

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from slotmesh.config.fields import default_of, expects, is_flag_only, kind_of, plain_type
-from slotmesh.config.safe_yaml import read_yaml
+from slotmesh.config.declaring import InvalidSettings, SettingProblem, SettingsModel
+from slotmesh.config.fields import default_of, expects, is_flag_only, kind_of
 from slotmesh.suggestions import did_you_mean
 
-SettingsT = TypeVar("SettingsT", bound=BaseModel)
+SettingsT = TypeVar("SettingsT", bound=SettingsModel)
 
 
 class SettingsError(Exception):
@@ -88,11 +84,11 @@ class Reading(Generic[SettingsT]):
         ]
         try:
             settings = self._settings.model_validate(usable)
-        except ValidationError as error:
+        except InvalidSettings as error:
             self._mistakes += [
                 self._mistake(each, given)
-                for each in error.errors(include_url=False)
-                if not (each["type"] == "missing" and (self._unread or each["loc"][0] in given))
+                for each in error.problems
+                if not (each.is_missing and (self._unread or each.name in given))
             ]
             raise SettingsError(*self._mistakes) from None
         if self._mistakes:
@@ -140,6 +136,10 @@ class Reading(Generic[SettingsT]):
         }
 
     def _yaml(self, path: _Given) -> dict[Any, Any]:
+        import yaml  # noqa: PLC0415 - for processes that have a file of settings
+
+        from slotmesh.config.safe_yaml import read_yaml  # noqa: PLC0415 - likewise
+
         if path.value is _NOTHING:
             problem = "needs a path"
         else:
@@ -171,7 +171,7 @@ class Reading(Generic[SettingsT]):
             argument_default=argparse.SUPPRESS,
         )
         for name, field in self._fields.items():
-            kind, is_switch = kind_of(field), plain_type(field) is bool
+            kind, is_switch = kind_of(field), field.plain is bool
             parser.add_argument(
                 _flag(name),
                 dest=name,
@@ -195,18 +195,17 @@ class Reading(Generic[SettingsT]):
     def _help(self, name: str) -> str:
         field = self._fields[name]
         variable = "" if is_flag_only(field) else f", env {_variable(name)}"
-        return f"{field.description or ''} ({default_of(field)}{variable})"
+        return f"{field.description} ({default_of(field)}{variable})"
 
-    def _mistake(self, error: ErrorDetails, given: Mapping[str, _Given]) -> str:
-        words = str(error["ctx"]["error"]) if error["type"] in {"value_error", "assertion_error"} else ""
-        if not error["loc"]:  # a check over several fields: its words name them
-            return words or error["msg"]
-        name = str(error["loc"][0])
+    def _mistake(self, problem: SettingProblem, given: Mapping[str, _Given]) -> str:
+        name, words = problem.name, problem.words
+        if name is None:  # a check over several fields: its words name them
+            return words
         field, flag = self._fields[name], _flag(name)
-        if error["type"] == "missing":
+        if problem.is_missing:
             variable = "" if is_flag_only(field) else f" or {_variable(name)}"
             return f"{flag}: required; give {flag} {kind_of(field).placeholder}{variable}"
-        one = given.get(name, _Given(error["input"], ""))
+        one = given.get(name, _Given(problem.value, ""))
         return f"{flag}: {words or f'expected {expects(field)}, got {one.value!r}'}{one.told}"
 
 

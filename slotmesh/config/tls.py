@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pydantic import Field, model_validator
-
 from slotmesh.config import Settings, SettingsError
+from slotmesh.config.declaring import Field, model_validator
 from slotmesh.security.tls_paths import TlsPaths, chosen_paths
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class TlsSettings(Settings):
         given = (self.tls_dir, self.tls_ca, self.tls_cert, self.tls_key)
         return chosen_paths(*given, crl=self.tls_crl, names=self.tls_names)
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_whole_tls(self) -> Self:
         _ = self.tls_paths
         return self

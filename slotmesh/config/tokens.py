@@ -10,9 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import Field, field_validator, model_validator
-
 from slotmesh.config import Duration, FieldKind, SettingsError
+from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.listening import SET_UP
 from slotmesh.config.tls import TlsSettings
 from slotmesh.security.secret_files import UnusableFile
@@ -74,14 +73,14 @@ class TokenSettings(TlsSettings):
             raise ValueError(problem)
         return text
 
-    @model_validator(mode="after")
+    @model_validator
     def _has_whole_issuer(self) -> Self:
         given = [name for name in _ISSUER if getattr(self, name) is not None]
         if missing := [words for name, words in _ISSUER.items() if given and name not in given]:
             raise ValueError(f"--{given[0].replace('_', '-')}: needs {' and '.join(missing)} as well")
         return self
 
-    @model_validator(mode="after")
+    @model_validator
     def _travel_by_tls(self) -> Self:
         if self.accepts_tokens and self.tls_paths is None:
             flag = "--tokens" if self.tokens is not None else "--jwt-issuer"

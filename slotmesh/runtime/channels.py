@@ -12,13 +12,13 @@ from typing import Final, Protocol
 
 import grpc
 
-from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.runtime.completion_wakes import keep_wakes_few
 from slotmesh.runtime.token_channel import TokenChannel
 from slotmesh.security.failed_handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
 from slotmesh.security.token_source import TokenSource
 from slotmesh.units import join_host_port, parse_host_port
+from slotmesh.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.wire.limits import MAX_MESSAGE_BYTES
 
 MAX_METADATA_BYTES = 16 * 1024

@@ -19,7 +19,6 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 
-from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.errors import Failure
 from slotmesh.runtime.duplex import LAST_WRITE_S
 from slotmesh.runtime.open_streams import OpenStreams
@@ -31,6 +30,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
 from slotmesh.security.rules import Rule
 from slotmesh.status import abort
+from slotmesh.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only

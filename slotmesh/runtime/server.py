@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from slotmesh.config import SettingsError
-from slotmesh.config.edge import DEFAULT_LIMITS, EdgeLimits
 from slotmesh.config.listening import start_problem
 from slotmesh.runtime import channelz, health, reflection
 from slotmesh.runtime.accepting import accepting_server, serve_many
@@ -28,6 +27,7 @@ from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.security.authorizer import Authorizer, TokenVerifier
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
+from slotmesh.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.

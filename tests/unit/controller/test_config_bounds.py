@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import annotated_types
 import pytest
-from pydantic.fields import FieldInfo
 
 from controller_service.config import ControllerSettings
 from slotmesh.config import SettingsError
@@ -47,7 +45,6 @@ ROWS: Final[dict[str, tuple[str | None, str | None, str | None, str | None]]] = 
     "jwt_leeway": ("0s", None, "5m", "300001ms"),
 }
 """The least value, one below it, the largest value, one above it; None: there is none, or it cannot be written."""
-_BOUNDED: Final = (annotated_types.Ge, annotated_types.Gt, annotated_types.Le, annotated_types.Lt)
 
 
 def refusals(name: str, value: str) -> list[str]:
@@ -62,13 +59,9 @@ def refusals(name: str, value: str) -> list[str]:
     return []
 
 
-def is_bounded(field: FieldInfo) -> bool:
-    return any(isinstance(it, _BOUNDED) for it in field.metadata)
-
-
 def test_each_setting_with_bounds_is_in_the_table() -> None:
     fields = ControllerSettings.model_fields
-    assert {name for name, field in fields.items() if is_bounded(field)} - set(ROWS) == set()
+    assert {name for name, field in fields.items() if field.bounds.are_some} - set(ROWS) == set()
     assert set(ROWS) - set(fields) == set()
 
 

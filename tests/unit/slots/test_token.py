@@ -5,12 +5,12 @@ from __future__ import annotations
 import string
 
 import pytest
-from pydantic import ValidationError
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.convert.slots import RejectedDispatch, RejectedOp, ReserveOp, slot_ops_of
 from replica_service.core.calls import RouterPeer
+from slotmesh.config.declaring import InvalidSettings
 from slotmesh.ids import new_id
 from slotmesh.slots.token import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.v1 import replica_service_pb2
@@ -68,7 +68,7 @@ def test_every_replica_can_write_its_tokens() -> None:
     longest = ReplicaSettings(handler="module:Name", replica_id="\N{SNOWMAN}" * 255)
     text = format_token(longest.make_replica_id(), new_id(), SECRET)
     assert parse_token(text) is not None
-    with pytest.raises(ValidationError, match="at most 255"):
+    with pytest.raises(InvalidSettings, match="at most 255"):
         ReplicaSettings(handler="module:Name", replica_id="r" * 256)
 
 

@@ -1,0 +1,269 @@
+"""Declared settings: a class whose annotations are its fields, checked when an object is made of them.
+
+Purpose: the classes of `slotmesh.config` and of the services declare their fields with `Field`; what is given is read
+by the type of a field, held to its bounds, and looked at by the checks of the class. It is a small part of pydantic,
+in its form: that library takes a tenth of a second of processor time in each process that loads it.
+Invariants: an object that exists is sound, and is not changed afterwards; all fields are looked at before an error is
+raised. The order of fields is that of the base classes, then of the class. A default is not checked. A class is looked
+at when it is first used, and not when it is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from slotmesh.config.values import FieldBounds, read_value
+
+ModelT = TypeVar("ModelT", bound="SettingsModel")
+CheckT = TypeVar("CheckT", bound=Callable[..., Any])
+
+_REQUIRED: Final = object()
+_CHECKED_FIELDS: Final = "slotmesh_checked_fields"
+"""Attribute of a method that checks fields: their names."""
+_IS_CHECK: Final = "slotmesh_checks_all"
+
+
+@dataclass(slots=True, eq=False)
+class SettingField:
+    """One field of a class."""
+
+    default: Any = _REQUIRED
+    default_factory: Callable[[], Any] | None = None
+    description: str = ""
+    bounds: FieldBounds = field(default_factory=FieldBounds)
+    plain: Any = str
+    """The type without `| None` and annotations."""
+    is_optional: bool = False
+    """None is a value of it."""
+    metadata: tuple[Any, ...] = ()
+    """What the type is annotated with."""
+    checks: tuple[str, ...] = ()
+    """Names of the methods that look at it."""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is _REQUIRED and self.default_factory is None
+
+    def make_default(self) -> Any:
+        return self.default if self.default_factory is None else self.default_factory()
+
+    def typed(self, hint: Any) -> SettingField:
+        """The field with what its annotation says."""
+        plain, metadata, is_optional = _taken_apart(hint)
+        return SettingField(
+            self.default, self.default_factory, self.description, self.bounds, plain, is_optional, metadata
+        )
+
+    def read(self, value: Any) -> Any:
+        """The value of what was given. Raises ValueError; its text is empty where the form is wrong."""
+        if value is None and self.is_optional:
+            return None
+        befores = [each for each in self.metadata if isinstance(each, ReadBefore)]
+        afters = [each for each in self.metadata if isinstance(each, ReadAfter)]
+        for before in befores:
+            value = before.read(value)
+        value = self.bounds.checked(read_value(self.plain, value))
+        for after in afters:
+            value = after.read(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBefore:
+    """Marks a type whose values are read by a function first. It raises ValueError without a text, or a text."""
+
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAfter:
+    """Marks a type whose values a function changes when they have been read."""
+
+    read: Callable[[Any], Any]
+
+
+def Field(  # noqa: N802 - it stands where a class of the field would
+    default: Any = _REQUIRED,
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    description: str = "",
+    **bounds: Any,
+) -> Any:
+    """Declares a field: its default, its meaning, and the bounds of `FieldBounds`."""
+    return SettingField(default, default_factory, description, FieldBounds(**bounds))
+
+
+def field_validator(*names: str) -> Callable[[CheckT], CheckT]:
+    """Has a class method look at fields that are given: it returns the value, or raises ValueError.
+
+    A method with one more parameter gets the values of the fields before, those that are sound.
+    """
+
+    def mark(check: CheckT) -> CheckT:
+        setattr(getattr(check, "__func__", check), _CHECKED_FIELDS, names)
+        return check
+
+    return mark
+
+
+def model_validator(check: CheckT) -> CheckT:
+    """Has a method look at the whole object, once all fields are sound: it raises ValueError."""
+    setattr(check, _IS_CHECK, True)
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class SettingProblem:
+    """What is wrong with a setting."""
+
+    name: str | None
+    """None: with several of them together."""
+    words: str
+    """What a check says; empty where the value is not in the form that the field expects."""
+    value: Any = None
+    is_missing: bool = False
+
+
+class InvalidSettings(ValueError):
+    """Values that make no settings."""
+
+    def __init__(self, *problems: SettingProblem) -> None:
+        super().__init__("; ".join(_told(each) for each in problems))
+        self.problems = problems
+
+
+class _Fields:
+    """The fields of a class by name, made when they are first asked for."""
+
+    def __get__(self, _settings: object, owner: type[SettingsModel]) -> Mapping[str, SettingField]:
+        found = owner.__dict__.get("_slotmesh_fields")
+        if found is None:
+            found = _fields_of(owner)
+            owner._slotmesh_fields = found
+        return found
+
+
+class SettingsModel:
+    """Base of classes that declare settings."""
+
+    model_fields: ClassVar[_Fields] = _Fields()
+    _slotmesh_fields: ClassVar[Mapping[str, SettingField]]
+
+    def __init__(self, **given: Any) -> None:
+        """Raises InvalidSettings with every problem."""
+        fields = type(self).model_fields
+        problems = [SettingProblem(name, "is no setting", value) for name, value in given.items() if name not in fields]
+        values: dict[str, Any] = {}
+        for name, each in fields.items():
+            if name not in given:
+                if each.is_required:
+                    problems.append(SettingProblem(name, "", is_missing=True))
+                else:
+                    values[name] = each.make_default()
+                continue
+            try:
+                values[name] = self._checked(each, given[name], values)
+            except (ValueError, AssertionError) as error:
+                problems.append(SettingProblem(name, str(error), given[name]))
+        if problems:
+            raise InvalidSettings(*problems)
+        self.__dict__.update(values)
+        self._check()
+
+    def _checked(self, declared: SettingField, given: Any, before: Mapping[str, Any]) -> Any:
+        value = declared.read(given)
+        for name in declared.checks:
+            check = getattr(type(self), name)
+            value = check(value, before) if check.__code__.co_argcount > 2 else check(value)
+        return value
+
+    def _check(self) -> None:
+        for name in _checks_of(type(self)):
+            try:
+                getattr(self, name)()
+            except (ValueError, AssertionError) as error:
+                raise InvalidSettings(SettingProblem(None, str(error))) from None
+
+    @classmethod
+    def model_validate(cls, given: Mapping[str, Any]) -> Self:
+        """An object of these values. Raises InvalidSettings."""
+        return cls(**given)
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Self:
+        """The same with other values, which are taken as they are."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, **update)
+        return copied
+
+    def model_dump(self) -> dict[str, Any]:
+        """All values by name."""
+        return {name: self.__dict__[name] for name in type(self).model_fields}
+
+    def __setattr__(self, name: str, _value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return self.model_dump() == other.model_dump() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.model_dump().values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.model_dump().items())})"
+
+
+def _fields_of(owner: type[SettingsModel]) -> dict[str, SettingField]:
+    hints = get_type_hints(owner, include_extras=True)
+    declared: dict[str, SettingField] = {}
+    checks: dict[str, tuple[str, ...]] = {}
+    for base in reversed(owner.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, SettingField):
+                declared[name] = value.typed(hints[name])
+            names = getattr(getattr(value, "__func__", value), _CHECKED_FIELDS, None)
+            if names is not None:
+                checks[name] = names
+    for method, names in checks.items():
+        for name in names:
+            declared[name].checks += (method,)
+    return declared
+
+
+def _checks_of(owner: type[SettingsModel]) -> Iterator[str]:
+    """Names of the methods that look at the whole object, those of the bases first."""
+    found = {
+        name: None
+        for base in reversed(owner.__mro__)
+        for name, value in vars(base).items()
+        if getattr(value, _IS_CHECK, False)
+    }
+    return iter(found)
+
+
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """The plain type of an annotation, its metadata, and whether None is of it."""
+    if get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
+        plain, more, is_optional = _taken_apart(inner)
+        return plain, (*more, *metadata), is_optional
+    if get_origin(hint) in {Union, UnionType}:
+        (inner,) = (each for each in get_args(hint) if each is not type(None))
+        plain, metadata_of_it, _ = _taken_apart(inner)
+        return plain, metadata_of_it, True
+    return hint, (), False
+
+
+def is_choice(plain: Any) -> bool:
+    """Whether a plain type is one of several texts."""
+    return get_origin(plain) is Literal
+
+
+def _told(problem: SettingProblem) -> str:
+    words = "is required" if problem.is_missing else problem.words or f"{problem.value!r} is not in the expected form"
+    return words if problem.name is None else f"{problem.name}: {words}"
