@@ -43,7 +43,6 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
-from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.log import get_logger
@@ -186,6 +185,8 @@ def _require_usable(settings: ControllerSettings) -> None:
     """What is read only by a controller that leads is looked at before one stands by. Raises SettingsError."""
     load_policies(policy_names(settings.autoscale_policies))
     if settings.spec is not None:
+        from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - it loads pydantic, for who gives a --spec
+
         try:
             load_mesh(settings.spec)
         except InvalidSpec as invalid:
@@ -242,6 +243,8 @@ def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:
 
 async def apply_spec(spec: Path, configurator: Configurator) -> None:
     """Changes what the file has changed since it was applied last. Raises SettingsError with every mistake."""
+    from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - see above
+
     try:
         terms = ChangeTerms(origin=ChangeOrigin(who=f"--spec {spec}"))
         outcome = await configurator.apply_file(load_mesh(spec), terms, keep=True)

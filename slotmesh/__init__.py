@@ -70,22 +70,11 @@ from slotmesh.runtime.environment import set_application_environment
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
-    from slotmesh.client import (
-        DirectLanes,
-        DirectMethod,
-        Endpoint,
-        Lane,
-        Mesh,
-        Method,
-        ReplicaLoad,
-        Reservation,
-        ReservationOfAll,
-        Slot,
-        SlotMethod,
-        Tls,
-        ValueStream,
-        connect,
-    )
+    from slotmesh.client.calls.method import Method
+    from slotmesh.client.direct import DirectLanes, DirectMethod
+    from slotmesh.client.endpoint import Endpoint, Lane
+    from slotmesh.client.mesh import Mesh, connect
+    from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
     from slotmesh.client.sync import (
         SyncDirectLanes,
         SyncDirectMethod,
@@ -100,6 +89,8 @@ if TYPE_CHECKING:
         SyncValueStream,
         connect_sync,
     )
+    from slotmesh.client.tls import Tls
+    from slotmesh.client.values.value_stream import ValueStream
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
     from slotmesh.handlers.aborting import abort
     from slotmesh.handlers.context import CallContext, context, contexts
@@ -114,18 +105,18 @@ _LATER = {
     "HttpContext": "slotmesh.handlers.http_context",
     "OwnedKeys": "slotmesh.handlers.owned_keys",
     "RpcContext": "slotmesh.handlers.rpc_context",
-    "DirectLanes": "slotmesh.client",
-    "DirectMethod": "slotmesh.client",
-    "Endpoint": "slotmesh.client",
-    "Lane": "slotmesh.client",
-    "Mesh": "slotmesh.client",
-    "Method": "slotmesh.client",
-    "ReplicaLoad": "slotmesh.client",
-    "Reservation": "slotmesh.client",
-    "ReservationOfAll": "slotmesh.client",
+    "DirectLanes": "slotmesh.client.direct",
+    "DirectMethod": "slotmesh.client.direct",
+    "Endpoint": "slotmesh.client.endpoint",
+    "Lane": "slotmesh.client.endpoint",
+    "Mesh": "slotmesh.client.mesh",
+    "Method": "slotmesh.client.calls.method",
+    "ReplicaLoad": "slotmesh.client.slots",
+    "Reservation": "slotmesh.client.slots",
+    "ReservationOfAll": "slotmesh.client.slots",
     "RunningBatch": "slotmesh.handlers",
-    "Slot": "slotmesh.client",
-    "SlotMethod": "slotmesh.client",
+    "Slot": "slotmesh.client.slots",
+    "SlotMethod": "slotmesh.client.slots",
     "SyncDirectLanes": "slotmesh.client.sync",
     "SyncDirectMethod": "slotmesh.client.sync",
     "SyncEndpoint": "slotmesh.client.sync",
@@ -137,11 +128,11 @@ _LATER = {
     "SyncSlot": "slotmesh.client.sync",
     "SyncSlotMethod": "slotmesh.client.sync",
     "SyncValueStream": "slotmesh.client.sync",
-    "Tls": "slotmesh.client",
-    "ValueStream": "slotmesh.client",
+    "Tls": "slotmesh.client.tls",
+    "ValueStream": "slotmesh.client.values.value_stream",
     "abort": "slotmesh.handlers.aborting",
     "batch": "slotmesh.handlers",
-    "connect": "slotmesh.client",
+    "connect": "slotmesh.client.mesh",
     "connect_sync": "slotmesh.client.sync",
     "context": "slotmesh.handlers.context",
     "contexts": "slotmesh.handlers.context",

@@ -1,7 +1,7 @@
 """What is wrong with an option or argument, in the words of this command line.
 
 Invariant: no class name, no word of the libraries that read parameters, and no Python notation reaches the user.
-Owner: `CommandGroup` is the group of all commands (`slotmesh/cli/app.py`).
+Owner: `CommandGroup` is the group of all commands (`slotmesh/cli/command_table.py`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Annotated, Any, TextIO
 
 import typer
-import yaml
 
 from slotmesh.printable_text import printable_text
 
@@ -56,9 +55,17 @@ class Printable:
             case OutputForm.JSON:
                 out.write(json.dumps(self.document(), indent=2) + "\n")
             case OutputForm.YAML:
-                out.write(yaml.safe_dump(self.document(), sort_keys=False, allow_unicode=True))
+                out.write(as_yaml(self.document()))
             case OutputForm.NAME:
                 out.writelines(f"{printable_text(name)}\n" for name in self.names())
+
+
+def as_yaml(document: Mapping[str, Any], *, explicit_start: bool = False) -> str:
+    """The document as YAML; with `explicit_start` it may follow another one."""
+    import yaml  # noqa: PLC0415 - for who asks for YAML
+
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, explicit_start=explicit_start)
+    return text
 
 
 def form_of(output: OutputForm, as_json: bool) -> OutputForm:

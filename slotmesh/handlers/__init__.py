@@ -1,12 +1,37 @@
-"""What makes a class or a function a handler: `@deployment`, `@batch`, and how a replica reads them."""
+"""What makes a class or a function a handler: `@deployment`, `@batch`, and how a replica reads them.
+
+The modules are loaded when one of their names is first asked for: what only needs the bounds of `settings` does not pay
+for the codec.
+"""
 
 from __future__ import annotations
 
-from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
-from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
-from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, describe
-from slotmesh.handlers.kinds import MethodKind
-from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
+    from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
+    from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, describe
+    from slotmesh.handlers.kinds import MethodKind
+    from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
+
+_LATER = {
+    "BatchControl": "slotmesh.handlers.batching",
+    "BatchSettings": "slotmesh.handlers.settings",
+    "BatchState": "slotmesh.handlers.batching",
+    "CALL": "slotmesh.handlers.description",
+    "DeploymentSettings": "slotmesh.handlers.settings",
+    "HandlerDescription": "slotmesh.handlers.description",
+    "MethodDescription": "slotmesh.handlers.description",
+    "MethodKind": "slotmesh.handlers.kinds",
+    "RunningBatch": "slotmesh.handlers.batching",
+    "batch": "slotmesh.handlers.decorators",
+    "batch_control": "slotmesh.handlers.decorators",
+    "deployment": "slotmesh.handlers.decorators",
+    "describe": "slotmesh.handlers.description",
+    "whole_batches": "slotmesh.handlers.decorators",
+}
 
 __all__ = [
     "CALL",
@@ -24,3 +49,11 @@ __all__ = [
     "describe",
     "whole_batches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = getattr(import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
@@ -29,15 +29,13 @@ from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import DOCUMENT_SETTINGS, RENAMED, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_mistakes, number, show
+from slotmesh.spec.sections import MAX_SPEC_BYTES, SECTIONS, Names
 from slotmesh.spec.services_document import ServicesDocument, read_services_document
 from slotmesh.spec.setting import Setting, SettingKind, choices
-from slotmesh.spec.tenants import LIMITS, OVERRIDES, limits_of
+from slotmesh.spec.tenants import limits_of
 from slotmesh.spec.yaml_surprises import surprises
 from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
-
-MAX_SPEC_BYTES = 4 * 2**20
-"""A larger file is refused before it is parsed."""
 
 
 def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
@@ -150,18 +148,6 @@ def _route(path: str, document: _RouteDocument) -> Route:
         methods=tuple(sorted(document.methods)),
     )
 
-
-Names = Mapping[str, Any]
-"""The keys that a map of the document may have, with those of the maps below."""
-SECTIONS: Final[Mapping[str, Names]] = {
-    "backends": {name: each.settings for name, each in DOCUMENT_SETTINGS.items()},
-    "endpoints": {
-        **{name: {} for name in _EndpointDocument.model_fields},
-        "grpc_services": {name: {} for name in ServicesDocument.model_fields},
-        "tenants": {**{name: {} for name in LIMITS}, OVERRIDES: {name: {} for name in LIMITS}},
-    },
-    "routes": {name: {} for name in _RouteDocument.model_fields},
-}
 
 DocumentT = TypeVar("DocumentT", bound=BaseModel)
 

@@ -10,10 +10,7 @@ import re
 from codecs import BOM_UTF8
 from typing import Final
 
-import yaml
-
-from slotmesh.config.safe_yaml import read_yaml
-from slotmesh.spec.document import MAX_SPEC_BYTES, SECTIONS
+from slotmesh.spec.sections import MAX_SPEC_BYTES, SECTIONS
 
 _NAMES: Final = b"|".join(name.encode() for name in SECTIONS)
 _BEGINS: Final = re.compile(
@@ -31,6 +28,10 @@ def is_mesh_file(content: bytes) -> bool:
     content = content.removeprefix(BOM_UTF8)
     if len(content) > MAX_SPEC_BYTES or _BEGINS.match(content) is None or _OTHER_SECTION.search(content.rstrip()):
         return False
+    import yaml  # noqa: PLC0415 - almost no file comes this far
+
+    from slotmesh.config.safe_yaml import read_yaml  # noqa: PLC0415 - likewise
+
     try:
         document = read_yaml(content)
     except yaml.YAMLError:

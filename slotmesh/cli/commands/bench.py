@@ -20,7 +20,7 @@ from slotmesh.cli.output import OutputForm
 from slotmesh.cli.parameters import ROUTER, RouterAddress, read_call_duration, read_duration
 from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import ENDPOINT, name_of
-from slotmesh.client import connect
+from slotmesh.client.mesh import connect
 from slotmesh.codec import JSON
 
 Span = Annotated[timedelta, typer.Option(parser=read_duration, metavar="DURATION", help="How long calls are counted.")]

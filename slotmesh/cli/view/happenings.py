@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TextIO
 
-import yaml
-
 from slotmesh.cli.event_stream import MeshEvent
-from slotmesh.cli.output import OutputForm, Printable
+from slotmesh.cli.output import OutputForm, Printable, as_yaml
 from slotmesh.cli.view.report import console_of, new_table
 from slotmesh.printable_text import printable_text
 
@@ -33,7 +31,7 @@ def write_event(event: MeshEvent, form: OutputForm, out: TextIO) -> None:
         case OutputForm.JSON:
             out.write(json.dumps(event_document(event)) + "\n")
         case OutputForm.YAML:
-            out.write(yaml.safe_dump(event_document(event), sort_keys=False, allow_unicode=True, explicit_start=True))
+            out.write(as_yaml(event_document(event), explicit_start=True))
         case OutputForm.NAME:
             out.write(f"{printable_text(event.subject)}\n")
     out.flush()

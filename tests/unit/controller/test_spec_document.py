@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.spec.document import MAX_SPEC_BYTES, load_mesh, parse_mesh
+from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import SETTINGS, Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
+from slotmesh.spec.sections import MAX_SPEC_BYTES
 from slotmesh.spec.wire import mesh_from_wire, mesh_to_wire
 
 
