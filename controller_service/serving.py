@@ -46,8 +46,7 @@ from slotmesh.security.tokens import Tokens
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.setup import MetricsServer, setup_metrics
-from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.tokens import observe_tokens
 
 if TYPE_CHECKING:

@@ -46,8 +46,7 @@ from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.routes import Route
 from slotmesh.telemetry import names
 from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.setup import MetricsServer, setup_metrics
-from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
 
 if TYPE_CHECKING:

@@ -47,8 +47,7 @@ from slotmesh.security.identity import Role
 from slotmesh.telemetry import names
 from slotmesh.telemetry.edge import observe_edge
 from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.setup import setup_metrics
-from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup import metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.v1 import (
     direct_service_pb2_grpc,

@@ -55,8 +55,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
 from slotmesh.telemetry import names
 from slotmesh.telemetry.edge import observe_edge
-from slotmesh.telemetry.setup import MetricsServer, setup_metrics
-from slotmesh.telemetry.setup_push import metrics_target
+from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
 from slotmesh.telemetry.tokens import observe_tokens
 from slotmesh.v1 import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from replica_service.shell.engine import Engine
 from replica_service.shell.fencing import Fencing
 from replica_service.shell.slots import ReservationEnd
+from slotmesh.histogram import Histogram
 from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
+from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -45,9 +46,11 @@ def observe(metrics: MetricsServer, engine: Engine, backend: str, fencing: Fenci
             (backend, "expired"): slots.expired,
         },
     )
-    sizes = histogram(meter, names.REPLICA_BATCH_SIZE, _BATCH_SIZES)
-    attributes = {names.BACKEND: backend}
-    counters.on_batch = lambda count: sizes.record(count, attributes)
+    sizes = Histogram(_BATCH_SIZES)
+    counters.on_batch = lambda count: sizes.observe(count, 1)
+    metrics.observe_histogram(
+        names.REPLICA_BATCH_SIZE, lambda: {(backend,): Buckets.of(sizes)} if any(sizes.counts) else {}
+    )
     times = scheduler.call_times
     metrics.observe_histogram(names.REPLICA_CALL_TIME, lambda: {(backend,): Buckets.of(times.runs)})
     metrics.observe_histogram(names.REPLICA_WAIT_TIME, lambda: {(backend,): Buckets.of(times.waits)})

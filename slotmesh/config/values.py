@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import EnumType
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -61,8 +62,10 @@ def read_value(kind: Any, value: Any) -> Any:
         return _read_float(value)
     if kind is Path:
         return Path(_of(isinstance(value, str | PathLike), value))
-    if kind in (str, timedelta):
-        return _of(isinstance(value, kind), value)
+    if kind is str:
+        return _of(isinstance(value, str), value)
+    if kind is timedelta:
+        return value if isinstance(value, timedelta) else timedelta(seconds=_read_seconds(value))
     if isinstance(kind, EnumType):
         return _made(kind, _of(isinstance(value, str), value))
     raise TypeError(f"settings have no fields of type {kind!r}")
@@ -93,6 +96,10 @@ def _read_float(value: Any) -> float:
     if isinstance(value, str):
         return float(_made(float, value.strip()))
     return float(_of(isinstance(value, int | float), value))
+
+
+def _read_seconds(value: Any) -> float:
+    return float(_of(isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value), value))
 
 
 def _made(kind: Any, text: str) -> Any:

@@ -5,12 +5,13 @@ list of integers costs a twentieth of that. OpenTelemetry's specification calls 
 Python SDK has none, so the reader adds the points itself.
 Invariants: cumulative; the points of one scrape are read at one moment. They ride on the SDK's own metrics: where a
 service has none with a value, the SDK does not ask for any.
-Owner: `slotmesh.telemetry.setup`.
+Owner: `slotmesh.telemetry.setup_sdk`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,13 +36,10 @@ _SCOPE = InstrumentationScope("slotmesh.bridge")
 class Bridge:
     """Histograms that are read and not written."""
 
-    def __init__(self) -> None:
-        self._sources: list[tuple[names.Metric, ReadBuckets]] = []
-        self._started_ns = time.time_ns()
-
-    def observe_histogram(self, metric: names.Metric, read: ReadBuckets) -> None:
-        """Exports the histograms that `read` gives, which is called from the thread of the scrape."""
-        self._sources.append((metric, read))
+    def __init__(self, sources: Sequence[tuple[names.Metric, ReadBuckets]], started_ns: int) -> None:
+        """`sources` may grow; they are called from the thread of the scrape. `started_ns`: since when they count."""
+        self._sources = sources
+        self._started_ns = started_ns
 
     def added_to(self, metrics_data: MetricsData) -> MetricsData:
         """What the SDK has collected, and these."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from slotmesh import histogram as plain
 from slotmesh.telemetry.names import Metric
@@ -56,13 +56,6 @@ def observe_counter(meter: Meter, metric: Metric, read: Read[LabelsT]) -> None:
 def observe_gauge(meter: Meter, metric: Metric, read: Read[LabelsT]) -> None:
     """Exports values of this moment. They are not summed up over attributes: use it for sizes and revisions."""
     meter.create_observable_gauge(metric.name, [_callback(metric, read)], metric.unit, metric.description)
-
-
-def histogram(meter: Meter, metric: Metric, boundaries: Iterable[float]) -> Histogram:
-    """For what happens seldom enough to be recorded: once a batch or a frame, never once a call."""
-    return meter.create_histogram(
-        metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=list(boundaries)
-    )
 
 
 def _callback(metric: Metric, read: Read[LabelsT]) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -1,4 +1,4 @@
-"""The one place that chooses and configures the OpenTelemetry SDK: metrics, for Prometheus to scrape or pushed.
+"""Metrics of a service, for Prometheus to scrape or pushed; `setup_sdk` has the OpenTelemetry SDK for them.
 
 Purpose: all other code uses OpenTelemetry's API, through the `meter` it is given.
 Invariants: nothing global: two servers in one process do not mix; off without a port, at no cost; after `shutdown` no
@@ -9,21 +9,17 @@ Owner: the service's app.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Meter, NoOpMeterProvider
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.exposition import choose_encoder
 
-from slotmesh.config.otlp import OtlpTarget
+from slotmesh.config import ServiceSettings
+from slotmesh.config.otlp import OtlpTarget, otlp_target
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.rpc_times import RpcTimes
-from slotmesh.telemetry.bridge import Bridge, BridgedReader
 from slotmesh.telemetry.certificates import observe_certificates
 from slotmesh.telemetry.failed_handshakes import FailedHandshakes, HandshakeProblem
 from slotmesh.telemetry.http_server import HttpServer, make_server
@@ -31,17 +27,15 @@ from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.loop_lag import LoopLag
 from slotmesh.telemetry.names import (
-    INSTANCE,
     PROCESS_LOOP_LAG,
     PROCESS_SPANS_DROPPED,
     RPC_SERVER_CALL_DURATION,
-    SERVICE_NAME,
     TLS_HANDSHAKE_FAILURES,
     Metric,
 )
 from slotmesh.telemetry.page_access import PageAccess
 from slotmesh.telemetry.pages import Pages
-from slotmesh.telemetry.setup_push import PushingReader
+from slotmesh.telemetry.setup_sdk import SdkMetrics
 from slotmesh.units import join_host_port
 
 if TYPE_CHECKING:
@@ -62,21 +56,15 @@ class MetricsServer:
     def __init__(
         self,
         meter: Meter,
-        bridge: Bridge | None = None,
-        provider: MeterProvider | None = None,
+        sdk: SdkMetrics | None = None,
         http: HttpServer | None = None,
         pages: Pages | None = None,
-        push: PushingReader | None = None,
-        registry: CollectorRegistry | None = None,
     ) -> None:
         self.meter = meter
         """For the code that registers instruments."""
-        self._bridge = bridge
-        self._push = push
-        self._provider = provider
+        self._sdk = sdk
         self._http = http
         self._pages = pages
-        self._registry = registry
         self._handshakes: dict[str, FailedHandshakes] = {}
         """By server."""
         self._lag: LoopLag | None = None
@@ -92,8 +80,8 @@ class MetricsServer:
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
         """Exports histograms that the caller keeps; `read` runs on the event loop that runs now."""
-        if self._bridge is not None:
-            self._bridge.observe_histogram(metric, on_this_loop(read))
+        if self._sdk is not None:
+            self._sdk.observe_histogram(metric, on_this_loop(read))
 
     def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] | None = None) -> None:
         """Has `/healthz` and `/readyz` tell what this says, and metrics how late the loop is that runs now.
@@ -102,7 +90,7 @@ class MetricsServer:
         """
         if self._pages is not None:
             self._pages.look_at(is_serving, *([why_not] if why_not is not None else []))
-        if self._bridge is not None:
+        if self._sdk is not None:
             self._lag = lag = LoopLag()
             self.observe_histogram(PROCESS_LOOP_LAG, lambda: {(): Buckets.of(lag.times)})
 
@@ -132,15 +120,14 @@ class MetricsServer:
 
     async def page(self, accept: str) -> tuple[str, bytes]:
         """What Prometheus scrapes, in the form that `accept` asks for: its content type, and the text."""
-        if self._registry is None:
+        if self._sdk is None:
             return "text/plain; charset=utf-8", b""
-        encode, content_type = choose_encoder(accept)
-        return content_type, await asyncio.to_thread(encode, self._registry)
+        return await asyncio.to_thread(self._sdk.page, accept)
 
     async def aclose(self) -> None:
         """Pushes once more, where metrics are pushed, and stops."""
-        if self._push is not None:
-            await asyncio.to_thread(self._push.shutdown)
+        if self._sdk is not None:
+            await asyncio.to_thread(self._sdk.push_last)
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -151,9 +138,21 @@ class MetricsServer:
             self._http.shutdown()
             self._thread.join()
             self._http.server_close()
-        if self._provider is not None:
-            self._provider.shutdown()
-        self._provider = self._http = self._thread = None
+        if self._sdk is not None:
+            self._sdk.shutdown()
+        self._http = self._thread = None
+
+
+def metrics_target(settings: ServiceSettings) -> OtlpTarget | None:
+    """Where metrics are pushed to; None: nowhere.
+
+    Raises:
+        CannotStart: a variable of OpenTelemetry is not sound.
+    """
+    try:
+        return otlp_target(settings.otlp_endpoint, os.environ, "metrics")
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
 
 
 def setup_metrics(
@@ -179,30 +178,22 @@ def setup_metrics(
     has_page = has_own_page or (port is not None and port >= 0)
     if not has_page and otlp is None:
         return MetricsServer(NoOpMeterProvider().get_meter(_METER))
-    bridge = Bridge()
-    push = None if otlp is None else PushingReader(otlp, bridge)
-    resource = Resource({SERVICE_NAME: service_name})
-    if push is not None:
-        resource = Resource.create({SERVICE_NAME: service_name, **({INSTANCE: instance} if instance else {})})
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    readers: list[MetricReader] = [BridgedReader(registry, bridge)] if has_page else []
-    provider = MeterProvider([*readers, *([push] if push else [])], resource, shutdown_on_exit=False)
-    meter = provider.get_meter(_METER)
+    sdk = SdkMetrics(service_name, otlp=otlp, instance=instance, has_page=has_page)
+    meter = sdk.meter
     if tls is not None:
         observe_certificates(meter, tls)
     if port is None or port < 0:
-        return MetricsServer(meter, bridge, provider, push=push, registry=registry)
-    pages = Pages(make_wsgi_app(registry), None if tls is None else PageAccess(tls.trust_domain, tokens))
+        return MetricsServer(meter, sdk)
+    pages = Pages(sdk.wsgi_page, None if tls is None else PageAccess(tls.trust_domain, tokens))
     try:
         http = make_server(host, port, pages, tls)
     except OSError as error:
-        provider.shutdown()
+        sdk.shutdown()
         raise CannotStart(
             f"{service_name} cannot serve metrics on {join_host_port(host, port)}: {error.strerror or error};"
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
-    metrics = MetricsServer(meter, bridge, provider, http, pages, push, registry)
+    metrics = MetricsServer(meter, sdk, http, pages)
     if tls is not None:
         metrics.observe_handshakes("metrics", http.failed_handshakes)
     _log.info("serving metrics", url=f"{'http' if tls is None else 'https'}://{metrics.address}/metrics")

@@ -2,12 +2,11 @@
 
 Invariants: pushed from a thread of its own, so that nothing waits for a collector; of one that does not answer the SDK
 tells the log, and it gets the totals of later; the end of the process waits for the last push for a bounded time.
-Owner: `slotmesh.telemetry.setup`.
+Owner: `slotmesh.telemetry.setup_sdk`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any, Final
 
@@ -18,8 +17,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-from slotmesh.config import ServiceSettings
-from slotmesh.config.otlp import OtlpTarget, otlp_target
+from slotmesh.config.otlp import OtlpTarget
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry.bridge import Bridge
 from slotmesh.telemetry.log import get_logger
@@ -29,18 +27,6 @@ LAST_PUSH_S: Final = 2.0
 """How long the end of the process may wait for the collector."""
 
 _log = get_logger(__name__)
-
-
-def metrics_target(settings: ServiceSettings) -> OtlpTarget | None:
-    """Where metrics are pushed to; None: nowhere.
-
-    Raises:
-        CannotStart: a variable of OpenTelemetry is not sound.
-    """
-    try:
-        return otlp_target(settings.otlp_endpoint, os.environ, "metrics")
-    except ValueError as error:
-        raise CannotStart(str(error)) from None
 
 
 class PushingReader(PeriodicExportingMetricReader):

@@ -13,12 +13,9 @@ import os
 import random
 import threading
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import otlp_target, tracing_ratio
@@ -26,8 +23,12 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS
 from slotmesh.telemetry.names import SERVICE_NAME
-from slotmesh.telemetry.setup_span_queue import BoundedSpans
 from slotmesh.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from slotmesh.telemetry.setup_span_queue import BoundedSpans
 
 EXPORT_TIMEOUT_S: Final = 10.0
 LAST_SPANS_S: Final = 2.0
@@ -103,6 +104,12 @@ def setup_tracing(
         raise CannotStart(f"{service_name}: {error}") from None
     if target is None or ratio is None:
         return TracingSetup()
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - the SDK is for who sends traces
+    from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415 - likewise
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415 - likewise
+
+    from slotmesh.telemetry.setup_span_queue import BoundedSpans  # noqa: PLC0415 - likewise
+
     try:
         from slotmesh.telemetry.setup_span_exporter import MeshSpanExporter, UnknownExporter  # noqa: PLC0415 - it needs an extra
     except ImportError:

@@ -7,6 +7,7 @@ from tests.arch.sources import imports, is_within, shipped_modules
 SETUP = (
     "slotmesh/telemetry/setup.py",
     "slotmesh/telemetry/setup_push.py",
+    "slotmesh/telemetry/setup_sdk.py",
     "slotmesh/telemetry/setup_span_exporter.py",
     "slotmesh/telemetry/setup_span_queue.py",
     "slotmesh/telemetry/setup_tracing.py",

@@ -20,7 +20,18 @@ BOUND_S = 60.0
 
 NOWHERE = (
     *("pydantic", "structlog", "rich", "pygments", "yaml", "typer", "click", "slotmesh.cli", "slotmesh.testing"),
-    *("cryptography", "jwt", "grpc_tools.protoc", "numpy", "opentelemetry.exporter.otlp", "unittest", "pdb", "pytest"),
+    *(
+        "cryptography",
+        "jwt",
+        "grpc_tools.protoc",
+        "numpy",
+        "opentelemetry.exporter",
+        "opentelemetry.sdk",
+        "prometheus_client",
+        "unittest",
+        "pdb",
+        "pytest",
+    ),
 )
 """In no service that is given no certificates, tokens, files or collector."""
 SERVICES = {

@@ -42,6 +42,8 @@ READ: list[tuple[Any, Any, Any]] = [
     (Path, Path("a"), Path("a")),
     (str, "", ""),
     (timedelta, timedelta(1), timedelta(1)),
+    (timedelta, 0.5, timedelta(milliseconds=500)),
+    (timedelta, 2, timedelta(seconds=2)),
     (Literal["a", "b"], "b", "b"),
     (Colour, "red", Colour.RED),
 ]
@@ -54,7 +56,7 @@ REFUSED: list[tuple[Any, Any]] = [
     *each(float, ("", "x", ARABIC_ONE, None, [])),
     *each(Path, (1, None)),
     *each(str, (1, None, b"")),
-    *each(timedelta, ("1s", 1)),
+    *each(timedelta, ("1s", True, math.nan, math.inf, None)),
     *each(Literal["a", "b"], ("c", "A", ["a"], None)),
     *each(Colour, ("blue", "", ["red"], None)),
 ]

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
+from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.names import Metric
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.telemetry.setup_span_queue import BoundedSpans
@@ -68,14 +69,29 @@ class _Refusing(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_a_histogram_takes_its_boundaries(metrics: MetricsServer) -> None:
-    sizes = histogram(metrics.meter, names.REPLICA_BATCH_SIZE, (1, 8, 64))
-    for size in (1, 5, 500):
-        sizes.record(size, {names.BACKEND: "v1"})
-    read = fetch(metrics)
-    name = "slotmesh_replica_batch_size_bucket"
-    counts = {bound: read[name, (("le", bound), ("slotmesh_backend", "v1"))] for bound in ("1", "8", "64", "+Inf")}
-    assert counts == {"1": 1, "8": 2, "64": 2, "+Inf": 3}
+def test_instruments_of_before_and_after_the_first_scrape_are_exported(metrics: MetricsServer) -> None:
+    observe_gauge(metrics.meter, names.ROUTER_STREAMS, lambda: {(): 1})
+    metrics.observe_histogram(names.ROUTER_QUEUE_TIME, lambda: {("v1",): Buckets((0.1,), (1, 0), 0.1)})
+    first = fetch(metrics)
+    observe_counter(metrics.meter, names.PROCESS_SPANS_DROPPED, lambda: {(): 2})
+    metrics.observe_histogram(
+        names.ROUTER_CALL_TIME, lambda: {("x",) * len(names.ROUTER_CALL_TIME.attributes): Buckets((0.1,), (1, 0), 0.1)}
+    )
+    second = fetch(metrics)
+    assert first["slotmesh_router_streams", ()] == second["slotmesh_router_streams", ()] == 1
+    assert second["slotmesh_process_spans_dropped_total", ()] == 2
+    named = [{name for name, _ in read if name.endswith("_time_seconds_count")} for read in (first, second)]
+    assert named == [
+        {"slotmesh_router_queue_time_seconds_count"},
+        {"slotmesh_router_queue_time_seconds_count", "slotmesh_router_call_time_seconds_count"},
+    ]
+
+
+def test_many_first_scrapes_set_the_sdk_up_once(metrics: MetricsServer) -> None:
+    observe_gauge(metrics.meter, names.ROUTER_STREAMS, lambda: {(): 1})
+    with ThreadPoolExecutor(8) as threads:
+        pages = list(threads.map(lambda _: fetch(metrics), range(8)))
+    assert [page["slotmesh_router_streams", ()] for page in pages] == [1] * 8
 
 
 def test_histograms_that_somebody_keeps_are_read_when_asked(metrics: MetricsServer) -> None:
@@ -163,7 +179,6 @@ def test_off_means_off(port: int | None) -> None:
     metrics = setup_metrics("off", port=port)
     assert metrics.address is None
     observe_counter(metrics.meter, names.ROUTER_CALLS, dict)
-    histogram(metrics.meter, names.REPLICA_BATCH_SIZE, (1,)).record(1)
     metrics.shutdown()
 
 

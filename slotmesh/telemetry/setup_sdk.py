@@ -1,0 +1,145 @@
+"""The OpenTelemetry SDK for metrics, set up when the first scrape asks for them.
+
+Purpose: loading the SDK and its exporter is a sixth of the processor time that a process takes to start, and the first
+scrape comes seconds later.
+Invariants: what is registered before the first scrape is exported by it as if the SDK had been there; instruments are
+read, not written, so nothing is counted meanwhile that could be lost. It is set up once, in the thread that asks first.
+Owner: `slotmesh.telemetry.setup`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.metrics import Meter, NoOpMeter
+
+from slotmesh.telemetry.instruments import ReadBuckets
+from slotmesh.telemetry.names import INSTANCE, SERVICE_NAME, Metric
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from opentelemetry.sdk.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+    from slotmesh.config.otlp import OtlpTarget
+    from slotmesh.telemetry.bridge import Bridge
+    from slotmesh.telemetry.setup_push import PushingReader
+
+_METER: Final = "slotmesh"
+
+
+class WaitingMeter(NoOpMeter):
+    """Keeps the instruments that are registered, until there is a meter of the SDK."""
+
+    def __init__(self) -> None:
+        super().__init__(_METER)
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[Meter], object]] = []
+        self._meter: Meter | None = None
+
+    def create_observable_counter(self, *args: Any, **options: Any) -> Any:
+        self._register(lambda meter: meter.create_observable_counter(*args, **options))
+
+    def create_observable_gauge(self, *args: Any, **options: Any) -> Any:
+        self._register(lambda meter: meter.create_observable_gauge(*args, **options))
+
+    def _register(self, create: Callable[[Meter], object]) -> None:
+        with self._lock:
+            if self._meter is None:
+                self._waiting.append(create)
+            else:
+                create(self._meter)
+
+    def use(self, meter: Meter) -> None:
+        """Registers there what waits, and from now on everything."""
+        with self._lock:
+            self._meter = meter
+            for create in self._waiting:
+                create(meter)
+            self._waiting.clear()
+
+
+class SdkMetrics:
+    """The SDK of one service, or what it will be made of."""
+
+    def __init__(self, service_name: str, *, otlp: OtlpTarget | None, instance: str, has_page: bool) -> None:
+        """Where metrics are pushed the SDK is set up now. Raises CannotStart."""
+        self.meter = WaitingMeter()
+        self._service_name = service_name
+        self._sources: list[tuple[Metric, ReadBuckets]] = []
+        self._started_ns = time.time_ns()
+        self._has_page = has_page
+        self._lock = threading.Lock()
+        self._provider: MeterProvider | None = None
+        self._registry: CollectorRegistry | None = None
+        self._push: PushingReader | None = None
+        if otlp is not None:
+            from slotmesh.telemetry.setup_push import PushingReader  # noqa: PLC0415 - for who pushes metrics
+
+            self._push = PushingReader(otlp, self._bridge())
+            self._set_up(instance)
+
+    def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
+        """Exports the histograms that `read` gives, which is called from the thread of the scrape."""
+        self._sources.append((metric, read))
+
+    def _bridge(self) -> Bridge:
+        from slotmesh.telemetry.bridge import Bridge  # noqa: PLC0415 - see the head of the module
+
+        return Bridge(self._sources, self._started_ns)
+
+    def registry(self) -> CollectorRegistry:
+        """What Prometheus' text is written from. Any thread."""
+        with self._lock:
+            return self._registry if self._registry is not None else self._set_up("")
+
+    def _set_up(self, instance: str) -> CollectorRegistry:
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - see the head of the module
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
+        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - likewise
+
+        from slotmesh.telemetry.bridge import BridgedReader  # noqa: PLC0415 - likewise
+
+        attributes = {SERVICE_NAME: self._service_name}
+        resource = Resource(attributes)
+        if self._push is not None:
+            resource = Resource.create({**attributes, **({INSTANCE: instance} if instance else {})})
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        readers = [BridgedReader(registry, self._bridge())] if self._has_page else []
+        self._provider = MeterProvider(
+            [*readers, *([self._push] if self._push is not None else [])], resource, shutdown_on_exit=False
+        )
+        self.meter.use(self._provider.get_meter(_METER))
+        return registry
+
+    def page(self, accept: str) -> tuple[str, bytes]:
+        """What Prometheus scrapes, in the form that `accept` asks for: its content type, and the text. Blocks."""
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see the head of the module
+
+        registry = self.registry()
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(registry)
+
+    def wsgi_page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """The same as a WSGI application."""
+        from prometheus_client import make_wsgi_app  # noqa: PLC0415 - see the head of the module
+
+        pages: Sequence[bytes] = make_wsgi_app(self.registry())(environ, start_response)
+        return pages
+
+    def push_last(self) -> None:
+        """Pushes once more, where metrics are pushed. Blocks."""
+        if self._push is not None:
+            self._push.shutdown()
+
+    def shutdown(self) -> None:
+        """Stops observing. May be called again."""
+        with self._lock:
+            provider, self._provider = self._provider, None
+        if provider is not None:
+            provider.shutdown()
