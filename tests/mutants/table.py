@@ -23,6 +23,7 @@ from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.scale_table import SCALE
 from tests.mutants.snapshots_table import SNAPSHOTS
+from tests.mutants.startup_table import STARTUP
 from tests.mutants.state_table import STATE
 from tests.mutants.store_owners_table import STORE_OWNERS
 from tests.mutants.tenants_table import TENANTS
@@ -618,4 +619,5 @@ MUTANTS: Final = (
     *QUESTIONS,
     *NET_CONTROL,
     *NETB,
+    *STARTUP,
 )

@@ -6,6 +6,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -216,3 +217,101 @@ def test_an_exception_that_cannot_be_written_leaves_its_line(stderr: Callable[[]
     text = stderr()
     assert "it failed" in text
     assert "next" in text
+
+
+def deep(frames: int) -> None:
+    if frames:
+        deep(frames - 1)
+    raise LookupError("deep")
+
+
+def exceptions_in_json(error: BaseException, said: str) -> list[dict[str, Any]]:
+    """The chain as the line has it. Each of these exceptions was raised here."""
+    chain: list[dict[str, Any]] = json.loads(said)["exception"]
+    assert chain[0]["exc_type"] == type(error).__name__
+    return chain
+
+
+def test_json_has_the_chain_of_an_exception_the_last_one_first(stderr: Callable[[], str]) -> None:
+    setup_logging("json")
+    try:
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise ValueError("second")  # noqa: B904 - the context is what is tested
+        except ValueError as cause:
+            error = OSError("third")
+            error.add_note("a note")
+            raise error from cause
+    except OSError as raised:
+        get_logger("slotmesh.test").exception("failed")
+        chain = exceptions_in_json(raised, stderr())
+    assert [(it["exc_type"], it["exc_value"], it["is_cause"]) for it in chain] == [
+        ("OSError", "third", False),
+        ("ValueError", "second", True),
+        ("KeyError", "'first'", False),
+    ]
+    assert [it["exc_notes"] for it in chain] == [["a note"], [], []]
+    assert {frame["name"] for it in chain for frame in it["frames"]} == {
+        "test_json_has_the_chain_of_an_exception_the_last_one_first"
+    }
+
+
+def test_json_leaves_out_a_context_that_is_suppressed(stderr: Callable[[], str]) -> None:
+    setup_logging("json")
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ValueError("second") from None
+    except ValueError as raised:
+        get_logger("slotmesh.test").exception("failed")
+        (_only,) = exceptions_in_json(raised, stderr())
+
+
+def test_json_has_the_members_of_a_group_and_where_a_text_is_no_python(stderr: Callable[[], str]) -> None:
+    setup_logging("json")
+    members: list[Exception] = []
+    for make in (lambda: compile("a b", "f.py", "exec"), lambda: deep(0)):
+        try:
+            make()
+        except (SyntaxError, LookupError) as error:
+            members.append(error)
+    try:
+        raise ExceptionGroup("both", members)
+    except ExceptionGroup as raised:
+        get_logger("slotmesh.test").exception("failed")
+        (group,) = exceptions_in_json(raised, stderr())
+    assert group["is_group"]
+    (syntax,), (lookup,) = group["exceptions"]
+    assert (syntax["syntax_error"]["filename"], syntax["syntax_error"]["lineno"]) == ("f.py", 1)
+    assert (lookup["exc_type"], lookup["is_group"], lookup["syntax_error"]) == ("LookupError", False, None)
+
+
+@pytest.mark.parametrize(("frames", "shown"), [(48, 50), (49, 51)])
+def test_json_has_fifty_frames_and_how_many_are_left_out(frames: int, shown: int, stderr: Callable[[], str]) -> None:
+    setup_logging("json")
+    with pytest.raises(LookupError) as raised:
+        deep(frames)
+    get_logger("slotmesh.test").error("failed", exc_info=raised.value)
+    (only,) = exceptions_in_json(raised.value, stderr())
+    skipped = [it["name"] for it in only["frames"] if it["lineno"] == -1]
+    assert len(only["frames"]) == shown
+    assert skipped == ([] if shown == 50 else ["Skipped frames: 1"])
+
+
+class Steering:
+    def __repr__(self) -> str:
+        return "\x1b[2J"
+
+
+def test_the_columns_of_a_console(stderr: Callable[[], str]) -> None:
+    setup_logging("console", fields={"replica": "r 1"})
+    get_logger("slotmesh.test").info("ready", slots=3, name="a b", empty="", thing=Steering())
+    time, _, line = stderr().partition(" ")
+    assert time.endswith("Z")
+    assert line == (
+        "[info     ] ready                          [slotmesh.test] "
+        "empty= name='a b' replica='r 1' slots=3 thing=\\x1b[2J\n"
+    )

@@ -1,0 +1,117 @@
+"""Mutants of the start of a process: what it loads, how settings and lines of logs are read and written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+CONFIG: Final = "slotmesh/config"
+TELEMETRY: Final = "slotmesh/telemetry"
+DECLARED: Final = "tests/unit/test_declared_settings.py"
+LIGHT: Final = "tests/contract/test_light_start.py"
+
+STARTUP: Final = (
+    mutant(
+        "NaN is within bounds",
+        CONFIG,
+        "(self.ge is None or value >= self.ge)",
+        "not (self.ge is not None and value < self.ge)",
+        DECLARED,
+    ),
+    mutant(
+        "a text that is as long as it may be is refused",
+        CONFIG,
+        "len(value) > self.max_length",
+        "len(value) >= self.max_length",
+        DECLARED,
+    ),
+    mutant(
+        "numbers are read in the digits of every script",
+        CONFIG,
+        "_of(text.isascii(), text)",
+        "_of(True, text)",
+        DECLARED,
+    ),
+    mutant("a number with a fraction is whole", CONFIG, 'fraction != "" and not fraction.strip("0")', "True", DECLARED),
+    mutant(
+        "only the first problem of settings is reported",
+        CONFIG,
+        "problems.append(SettingProblem(name, str(error), given[name]))",
+        "raise InvalidSettings(SettingProblem(name, str(error), given[name])) from None",
+        DECLARED,
+    ),
+    mutant(
+        "a check of a field sees nothing before it", CONFIG, "check(value, before) if", "check(value, {}) if", DECLARED
+    ),
+    mutant(
+        "checks of the base class are left out",
+        CONFIG,
+        "for base in reversed(owner.__mro__)\n        for name, value in vars(base).items()\n        if getattr",
+        "for base in (owner,)\n        for name, value in vars(base).items()\n        if getattr",
+        DECLARED,
+    ),
+    mutant(
+        "settings of which one differs are the same",
+        CONFIG,
+        "self.model_dump() == other.model_dump()",
+        "self.model_dump().keys() == other.model_dump().keys()",
+        DECLARED,
+    ),
+    mutant(
+        "settings can be changed",
+        CONFIG,
+        'raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")',
+        "self.__dict__[name] = _value",
+        DECLARED,
+    ),
+    mutant(
+        "an instrument of before the first scrape is not exported",
+        TELEMETRY,
+        "for create in self._waiting:",
+        "for create in self._waiting[1:]:",
+        "tests/unit/telemetry/test_metrics.py",
+    ),
+    mutant(
+        "an instrument of after the first scrape is not exported",
+        TELEMETRY,
+        "create(self._meter)\n",
+        "self._waiting.append(create)\n",
+        "tests/unit/telemetry/test_metrics.py",
+    ),
+    mutant(
+        "the SDK is set up with the first instrument",
+        TELEMETRY,
+        "        self.meter = WaitingMeter()\n",
+        "        self.meter = WaitingMeter()\n        from opentelemetry.sdk.metrics import MeterProvider as _\n",
+        LIGHT,
+    ),
+    mutant(
+        "a traceback in JSON has the frames of the cause only",
+        TELEMETRY,
+        "following, is_cause = context, False",
+        "break",
+        "tests/unit/telemetry/test_log.py",
+    ),
+    mutant(
+        "what a field holds steers the terminal",
+        TELEMETRY,
+        "return printable_text(repr(value))",
+        "return str(value)",
+        "tests/unit/telemetry/test_log.py",
+    ),
+    mutant(
+        "each command loads all of them",
+        "slotmesh/cli",
+        "    for name in names:\n        command = getattr(",
+        "    for name in COMMANDS:\n        command = getattr(",
+        LIGHT,
+    ),
+    mutant(
+        "the client is loaded by whoever needs Tls",
+        "slotmesh/client",
+        "import grpc\n\nfrom slotmesh.runtime.channels import PLAIN_TEXT",
+        "import grpc\n\nimport slotmesh.client.mesh\nfrom slotmesh.runtime.channels import PLAIN_TEXT",
+        LIGHT,
+    ),
+)
