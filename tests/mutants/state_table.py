@@ -7,7 +7,6 @@ from typing import Final
 from tests.mutants.mutant import mutant
 
 CLIENT: Final = "slotmesh/client"
-CONFIG: Final = "slotmesh/config"
 REPLICA: Final = "replica_service/core"
 SHELL: Final = "replica_service/shell"
 HOLDING: Final = "tests/unit/replica/test_key_holding.py"
