@@ -27,8 +27,6 @@ class FieldLogger:
     `exc_info` is an exception, or true for the one that is handled; all other keywords are fields.
     """
 
-    __slots__ = ("_logger",)
-
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
 
