@@ -70,14 +70,14 @@ _HTTPS: Final = (
 _STATE: Final = (
     mutant(
         "a table that was cut is a whole one",
-        "controller_service/shell/router_hellos.py",
-        "        if is_open:\n",
-        "        if False:\n",
+        "controller_service/shell",
+        "        if is_open:\n            text =",
+        "        if False:\n            text =",
         "tests/contract/test_router_hellos.py",
     ),
     mutant(
         "parts without a first one are a table",
-        "controller_service/shell/router_hellos.py",
+        "controller_service/shell",
         "            elif not is_open:\n",
         "            elif False:\n",
         "tests/contract/test_router_hellos.py",

@@ -56,6 +56,14 @@ def test_a_damaged_file_of_another_snapshot_is_not_linked_to(project: Project) -
     text = (second / "shop/app.py").read_text()
     assert (first / "shop/app.py").samefile(second / "shop/app.py")
     damage(first / "shop/app.py")
+    project.write("prices.txt", "3")
+    code = project.code().code
+    project.snapshots.keep([code])
+    storage: CodeStorage = project.snapshots._storage
+    assert storage.unpack(code)
+    assert (storage.tree(code) / FILES / "shop/app.py").read_text() == text
+    on_disk()
+    project.write("prices.txt", "2")
     assert (project.keep() / "shop/app.py").read_text() == text
     on_disk()
 
