@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller_service.core.planning import ChangeTerms, Plan
+from controller_service.core.merging import FieldChange
+from controller_service.core.planning import ChangeTerms, Plan, TrafficWaits
 from controller_service.core.revisions import ChangeOrigin
 from slotmesh.spec.model import InvalidSpec, Mistake
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -48,14 +49,23 @@ def applied_to_wire(revision: int, plan: Plan) -> pb.ApplyMeshResponse:
         updated=plan.updated,
         unchanged=plan.unchanged,
         deleted=plan.deleted,
-        fields=[
-            pb.FieldChange(subject=it.subject, field=it.field, before=it.before, after=it.after) for it in plan.fields
-        ],
+        fields=map(field_to_wire, plan.fields),
         conflicts=[
             pb.FieldConflict(subject=it.subject, field=it.field, applied=it.applied, live=it.live, wanted=it.wanted)
             for it in plan.conflicts
         ],
+        rolling=plan.rolling,
+        waits=map(wait_to_wire, plan.waits),
+        warnings=plan.warnings,
     )
+
+
+def field_to_wire(field: FieldChange) -> pb.FieldChange:
+    return pb.FieldChange(subject=field.subject, field=field.field, before=field.before, after=field.after)
+
+
+def wait_to_wire(wait: TrafficWaits) -> pb.TrafficWait:
+    return pb.TrafficWait(endpoint=wait.endpoint, backends=wait.backends, deleted_afterwards=wait.deleted_afterwards)
 
 
 def from_members(request: pb.AdoptStateRequest) -> bool:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from controller_service.convert.changes import applied_to_wire, change_of
+from controller_service.convert.changes import applied_to_wire, change_of, field_to_wire, wait_to_wire
 from controller_service.core.planning import Plan
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
@@ -27,6 +27,9 @@ def _rolled_back(revision: int, plan: Plan) -> pb.RollbackResponse:
         created=plan.created,
         updated=plan.updated,
         deleted=plan.deleted,
+        rolling=plan.rolling,
+        waits=map(wait_to_wire, plan.waits),
+        fields=map(field_to_wire, plan.fields),
     )
 
 

@@ -51,6 +51,7 @@ def shift_to_wire(
         who=shift.who,
         reason=shift.why,
         waits_for=waits_for,
+        awaited_backends=sorted(shift.awaits),
         figures=[
             *(_figures_to_wire(name, ends) for name, ends in figures.items()),
             *(_figures_to_wire(name, ends, is_shadow=True) for name, ends in shadows.items()),

@@ -17,6 +17,7 @@ from typing import Any
 
 from controller_service.core.desired import Desired
 from controller_service.core.revisions import NO_TRAFFIC, ROUTE_FIELDS, Resource, subject_of
+from controller_service.core.shifting.record import intended_endpoints
 from slotmesh.spec.model import NO_SERVICES, SETTINGS, Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.shown import UNSET, shown_limits, shown_services, shown_setting, shown_shares
@@ -75,12 +76,12 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         return live
 
     applied = desired.applied
+    intended = intended_endpoints(desired.endpoints, desired.shifts)
     backends = [
         _merged_backend(applied.get(subject_of(it)), desired.backends.get(it.name), it, choose) for it in mesh.backends
     ]
     endpoints = [
-        _merged_endpoint(applied.get(subject_of(it)), desired.endpoints.get(it.name), it, choose)
-        for it in mesh.endpoints
+        _merged_endpoint(applied.get(subject_of(it)), intended.get(it.name), it, choose) for it in mesh.endpoints
     ]
     routes = [_merged_route(applied.get(subject_of(it)), desired.routes.get(it.path), it, choose) for it in mesh.routes]
     said: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]

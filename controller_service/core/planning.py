@@ -21,11 +21,23 @@ from controller_service.core.revisions import (
     subject_of,
 )
 from controller_service.core.rollouts.record import restored
+from controller_service.core.shifting.record import intended_endpoints
 from controller_service.core.templates import template_of
 from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import clash_mistakes, mesh_mistakes, show
 from slotmesh.spec.tenants import NO_LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficWaits:
+    """Traffic of an endpoint that moves when rollouts are complete."""
+
+    endpoint: str
+    backends: tuple[str, ...]
+    """Whose rollouts these are, by name."""
+    deleted_afterwards: tuple[str, ...] = ()
+    """Backends that have this traffic until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +59,12 @@ class Plan:
     """What differs; of a merged file only."""
     conflicts: tuple[FieldConflict, ...] = ()
     """What a file and somebody else have changed."""
+    rolling: tuple[str, ...] = ()
+    """Backends whose replicas are started or replaced because of it, by name."""
+    waits: tuple[TrafficWaits, ...] = ()
+    """Traffic that moves later."""
+    warnings: tuple[str, ...] = ()
+    """What takes effect in another way than the request may suggest, for a person."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -101,7 +119,8 @@ def plan_mesh(
     if mistakes:
         raise InvalidSpec(mistakes)
 
-    there: list[Resource] = [*desired.backends.values(), *desired.endpoints.values(), *desired.routes.values()]
+    intended = intended_endpoints(desired.endpoints, desired.shifts)
+    there: list[Resource] = [*desired.backends.values(), *intended.values(), *desired.routes.values()]
     wanted: list[Resource] = [*backends.values(), *endpoints.values(), *routes.values()]
     created, updated, unchanged = _sorted_out(_by_subject(there), _by_subject(wanted))
     gone_backends = tuple(sorted(desired.backends.keys() - backends.keys())) if prune else ()
@@ -195,17 +214,20 @@ def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_
 
 
 def users_of(desired: Desired, backend: str) -> list[str]:
-    """The endpoints whose policies name a backend: it must not be deleted while they do."""
+    """The endpoints whose policies name a backend, or will: it must not be deleted while they do."""
+    policies = (*desired.endpoints.values(), *intended_endpoints(desired.endpoints, desired.shifts).values())
     return sorted(
-        endpoint.name
-        for endpoint in desired.endpoints.values()
-        if endpoint.traffic is not None and backend in {*endpoint.traffic.weights, *endpoint.traffic.shadows}
+        {
+            endpoint.name
+            for endpoint in policies
+            if endpoint.traffic is not None and backend in {*endpoint.traffic.weights, *endpoint.traffic.shadows}
+        }
     )
 
 
 def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection[str]) -> Endpoint:
     """The desired endpoint: with its present policy, where the request has none."""
-    there = desired.endpoints.get(endpoint.name)
+    there = intended_endpoints(desired.endpoints, desired.shifts).get(endpoint.name)
     if endpoint.traffic is not None or there is None or endpoint.name in clear_traffic:
         return endpoint
     return replace(endpoint, traffic=there.traffic)

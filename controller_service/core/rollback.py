@@ -11,9 +11,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller_service.core.desired import Desired
+from controller_service.core.merging import field_changes
 from controller_service.core.planning import Plan, plan_mesh
-from controller_service.core.revisions import History, configuration_at, is_take_back, newest_change
-from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from controller_service.core.revisions import (
+    History,
+    Resource,
+    configuration_at,
+    is_take_back,
+    newest_change,
+    subject_of,
+)
+from controller_service.core.shifting.record import is_waiting_change
+from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import Route
 from slotmesh.spec.tenants import NO_LIMITS
 
 
@@ -29,6 +39,8 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
             raise _undone_already(desired, newest)
         if _stands_alone(desired, newest):
             plan = _plan_as_of(desired, newest[0].base, launches=launches)
+        elif is_waiting_change(newest[0].origin.part_of):
+            plan = _plan_without(desired, newest, launches=launches)
         else:
             plan = _plan_without_shift(desired, newest, launches=launches)
         if plan.changes_nothing and not _is_under_way(desired, newest):
@@ -43,6 +55,59 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
 def _plan_as_of(desired: Desired, revision: int, *, launches: bool) -> Plan:
     """Brings the configuration as of a revision that is kept back."""
     mesh = configuration_at(desired.backends, desired.endpoints, desired.routes, desired.history, revision)
+    plan = _plan_whole(desired, _with_traffic_that_followed(desired, mesh, revision), launches=launches)
+    return replace(plan, note=f"rollback to revision {revision}", restores=revision)
+
+
+def _with_traffic_that_followed(desired: Desired, mesh: Mesh, revision: int) -> Mesh:
+    """The configuration as of a revision, with the traffic that waited for rollouts then: that is a part of it."""
+    begun = {it.origin.part_of for it in desired.history if it.revision <= revision}
+    backends = {it.name: it for it in mesh.backends}
+    endpoints = {it.name: it for it in mesh.endpoints}
+    for record in desired.history:
+        part_of = record.origin.part_of
+        if record.revision <= revision or not is_waiting_change(part_of) or part_of not in begun:
+            continue
+        for change in record.changes:
+            if change.after is None and isinstance(change.before, Backend):
+                backends.pop(change.before.name, None)
+            elif isinstance(change.after, Endpoint) and change.after.traffic and change.after.name in endpoints:
+                _weigh(endpoints, change.after.name, change.after.traffic.weights)
+    for shift in desired.shifts.values():
+        if shift.is_waiting and shift.change_id in begun and shift.endpoint in endpoints:
+            _weigh(endpoints, shift.endpoint, shift.target)
+            for name in shift.deletes:
+                backends.pop(name, None)
+    return replace(mesh, backends=tuple(backends.values()), endpoints=tuple(endpoints.values()))
+
+
+def _weigh(endpoints: dict[str, Endpoint], name: str, weights: Mapping[str, float]) -> None:
+    policy = endpoints[name].traffic or TrafficPolicy(weights={})
+    endpoints[name] = replace(endpoints[name], traffic=replace(policy, weights=weights))
+
+
+def _plan_without(desired: Desired, change: History, *, launches: bool) -> Plan:
+    """Brings back what a change has changed, and leaves everything else that others have changed since as it is."""
+    known: dict[str, Resource] = {
+        subject_of(it): it
+        for some in (desired.backends.values(), desired.endpoints.values(), desired.routes.values())
+        for it in some
+    }
+    for record in reversed(change):
+        for each in record.changes:
+            known.pop(each.subject, None)
+            if each.before is not None:
+                known[each.subject] = each.before
+    mesh = Mesh(
+        backends=tuple(it for it in known.values() if isinstance(it, Backend)),
+        endpoints=tuple(it for it in known.values() if isinstance(it, Endpoint)),
+        routes=tuple(it for it in known.values() if isinstance(it, Route)),
+    )
+    return replace(_plan_whole(desired, mesh, launches=launches), note=f"revision {change[0].revision} undone")
+
+
+def _plan_whole(desired: Desired, mesh: Mesh, *, launches: bool) -> Plan:
+    """Makes the configuration what the mesh has, and nothing else."""
     whole = (
         replace(it, grpc_services=it.grpc_services or NO_SERVICES, tenants=it.tenants or NO_LIMITS)
         for it in mesh.endpoints
@@ -50,7 +115,13 @@ def _plan_as_of(desired: Desired, revision: int, *, launches: bool) -> Plan:
     without_policy = [endpoint.name for endpoint in mesh.endpoints if endpoint.traffic is None]
     mesh = replace(mesh, endpoints=tuple(whole))
     plan = plan_mesh(desired, mesh, prune=True, launches=launches, clear_traffic=without_policy)
-    return replace(plan, note=f"rollback to revision {revision}", restores=revision)
+    change = desired.apply(plan.change)
+    fields = (
+        *field_changes(desired.backends, change.backends),
+        *field_changes(desired.endpoints, change.endpoints),
+        *field_changes(desired.routes, change.routes),
+    )
+    return replace(plan, fields=fields)
 
 
 def _is_under_way(desired: Desired, change: History) -> bool:
@@ -77,6 +148,8 @@ def _undone_already(desired: Desired, change: History) -> InvalidSpec:
 
 def _stands_alone(desired: Desired, change: History) -> bool:
     """Whether the revision before a change has the configuration without it: nothing was changed in between."""
+    if is_waiting_change(change[0].origin.part_of):
+        return change == desired.history[-len(change) :]
     if not change[0].origin.part_of:
         return True
     endpoint = _shifted(change)

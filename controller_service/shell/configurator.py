@@ -30,6 +30,8 @@ from controller_service.core.planning import (
 )
 from controller_service.core.readiness import require_ready, rising
 from controller_service.core.rollback import plan_rollback
+from controller_service.core.shifting.record import intended_endpoints
+from controller_service.core.shifting.waiting import hold_back
 from controller_service.shell.change_refusals import (
     apply_conflict,
     backend_in_use,
@@ -112,7 +114,7 @@ class Configurator:
 
         def plan(code: Code, desired: Desired) -> Plan:
             filled, mistakes = with_code(desired, mesh, code)
-            return self._plan(desired, filled, prune=prune, found=[*found, *mistakes])
+            return self._held(desired, self._plan(desired, filled, prune=prune, found=[*found, *mistakes]), terms)
 
         return await self._apply(mesh, plan, terms)
 
@@ -137,7 +139,7 @@ class Configurator:
             merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
             if merged.conflicts and not (terms.dry_run or keep):
                 raise to_exception(apply_conflict(merged.conflicts))
-            return merged
+            return self._held(desired, merged, terms)
 
         return await self._apply(mesh, plan, terms)
 
@@ -148,7 +150,13 @@ class Configurator:
         mesh = Mesh(endpoints=(endpoint,))
         clear = (endpoint.name,) if clear_traffic else ()
         found = [*services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
-        return await self._commit(terms, lambda desired: self._plan(desired, mesh, clear_traffic=clear, found=found))
+        now = () if endpoint.traffic is None and not clear else (endpoint.name,)
+
+        def plan(desired: Desired) -> Plan:
+            planned = self._plan(desired, mesh, clear_traffic=clear, found=found)
+            return self._held(desired, planned, terms, immediately=now)
+
+        return await self._commit(terms, plan)
 
     async def set_traffic(
         self,
@@ -165,12 +173,13 @@ class Configurator:
         """
 
         def plan(desired: Desired) -> Plan:
-            before = _endpoint(desired, name).traffic
+            live = _endpoint(desired, name)
+            before = (live if traffic.weights else intended_endpoints(desired.endpoints, desired.shifts)[name]).traffic
             policy = changed_policy(before, traffic, clear_shadows=clear_shadows)
             planned = self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
             if requires_ready:
                 self.require_ready(desired, name, rising(before, policy))
-            return planned
+            return self._held(desired, planned, terms, immediately=(name,) if traffic.weights else ())
 
         return await self._commit(terms, plan)
 
@@ -222,9 +231,11 @@ class Configurator:
 
     async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
-        return await self._commit(
-            terms, lambda desired: plan_rollback(desired, revision, launches=self._launches), is_large=True
-        )
+
+        def plan(desired: Desired) -> Plan:
+            return self._held(desired, plan_rollback(desired, revision, launches=self._launches), terms)
+
+        return await self._commit(terms, plan, is_large=True)
 
     async def change(self, make_plan: MakePlan, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
@@ -273,6 +284,11 @@ class Configurator:
     ) -> Plan:
         found = [*found, *unknown_policies(mesh, self._policies)]
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
+
+    def _held(self, desired: Desired, plan: Plan, terms: ChangeTerms, *, immediately: Collection[str] = ()) -> Plan:
+        """The plan, without traffic that has to wait for a rollout."""
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+        return hold_back(desired, plan, launches=self._launches, who=who, time_s=time_s, immediately=immediately)
 
     async def _commit(
         self, terms: ChangeTerms, make_plan: MakePlan, *, is_large: bool = False, code: Code = NO_CODE

@@ -23,6 +23,7 @@ from controller_service.core.shifting.figures import CallFlow, StepFigures
 from controller_service.core.shifting.following import STAY, ShiftLook, ShiftMove, follow
 from controller_service.core.shifting.planning import NO_PLAN, plan_move
 from controller_service.core.shifting.record import ShiftRecord
+from controller_service.core.shifting.waiting import rollouts_of
 from controller_service.shell.configurator import Configurator
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.newer_members import NewerMembers
@@ -102,14 +103,14 @@ class Shifter:
 
         def plan(desired: Desired) -> Plan:
             shift = desired.shifts.get(name)
-            moves.append(STAY if shift is None else self._next(shift))
+            moves.append(STAY if shift is None else self._next(shift, desired))
             return NO_PLAN if shift is None else plan_move(desired, shift, moves[-1])
 
         await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
         if (record := moves[-1].record) is not None:
             self.watch(record)
 
-    def _next(self, shift: ShiftRecord) -> ShiftMove:
+    def _next(self, shift: ShiftRecord, desired: Desired) -> ShiftMove:
         if not shift.is_under_way:
             return STAY
         watched, observed, clock = self._watch(shift), self._state.observed, self._state.clock
@@ -122,6 +123,7 @@ class Shifter:
             shadows={it: watched.shadows.of(it) for it in shift.watched_shadows},
             flow=watched.figures.flow(observed.routers, clock.now()) if has_settled else CallFlow.UNKNOWN,
             ready=[it for it in shift.rising if any(map(is_ready, observed.replicas(it)))],
+            rollouts=rollouts_of(shift, desired, observed),
         )
         move = follow(shift, look, clock.time_of_day())
         watched.waits_for = move.waits_for

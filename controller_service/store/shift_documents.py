@@ -27,7 +27,7 @@ _PLAIN: Final[Mapping[str, type | tuple[type, ...]]] = {
     "why": str,
     "ended_s": _NUMBER,
 }
-_OTHERS: Final = frozenset({"before", "target", "guards", "phase"})
+_OTHERS: Final = frozenset({"before", "target", "guards", "phase", "awaits", "deletes"})
 
 
 def shift_document(shift: ShiftRecord) -> Document:
@@ -41,6 +41,9 @@ def shift_document(shift: ShiftRecord) -> Document:
             for it in shift.guards
         ],
         "phase": shift.phase.name.lower(),
+        # An older version reads the document if it has neither.
+        **({"awaits": dict(shift.awaits)} if shift.awaits else {}),
+        **({"deletes": [*shift.deletes]} if shift.deletes else {}),
     }
 
 
@@ -63,6 +66,8 @@ def shift_from(endpoint: str, document: object) -> ShiftRecord:
         target=_weights(f"{where}: target", document.get("target")),
         guards=tuple(_guard(where, it) for it in guards),
         phase=_member(where, ShiftPhase, document.get("phase")),
+        awaits=_texts_by_name(f"{where}: awaits", document.get("awaits", {})),
+        deletes=tuple(_names(where, document.get("deletes", []))),
         **{name: document[name] for name in _PLAIN},
     )
 
@@ -82,6 +87,18 @@ def _weights(where: str, document: object) -> Mapping[str, float]:
     for name, weight in document.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise BadDocument(f"{where}: the weight of {name} is no number")
+    return document
+
+
+def _names(where: str, names: object) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(it, str) for it in names):
+        raise BadDocument(f"{where}: `deletes` must be a list of names")
+    return names
+
+
+def _texts_by_name(where: str, document: object) -> Mapping[str, str]:
+    if not isinstance(document, dict) or not all(isinstance(it, str) for it in document.values()):
+        raise BadDocument(f"{where}: must be a JSON object with texts")
     return document
 
 

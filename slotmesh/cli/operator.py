@@ -6,17 +6,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
+from slotmesh.cli.applied import Applied, applied_from_wire, rolled_back_from_wire
 from slotmesh.cli.changing import ControllerConnection
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
 from slotmesh.cli.routes import RouteRequests
 from slotmesh.cli.scaling import set_num_replicas
 from slotmesh.cli.snapshot import (
-    Applied,
     BackendDescription,
-    Contested,
     ControllerStatus,
-    FieldDifference,
     LoggedLines,
     Members,
     ReplicaStatus,
@@ -103,21 +101,7 @@ class Operator:
     async def _apply(self, request: pb.ApplyMeshRequest) -> Applied:
         with self._peer.telling():
             response = await self._stub.ApplyMesh(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
-        return Applied(
-            revision=response.revision,
-            created=tuple(response.created),
-            updated=tuple(response.updated),
-            unchanged=tuple(response.unchanged),
-            deleted=tuple(response.deleted),
-            fields=tuple(
-                FieldDifference(subject=it.subject, field=it.field, before=it.before, after=it.after)
-                for it in response.fields
-            ),
-            conflicts=tuple(
-                Contested(subject=it.subject, field=it.field, applied=it.applied, live=it.live, wanted=it.wanted)
-                for it in response.conflicts
-            ),
-        )
+        return applied_from_wire(response)
 
     async def endpoint(self, name: str) -> Endpoint:
         """The endpoint of that name. Raises EndpointNotFound, which names those that there are."""
@@ -156,9 +140,13 @@ class Operator:
 
     async def shift(self, endpoint: str) -> ShiftStatus | None:
         """The newest shift of an endpoint; None where it was never shifted. Raises EndpointNotFound."""
+        return next(iter(await self.shifts(endpoint)), None)
+
+    async def shifts(self, endpoint: str = "") -> tuple[ShiftStatus, ...]:
+        """The newest shift of an endpoint, or of each. Raises EndpointNotFound."""
         with self._peer.telling():
             response = await self._stub.ListShifts(pb.ListShiftsRequest(endpoint=endpoint), timeout=RPC_TIMEOUT_S)
-        return next(map(shift_from_wire, response.shifts), None)
+        return tuple(map(shift_from_wire, response.shifts))
 
     async def revisions(self, most: int) -> tuple[Revision, ...]:
         """The newest changes of the configuration, newest first."""
@@ -177,14 +165,7 @@ class Operator:
         request = pb.RollbackRequest(revision=revision, dry_run=dry_run)
         with self._peer.telling():
             response = await self._stub.Rollback(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
-        applied = Applied(
-            revision=response.revision,
-            created=tuple(response.created),
-            updated=tuple(response.updated),
-            unchanged=(),
-            deleted=tuple(response.deleted),
-        )
-        return response.rolled_back_to, applied
+        return response.rolled_back_to, rolled_back_from_wire(response)
 
     async def members(self) -> Members:
         """The members. Routers are asked for after replicas, so that the newest table has these replicas."""
@@ -200,6 +181,7 @@ class Operator:
 
     async def snapshot(self) -> Snapshot:
         """The whole mesh. Its parts are asked for one after another: it may change meanwhile."""
+        shifts = await self.shifts()
         said = await self._backends()
         return Snapshot(
             backends=tuple(backend_from_wire(backend)[0] for backend in said.backends),
@@ -207,6 +189,8 @@ class Operator:
             members=await self.members(),
             scaled_to=dict(said.scaled_to),
             rollouts=await self.rollouts(),
+            shifts=shifts,
+            revision=said.revision,
             controller=await self.standing(),
         )
 
@@ -226,9 +210,10 @@ class Operator:
         """Pauses a rollout, or lets it go on. Raises BackendNotFound."""
         with self._peer.telling():
             if is_paused:
-                await self._stub.PauseRollout(pb.PauseRolloutRequest(backend=backend), timeout=RPC_TIMEOUT_S)
+                rpc, request = self._stub.PauseRollout, cast("Any", pb.PauseRolloutRequest(backend=backend))
             else:
-                await self._stub.ResumeRollout(pb.ResumeRolloutRequest(backend=backend), timeout=RPC_TIMEOUT_S)
+                rpc, request = self._stub.ResumeRollout, pb.ResumeRolloutRequest(backend=backend)
+            await rpc(request, timeout=RPC_TIMEOUT_S, metadata=_AUTHOR)
 
     async def undo_rollout(self, backend: str) -> int:
         """Brings back what replicas were started with before. Returns the revision. Raises BackendNotFound."""

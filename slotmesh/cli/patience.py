@@ -15,7 +15,7 @@ from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import ENDED, Members, RouterStatus
-from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, still_lacks, taken_back
+from slotmesh.cli.waiting import NO_ENDS, EndedRollouts, moving, still_lacks, taken_back
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
@@ -94,8 +94,11 @@ async def wait_until_ready(
     done: str,
     ended: EndedRollouts = NO_ENDS,
     file: Collection[Backend] = (),
+    endpoints: Collection[str] = (),
 ) -> None:
     """Waits for the replicas of these backends, and for routers that have the revision.
+
+    `endpoints` are those whose traffic moves when rollouts are complete: that is waited for, too.
 
     Raises:
         CommandFailed: they are not ready in time, or will not be: their rollout was taken back, or fails. `done`, as
@@ -111,6 +114,9 @@ async def wait_until_ready(
         of_change = [it for it in snapshot.rollouts if it.backend in backends]
         if back := taken_back(snapshot, backends, ended, file):
             raise CommandFailed("\n  ".join([f"{done}, and taken back:", *back]), NOT_IN_TIME)
+        waiting, stopped = moving(snapshot, endpoints)
+        if stopped:
+            raise CommandFailed("\n  ".join([f"{done}, but traffic does not move:", *stopped]), NOT_IN_TIME)
         if failing := [it for it in of_change if it.trouble]:
             failing_since = failing_since or loop.time()
             if loop.time() >= failing_since + FAILING_S:
@@ -119,7 +125,8 @@ async def wait_until_ready(
                 raise CommandFailed("\n  ".join(lines), NOT_IN_TIME)
         else:
             failing_since = 0.0
-        lacking = still_lacks(snapshot, backends, revision)
+        lacking = [*still_lacks(snapshot, backends, max(revision, snapshot.revision) if endpoints else revision)]
+        lacking += waiting
         if missing := routers.missing(snapshot.members):
             lacking.append(f"routers: {', '.join(it.router_id for it in missing)} not attached to this controller yet")
         if not lacking:

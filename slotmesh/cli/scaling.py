@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grpc
 
-from slotmesh.cli.snapshot import Applied, FieldDifference
+from slotmesh.cli.applied import Applied, FieldDifference
 from slotmesh.errors import Reason
 from slotmesh.spec.shown import UNSET
 from slotmesh.status import from_rpc_error

@@ -185,6 +185,13 @@ class ShiftStatus:
     """Why it ended."""
     waits_for: str
     figures: tuple[StepCalls, ...]
+    awaited_backends: tuple[str, ...] = ()
+    """Backends whose rollouts have to be complete before all of the traffic moves; empty for other shifts."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for rollouts, and no weight has changed yet."""
+        return self.is_under_way and bool(self.awaited_backends)
 
     @property
     def is_under_way(self) -> bool:
@@ -227,6 +234,10 @@ class Snapshot:
     """How many replicas should run, of backends whose number follows from their load."""
     rollouts: tuple[RolloutStatus, ...] = ()
     """By backend; none where the controller does not launch replicas."""
+    shifts: tuple[ShiftStatus, ...] = ()
+    """The newest of each endpoint that was ever shifted, by endpoint."""
+    revision: int = 0
+    """Of the configuration; it has what shifts that are complete have changed."""
     controller: ControllerStatus | None = None
     """The controller that was asked."""
 
@@ -237,27 +248,6 @@ class Snapshot:
     def traffic_of(self, endpoint: str) -> TrafficPolicy | None:
         """The policy of an endpoint, if both are there."""
         return next((each.traffic for each in self.endpoints if each.name == endpoint), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldDifference:
-    """A field of a backend or endpoint, as people write it, before and after."""
-
-    subject: str
-    field: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contested:
-    """A field that a file and somebody else have changed."""
-
-    subject: str
-    field: str
-    applied: str
-    live: str
-    wanted: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,21 +279,6 @@ class BackendDescription:
     """None: any number."""
     latest_decision: ScaleStatus | None = None
     latest_change: ScaleStatus | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What applying a mesh came to: names as `backend/NAME` or `endpoint/NAME`."""
-
-    revision: int
-    created: tuple[str, ...]
-    updated: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    deleted: tuple[str, ...]
-    fields: tuple[FieldDifference, ...] = ()
-    """Of a merged file: what differs."""
-    conflicts: tuple[Contested, ...] = ()
-    """Of a dry run: why it would be refused."""
 
 
 @dataclass(frozen=True, slots=True)

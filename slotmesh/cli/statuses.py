@@ -143,6 +143,7 @@ def shift_from_wire(wire: pb.TrafficShift) -> ShiftStatus:
             )
             for it in wire.figures
         ),
+        awaited_backends=tuple(wire.awaited_backends),
     )
 
 

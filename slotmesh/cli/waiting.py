@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from slotmesh.cli.snapshot import FAILED, Members, ReplicaStatus, Snapshot
+from slotmesh.cli.view.shifts import waiting_line
 from slotmesh.spec.model import DOCUMENT_SETTINGS, Backend
 from slotmesh.spec.setting import Change
 
@@ -68,6 +69,19 @@ def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) ->
     if unlinked:
         lacking.append(f"routers: {', '.join(unlinked)} not linked to all replicas yet")
     return lacking
+
+
+def moving(snapshot: Snapshot, endpoints: Collection[str]) -> tuple[list[str], list[str]]:
+    """Of traffic that moves when rollouts are complete: what it waits for, and why some never will, a line each."""
+    lacking, ended = [], []
+    for shift in snapshot.shifts:
+        if shift.endpoint not in endpoints:
+            continue
+        if shift.is_waiting:
+            lacking.append(waiting_line(shift))
+        elif not (shift.is_there or shift.is_under_way):
+            ended.append(f"traffic of {shift.endpoint} stays where it is: {shift.reason}")
+    return lacking, ended
 
 
 def _of(backend: str, wanted: int | None, members: Members) -> Iterator[str]:

@@ -95,7 +95,9 @@ class _ShiftPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShiftPhase
     SHIFT_PHASE_COMPLETE: _ShiftPhase.ValueType  # 2
     """The weights are those that were asked for, and no guard has tripped in the last step."""
     SHIFT_PHASE_TAKEN_BACK: _ShiftPhase.ValueType  # 3
-    """A guard has tripped: the weights are those before the shift."""
+    """A guard has tripped: the weights are those before the shift. Or a rollout that the shift waited for was taken back: the
+    weights have stayed as they were.
+    """
     SHIFT_PHASE_STOPPED: _ShiftPhase.ValueType  # 4
     """Somebody has stopped it where it was, or brought the weights before it back."""
     SHIFT_PHASE_OVERTAKEN: _ShiftPhase.ValueType  # 5
@@ -111,7 +113,9 @@ SHIFT_PHASE_SHIFTING: ShiftPhase.ValueType  # 1
 SHIFT_PHASE_COMPLETE: ShiftPhase.ValueType  # 2
 """The weights are those that were asked for, and no guard has tripped in the last step."""
 SHIFT_PHASE_TAKEN_BACK: ShiftPhase.ValueType  # 3
-"""A guard has tripped: the weights are those before the shift."""
+"""A guard has tripped: the weights are those before the shift. Or a rollout that the shift waited for was taken back: the
+weights have stayed as they were.
+"""
 SHIFT_PHASE_STOPPED: ShiftPhase.ValueType  # 4
 """Somebody has stopped it where it was, or brought the weights before it back."""
 SHIFT_PHASE_OVERTAKEN: ShiftPhase.ValueType  # 5
@@ -417,6 +421,9 @@ class ApplyMeshResponse(_message.Message):
     DELETED_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
     CONFLICTS_FIELD_NUMBER: _builtins.int
+    ROLLING_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     @_builtins.property
@@ -443,6 +450,18 @@ class ApplyMeshResponse(_message.Message):
     def conflicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldConflict]:
         """With `merge` and `dry_run`: the conflicts for which it would be refused."""
 
+    @_builtins.property
+    def rolling(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Backends whose replicas are started or replaced because of the change, by name."""
+
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrafficWait]:
+        """Traffic that does not move yet. Empty if all of it moves with the change."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What takes effect in another way than the request may suggest, for a person: a line each."""
+
     def __init__(
         self,
         *,
@@ -453,14 +472,51 @@ class ApplyMeshResponse(_message.Message):
         deleted: _abc.Iterable[_builtins.str] | None = ...,
         fields: _abc.Iterable[Global___FieldChange] | None = ...,
         conflicts: _abc.Iterable[Global___FieldConflict] | None = ...,
+        rolling: _abc.Iterable[_builtins.str] | None = ...,
+        waits: _abc.Iterable[Global___TrafficWait] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "unchanged", b"unchanged", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflicts", b"conflicts", "created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolling", b"rolling", "unchanged", b"unchanged", "updated", b"updated", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyMeshResponse: _TypeAlias = ApplyMeshResponse  # noqa: Y015
+
+@_typing.final
+class TrafficWait(_message.Message):
+    """Traffic of an endpoint that moves when rollouts are complete: until then its weights stay as they were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    DELETED_AFTERWARDS_FIELD_NUMBER: _builtins.int
+    endpoint: _builtins.str
+    """The endpoint's name."""
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The backends whose rollouts it waits for, by name."""
+
+    @_builtins.property
+    def deleted_afterwards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Backends that have this traffic until then, and that are deleted afterwards, by name."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: _builtins.str = ...,
+        backends: _abc.Iterable[_builtins.str] | None = ...,
+        deleted_afterwards: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "deleted_afterwards", b"deleted_afterwards", "endpoint", b"endpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficWait: _TypeAlias = TrafficWait  # noqa: Y015
 
 @_typing.final
 class FieldChange(_message.Message):
@@ -1511,12 +1567,13 @@ class TrafficShift(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
+    AWAITED_BACKENDS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
     phase: Global___ShiftPhase.ValueType
     """Where it is."""
     step_number: _builtins.int
-    """The step that it is in, or was in when it ended, from 1."""
+    """The step that it is in, or was in when it ended, from 1. 0 while it waits for rollouts (`awaited_backends`)."""
     steps: _builtins.int
     """How many steps there are."""
     step: _builtins.float
@@ -1561,6 +1618,12 @@ class TrafficShift(_message.Message):
     def figures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShiftFigures]:
         """The figures of the present step, of the backends whose weight rises, by name. None once it has ended."""
 
+    @_builtins.property
+    def awaited_backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Backends whose rollouts have to be complete before all of the traffic moves, in one step: an ApplyMesh or a Rollback
+        changed their code and the weights together. By name. Empty for other shifts, and once it has ended.
+        """
+
     def __init__(
         self,
         *,
@@ -1581,10 +1644,11 @@ class TrafficShift(_message.Message):
         reason: _builtins.str = ...,
         waits_for: _builtins.str = ...,
         figures: _abc.Iterable[Global___ShiftFigures] | None = ...,
+        awaited_backends: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "every", b"every", "start_time", b"start_time", "step_time", b"step_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_time", b"step_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_backends", b"awaited_backends", "end_time", b"end_time", "endpoint", b"endpoint", "every", b"every", "figures", b"figures", "from_weights", b"from_weights", "guards", b"guards", "min_calls", b"min_calls", "phase", b"phase", "reason", b"reason", "start_time", b"start_time", "step", b"step", "step_number", b"step_number", "step_time", b"step_time", "steps", b"steps", "to_weights", b"to_weights", "waits_for", b"waits_for", "who", b"who"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1874,6 +1938,9 @@ class RollbackResponse(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     UPDATED_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    ROLLING_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
     rolled_back_to: _builtins.int
@@ -1892,6 +1959,18 @@ class RollbackResponse(_message.Message):
     def deleted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What was deleted."""
 
+    @_builtins.property
+    def rolling(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Backends whose replicas are started or replaced because of the change, by name."""
+
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrafficWait]:
+        """Traffic that does not move yet. Empty if all of it moves with the change."""
+
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """The fields that differ."""
+
     def __init__(
         self,
         *,
@@ -1900,10 +1979,13 @@ class RollbackResponse(_message.Message):
         created: _abc.Iterable[_builtins.str] | None = ...,
         updated: _abc.Iterable[_builtins.str] | None = ...,
         deleted: _abc.Iterable[_builtins.str] | None = ...,
+        rolling: _abc.Iterable[_builtins.str] | None = ...,
+        waits: _abc.Iterable[Global___TrafficWait] | None = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "deleted", b"deleted", "fields", b"fields", "revision", b"revision", "rolled_back_to", b"rolled_back_to", "rolling", b"rolling", "updated", b"updated", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

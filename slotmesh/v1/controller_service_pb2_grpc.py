@@ -325,7 +325,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Traffic to a backend whose code
+        changes with it moves when the rollout of that is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
         revision is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

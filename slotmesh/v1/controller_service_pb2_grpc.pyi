@@ -72,7 +72,8 @@ class ControllerServiceStub:
     where they are large. Errors: BAD_REQUEST where `page_token` is of no page.
     """
     Rollback: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.RollbackRequest, _controller_service_pb2.RollbackResponse]
-    """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+    """Makes backends and endpoints what they were at an earlier revision, as a new revision. Traffic to a backend whose code
+    changes with it moves when the rollout of that is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
     revision is not kept.
     """
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
@@ -276,7 +277,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.RollbackRequest,
         context: _aio.ServicerContext[_controller_service_pb2.RollbackRequest, _abc.Awaitable[_controller_service_pb2.RollbackResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.RollbackResponse]:
-        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Errors: BAD_REQUEST where that
+        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Traffic to a backend whose code
+        changes with it moves when the rollout of that is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
         revision is not kept.
         """
 

@@ -66,7 +66,7 @@ async def test_a_rollback_says_when_it_leaves_what_others_have_changed() -> None
         assert (await policy(mesh))[0] == {"v1": 0.5, "v2": 0.5}
         undone = await run(mesh, "rollback")
         assert undone.status == 0
-        assert undone.err == "slotmesh: the traffic is that before the newest shift; changes since then stay\n"
+        assert undone.err == "slotmesh: the newest change is undone; changes since then stay\n"
         assert (await policy(mesh))[0] == {"v1": 1.0, "v3": 0.0}
 
 

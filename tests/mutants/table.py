@@ -21,6 +21,7 @@ from tests.mutants.net_control_table import NET_CONTROL
 from tests.mutants.netb_table import NETB
 from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
+from tests.mutants.rollback_table import ROLLBACK
 from tests.mutants.scale_table import SCALE
 from tests.mutants.snapshots_table import SNAPSHOTS
 from tests.mutants.startup_table import STARTUP
@@ -602,6 +603,7 @@ MUTANTS: Final = (
     *EDGES,
     *LAST_QUESTIONS,
     *FENCE,
+    *ROLLBACK,
     *STORE_OWNERS,
     *FINISH,
     *ISLANDS,

@@ -16,7 +16,8 @@ from typing import Final
 from controller_service.core.backend_load import CallEnds
 from controller_service.core.shifting.figures import CallFlow
 from controller_service.core.shifting.judgement import NO_SHADOWS, still_unknown, tripped
-from controller_service.core.shifting.record import ShiftPhase, ShiftRecord
+from controller_service.core.shifting.record import ShiftPhase, ShiftRecord, over
+from controller_service.core.shifting.waiting import GONE, NO_AWAITED, AwaitedRollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class ShiftLook:
     flow: CallFlow
     ready: Collection[str]
     """Backends that have a ready replica."""
+    rollouts: Mapping[str, AwaitedRollout] = field(default_factory=lambda: NO_AWAITED)
+    """Of backends whose rollouts it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class ShiftMove:
     """The weights that should be in force; None: those that are."""
     waits_for: str = ""
     """What the next step waits for, though its time has come."""
+    deletes: tuple[str, ...] = ()
+    """Backends that are deleted if no endpoint uses them any more."""
 
 
 STAY: Final = ShiftMove()
@@ -53,6 +58,8 @@ def follow(shift: ShiftRecord, look: ShiftLook, time_of_day_s: float) -> ShiftMo
     """`time_of_day_s`: seconds since 1970."""
     if not shift.is_under_way:
         return STAY
+    if shift.is_waiting:
+        return _after_rollouts(shift, look.rollouts, time_of_day_s)
     if why := tripped(shift, look.figures, look.shadows):
         return ended(shift, ShiftPhase.TAKEN_BACK, why, time_of_day_s, goes_back=True)
     if not look.is_due:
@@ -69,9 +76,20 @@ def follow(shift: ShiftRecord, look: ShiftLook, time_of_day_s: float) -> ShiftMo
         number = shift.number + 1
         return ShiftMove(record=replace(shift, number=number, since_s=time_of_day_s), weights=shift.weights(number))
     return ShiftMove(
-        record=replace(shift, phase=ShiftPhase.COMPLETE, why="all steps were taken", ended_s=time_of_day_s),
-        weights=shift.target,
+        record=over(shift, ShiftPhase.COMPLETE, "all steps were taken", time_of_day_s), weights=shift.target
     )
+
+
+def _after_rollouts(shift: ShiftRecord, rollouts: Mapping[str, AwaitedRollout], time_of_day_s: float) -> ShiftMove:
+    """All of the traffic moves when each rollout is complete, and stays where it is if one of them is given up."""
+    for name in sorted(shift.awaits):
+        if (rollout := rollouts.get(name, GONE)).given_up:
+            return ended(shift, ShiftPhase.TAKEN_BACK, rollout.given_up, time_of_day_s, goes_back=True)
+    if waiting := [it for name in sorted(shift.awaits) if (it := rollouts[name].waits_for)]:
+        return ShiftMove(waits_for="; ".join(waiting))
+    why = f"the rollout of {', '.join(sorted(shift.awaits))} is complete"
+    moved = replace(over(shift, ShiftPhase.COMPLETE, why, time_of_day_s), number=1)
+    return ShiftMove(record=moved, weights=shift.target, deletes=shift.deletes)
 
 
 def ended(shift: ShiftRecord, phase: ShiftPhase, why: str, time_of_day_s: float, *, goes_back: bool) -> ShiftMove:
@@ -79,4 +97,4 @@ def ended(shift: ShiftRecord, phase: ShiftPhase, why: str, time_of_day_s: float,
     weights = (
         shift.before if goes_back else {it: weight for it, weight in shift.weights(shift.number).items() if weight}
     )
-    return ShiftMove(record=replace(shift, phase=phase, why=why, ended_s=time_of_day_s), weights=weights)
+    return ShiftMove(record=over(shift, phase, why, time_of_day_s), weights=weights)

@@ -36,12 +36,14 @@ def notice_of(shift: ShiftRecord, revision: int) -> Notice:
     """What a shift has come to, at a revision of the configuration."""
     kind = _KINDS[shift.phase]
     if shift.is_under_way:
-        kind = EventKind.TRAFFIC_SHIFT_STARTED if shift.number == 1 else EventKind.TRAFFIC_SHIFT_STEPPED
-        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.weights(shift.number).items())
+        kind = EventKind.TRAFFIC_SHIFT_STARTED if shift.number <= 1 else EventKind.TRAFFIC_SHIFT_STEPPED
+        weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.weights(max(1, shift.number)).items())
         message = f"step {shift.number} of {shift.steps}: {weights}"
+        if shift.is_waiting:
+            message = f"{weights} after the rollout of {', '.join(sorted(shift.awaits))}"
     elif shift.phase is ShiftPhase.TAKEN_BACK:
         weights = ", ".join(f"{name}={weight:g}" for name, weight in shift.before.items())
-        message = f"{shift.why}; {weights} again"
+        message = f"{shift.why}; {weights} {'again' if shift.number else 'stays'}"
     else:
         message = shift.why
     return Notice(kind=kind, subject=f"endpoint/{shift.endpoint}", message=f"{message}, at revision {revision}")

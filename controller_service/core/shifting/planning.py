@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.planning import Plan
+from controller_service.core.planning import Plan, users_of
 from controller_service.core.shifting.following import ShiftMove, ended
 from controller_service.core.shifting.record import SAME, Guard, GuardFigure, ShiftPhase, ShiftRecord
 from slotmesh.histogram import CALL_TIMES
@@ -50,7 +50,8 @@ def plan_shift(desired: Desired, said: SaidShift, *, who: str, time_s: float) ->
     shadows = endpoint.traffic.shadows if endpoint.traffic is not None else {}
     mistakes = [*_numbers(said), *_weights(said, desired), *_guards(said.guards, shadows)]
     if (known := desired.shifts.get(said.endpoint)) is not None and known.is_under_way:
-        text = f"{said.endpoint} is being shifted already, step {known.number} of {known.steps}: end that first"
+        at = "it waits for a rollout" if known.is_waiting else f"step {known.number} of {known.steps}"
+        text = f"{said.endpoint} is being shifted already, {at}: end that first"
         mistakes.append(Mistake("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
     if not before:
         mistakes.append(Mistake("endpoint", f"{said.endpoint} has no weights yet that could be shifted: set some"))
@@ -83,7 +84,9 @@ def plan_end(desired: Desired, name: str, *, goes_back: bool, who: str, time_s: 
     if shift is None or not shift.is_under_way:
         raise InvalidSpec([Mistake("endpoint", f"no shift of {show(name)} is under way")])
     done = "gone back" if goes_back else "stopped"
-    why = f"{done} by {who or 'somebody'} in step {shift.number} of {shift.steps}"
+    at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
+    why = f"{done} by {who or 'somebody'} {at}"
+    goes_back = goes_back or shift.is_waiting  # no weight has changed yet
     return plan_move(desired, shift, ended(shift, ShiftPhase.STOPPED, why, time_s, goes_back=goes_back))
 
 
@@ -91,15 +94,19 @@ def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
     """What a move changes: the shift, and the weights of its endpoint, whose shadows stay."""
     if move.record is None:
         return NO_PLAN
-    change = ChangeSet(put_shifts=(move.record,))
     endpoint = desired.endpoints[shift.endpoint]
     policy = endpoint.traffic or TrafficPolicy(weights={})
+    change = ChangeSet(put_shifts=(move.record,))
     if move.weights is None or dict(move.weights) == dict(policy.weights):
         return Plan(change=change)
     changed = replace(endpoint, traffic=TrafficPolicy(weights=move.weights, shadows=policy.shadows))
+    change = replace(change, put_endpoints=(changed,))
+    after = desired.apply(change)
+    deleted = tuple(it for it in move.deletes if it in desired.backends and not users_of(after, it))
     return Plan(
-        change=replace(change, put_endpoints=(changed,)),
+        change=replace(change, delete_backends=deleted),
         updated=(f"endpoint/{endpoint.name}",),
+        deleted=tuple(f"backend/{it}" for it in deleted),
         note=f"shift of {endpoint.name}: {_told(move.record)}",
         part_of=shift.change_id,
     )

@@ -1,7 +1,8 @@
 """A shift of an endpoint's traffic: what was asked for, and how far it is.
 
-Invariants: immutable. While it is under way, the endpoint's weights are those of its present step: whoever else changes
-them ends it, in the same transaction (`overtaken`).
+Invariants: immutable. While it is under way, the endpoint's weights are those of its present step: another change of
+them ends it, in the same transaction (`overtaken`). A shift that waits for rollouts is in step 0, in which the weights
+are those before it; its only step moves all of the traffic.
 Owner: the store, by `Desired`.
 """
 
@@ -9,16 +10,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
-from slotmesh.spec.model import Endpoint
+from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.units import format_duration
 
 SAME: Final = 1e-9
 """Weights that differ by less are the same."""
+NO_ROLLOUTS: Final[Mapping[str, str]] = MappingProxyType({})
+_WAITING: Final = "waiting/"
+
+
+def waiting_change_id(began_s: float) -> str:
+    """Names a change whose traffic waits for rollouts: all of its revisions are parts of it, of whatever endpoint."""
+    return f"{_WAITING}{began_s!r}"
+
+
+def is_waiting_change(change_id: str) -> bool:
+    """Whether a change is one whose traffic waited for rollouts."""
+    return change_id.startswith(_WAITING)
 
 
 class GuardFigure(Enum):
@@ -36,7 +50,7 @@ class ShiftPhase(Enum):
     SHIFTING = 1
     COMPLETE = 2
     TAKEN_BACK = 3
-    """A guard has tripped."""
+    """A guard has tripped, or a rollout that it waited for was taken back."""
     STOPPED = 4
     """An operator has ended it."""
     OVERTAKEN = 5
@@ -76,7 +90,7 @@ class ShiftRecord:
     guards: tuple[Guard, ...]
     min_calls: int
     number: int = 1
-    """The step that it is in, or was in when it ended; from 1."""
+    """The step that it is in, or was in when it ended; from 1, and 0 while it waits for rollouts."""
     since_s: float = 0.0
     """When that step began, seconds since 1970."""
     began_s: float = 0.0
@@ -88,15 +102,24 @@ class ShiftRecord:
     """Why it ended."""
     ended_s: float = 0.0
     """When it ended, seconds since 1970; 0 before."""
+    awaits: Mapping[str, str] = field(default_factory=lambda: NO_ROLLOUTS)
+    """Backends whose rollouts it waits for, with the template that each of them rolls out. Empty once it has ended."""
+    deletes: tuple[str, ...] = ()
+    """Backends that are deleted once the traffic has moved. Empty once it has ended."""
 
     @property
     def is_under_way(self) -> bool:
         return self.phase is ShiftPhase.SHIFTING
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for rollouts, and no weight has changed yet."""
+        return self.is_under_way and bool(self.awaits)
+
+    @property
     def change_id(self) -> str:
         """Names the shift among all changes: each of its revisions is a part of it."""
-        return f"shift/{self.endpoint}/{self.began_s!r}"
+        return waiting_change_id(self.began_s) if self.awaits else f"shift/{self.endpoint}/{self.began_s!r}"
 
     @property
     def steps(self) -> int:
@@ -151,6 +174,30 @@ def overtaken(
             continue
         weights = None if endpoint.traffic is None else endpoint.traffic.weights
         if old is None or old.traffic is None or weights != old.traffic.weights:
-            why = f"its traffic was changed by {who or 'somebody else'} in step {shift.number} of {shift.steps}"
-            ended[endpoint.name] = replace(shift, phase=ShiftPhase.OVERTAKEN, why=why, ended_s=time_s)
+            ended[endpoint.name] = overtaken_by(shift, who=who, time_s=time_s)
     return ended
+
+
+def overtaken_by(shift: ShiftRecord, *, who: str, time_s: float) -> ShiftRecord:
+    """The shift, ended by another change of the traffic."""
+    at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
+    why = f"its traffic was changed by {who or 'somebody else'} {at}"
+    return over(shift, ShiftPhase.OVERTAKEN, why, time_s)
+
+
+def over(shift: ShiftRecord, phase: ShiftPhase, why: str, time_s: float) -> ShiftRecord:
+    """The shift, ended: it waits for nothing any more."""
+    return replace(shift, phase=phase, why=why, ended_s=time_s, awaits=NO_ROLLOUTS, deletes=())
+
+
+def intended_endpoints(endpoints: Mapping[str, Endpoint], shifts: Mapping[str, ShiftRecord]) -> Mapping[str, Endpoint]:
+    """Endpoints with the traffic that was asked for: of those that wait for rollouts, the weights afterwards."""
+    waiting = {name: it for name, it in shifts.items() if it.is_waiting and name in endpoints}
+    if not waiting:
+        return endpoints
+    return {**endpoints, **{name: _with_weights(endpoints[name], it.target) for name, it in waiting.items()}}
+
+
+def _with_weights(endpoint: Endpoint, weights: Mapping[str, float]) -> Endpoint:
+    policy = endpoint.traffic or TrafficPolicy(weights={})
+    return replace(endpoint, traffic=replace(policy, weights=weights))

@@ -23,7 +23,7 @@ from slotmesh.cli.patience import (
     wait_until_ready,
 )
 from slotmesh.cli.saying import say
-from slotmesh.cli.view.applied import conflicts, difference, printable_change
+from slotmesh.cli.view.applied import conflicts, consequences, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
 
@@ -107,6 +107,8 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
             )
         if terms.dry_run:
             printable_change(planned).write(terms.output)
+            for line in consequences(planned, is_planned=True):
+                say(f"slotmesh: {line}", err=True)
             return
         is_change = bool(planned.created or planned.updated or planned.deleted)
         if is_change and terms.asks:
@@ -118,12 +120,21 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
         )
         # After a lost reply the lists of a long one are not known any more. They are what was planned.
         printable_change(replace(planned, revision=applied.revision)).write(terms.output)
+        for line in consequences(planned):
+            say(f"slotmesh: {line}", err=True)
         if terms.patience is not None:
             backends, patience = {it.name for it in mesh.backends}, terms.patience
             done = "applied" if is_change else "applied before"
             with after_change(operator, f"{done}, revision {applied.revision}", "slotmesh status", patience):
                 await wait_until_ready(
-                    operator, backends, applied.revision, patience, done=done, ended=ended, file=mesh.backends
+                    operator,
+                    backends,
+                    applied.revision,
+                    patience,
+                    done=done,
+                    ended=ended,
+                    file=mesh.backends,
+                    endpoints=[it.endpoint for it in planned.waits],
                 )
             return
     if mesh.backends:

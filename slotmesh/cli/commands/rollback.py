@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
+from slotmesh.cli.applied import Applied
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
+from slotmesh.cli.patience import (
+    DEFAULT_PATIENCE,
+    Patience,
+    WaitForReady,
+    after_change,
+    ends_of_rollouts,
+    wait_until_ready,
+)
+from slotmesh.cli.saying import say
 from slotmesh.cli.subjects import REVISION, name_of
-from slotmesh.cli.view.applied import printable_change
+from slotmesh.cli.view.applied import consequences, difference, printable_change
+from slotmesh.cli.waiting import EndedRollouts
 
 _MOST_DIGITS: Final = 19
 """Revisions are 64 bits."""
@@ -41,6 +54,8 @@ def rollback(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal, before anything is deleted.")
     ] = False,
+    wait: WaitForReady = None,
+    timeout: Patience = DEFAULT_PATIENCE,
     output: Output = OutputForm.TABLE,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
@@ -52,20 +67,41 @@ def rollback(
 
     It is a change like any other: it makes a new revision, and can be undone itself, so that twice in a row is nothing
     done: two steps back need the REVISION. What was not there yet is deleted. Replicas are replaced where their handler
-    or configuration was another one.
+    or configuration was another one. Traffic to a backend whose code changes stays where it is until all replicas of
+    that backend run the code; then it moves at once. With --wait, the default on a terminal, it returns when all of
+    that is done; if it is not in time, fails or is taken back, it prints why, with exit status 3.
 
     Like this:
 
         slotmesh rollback
         slotmesh rollback 12 --dry-run
+        slotmesh rollback --wait
     """
-    asks = sys.stdin.isatty() and sys.stderr.isatty() and not (yes or dry_run)
-    complete(_roll_back(revision, dry_run, asks, output, address))
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    waits = (is_terminal if wait is None else wait) and not dry_run
+    terms = RollbackTerms(
+        dry_run=dry_run, asks=is_terminal and not (yes or dry_run), patience=timeout if waits else None, output=output
+    )
+    complete(_roll_back(revision, terms, address))
 
 
-async def _roll_back(revision: int | None, dry_run: bool, asks: bool, output: OutputForm, address: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackTerms:
+    """How a change is undone."""
+
+    dry_run: bool
+    asks: bool
+    """Before anything is deleted."""
+    patience: timedelta | None
+    """How long it may take until that configuration is in force; None: it is not waited for."""
+    output: OutputForm
+
+
+async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -> None:
+    dry_run, patience = terms.dry_run, terms.patience
     async with Operator.at(address) as operator:
-        if asks:
+        ended = {} if patience is None else await ends_of_rollouts(operator)
+        if terms.asks:
             restored, planned = await operator.roll_back(revision, dry_run=True)
             for subject in planned.deleted:
                 typer.echo(f"- {subject}", err=True)
@@ -73,9 +109,27 @@ async def _roll_back(revision: int | None, dry_run: bool, asks: bool, output: Ou
                 typer.confirm(f"delete this, as it was not there at revision {restored}?", abort=True, err=True)
             revision = restored if restored != planned.revision else revision
         restored, applied = await operator.roll_back(revision, dry_run=dry_run)
-    printable_change(applied).write(output)
-    would = "would be" if dry_run else "is"
-    if restored != applied.revision:
-        typer.echo(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
-    else:
-        typer.echo(f"slotmesh: the traffic {would} that before the newest shift; changes since then stay", err=True)
+        for line in difference(applied) if dry_run else ():
+            say(line, err=True)
+        printable_change(applied).write(terms.output)
+        would = "would be" if dry_run else "is"
+        if restored != applied.revision:
+            say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)
+        else:
+            say(f"slotmesh: the newest change {would} undone; changes since then stay", err=True)
+        for line in consequences(applied, is_planned=dry_run):
+            say(f"slotmesh: {line}", err=True)
+        if patience is not None:
+            await _wait(operator, applied, ended, patience)
+
+
+async def _wait(operator: Operator, applied: Applied, ended: EndedRollouts, patience: timedelta) -> None:
+    """Until the backends and the traffic are what they were. Raises CommandFailed."""
+    done = f"rolled back, revision {applied.revision}"
+    changed = {it.removeprefix("backend/") for it in (*applied.created, *applied.updated) if it.startswith("backend/")}
+    backends = changed.union(*(it.backends for it in applied.waits))
+    endpoints = [it.endpoint for it in applied.waits]
+    with after_change(operator, done, "slotmesh status", patience):
+        await wait_until_ready(
+            operator, backends, applied.revision, patience, done=done, ended=ended, endpoints=endpoints
+        )

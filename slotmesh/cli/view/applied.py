@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TextIO
 
+from slotmesh.cli.applied import Applied
 from slotmesh.cli.output import Printable
-from slotmesh.cli.snapshot import Applied
 
 _VERBS: Final = ("created", "updated", "unchanged", "deleted")
 
@@ -36,6 +36,20 @@ def difference(planned: Applied) -> Iterator[str]:
                     yield f"    {it.field}: {it.before} -> {it.after}"
                 elif it.subject == name and sign == "+":
                     yield f"    {it.field}: {it.after}"
+
+
+def consequences(applied: Applied, *, is_planned: bool = False) -> Iterator[str]:
+    """What goes on after a change: which replicas are replaced, which traffic waits for that; and warnings."""
+    if applied.rolling:
+        are = "would be" if is_planned else "are"
+        yield f"replicas of {', '.join(applied.rolling)} {are} started or replaced"
+    for it in applied.waits:
+        line = f"traffic of {it.endpoint} stays as it is until the rollout of {', '.join(it.backends)} is complete"
+        if it.deleted_afterwards:
+            line += f"; {', '.join(it.deleted_afterwards)} is deleted after that"
+        yield line
+    for warning in applied.warnings:
+        yield f"warning: {warning}"
 
 
 def conflicts(planned: Applied) -> Iterator[str]:

@@ -19,6 +19,7 @@ from slotmesh.cli.top.figures import NO_FIGURES, BackendFigures, EndpointFigures
 from slotmesh.cli.view.controllers import leader_text, newer_members_text
 from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
 from slotmesh.cli.view.shadows import shadow_troubles
+from slotmesh.cli.view.shifts import waiting_line
 from slotmesh.cli.view.troubles import crash_loops_of, is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
@@ -85,7 +86,7 @@ def print_tables(
     for name in sorted(_shadows(snapshot)):
         for told in shadow_troubles(name, members):
             console.print(Text(f"\n{told}", style="yellow"))
-    for line in rollout_lines(snapshot.rollouts):
+    for line in (*rollout_lines(snapshot.rollouts), *(waiting_line(it) for it in snapshot.shifts if it.is_waiting)):
         console.print(Text(f"\n{line}", style="yellow"))
     for replica in members.replicas:
         if tracebacks and is_long(replica.error):

@@ -17,12 +17,21 @@ def shift_lines(shift: ShiftStatus) -> Iterator[str]:
     """How it is; while it is under way, what it is judged by, too."""
     phase = shift.phase.lower().replace("_", " ")
     at = "" if shift.end_time is None else shift.end_time.astimezone().strftime(" at %H:%M:%S")
+    if shift.is_waiting:
+        yield waiting_line(shift)
+        return
     line = f"shift to {_weights(shift.to_weights)}: {phase}{at}, step {shift.step_number} of {shift.steps}"
     yield f"{line}: {shift.reason}" if shift.reason else f"{line}, {_terms(shift)}"
     if shift.is_under_way:
         yield from (f"  {_calls(it)}" for it in shift.figures)
         if shift.waits_for:
             yield f"  the next step waits: {shift.waits_for}"
+
+
+def waiting_line(shift: ShiftStatus) -> str:
+    """What traffic waits for that moves when rollouts are complete."""
+    why = shift.waits_for or f"the rollout of {', '.join(shift.awaited_backends)}"
+    return f"traffic of {shift.endpoint} moves to {_weights(shift.to_weights)} later; it waits for {why}"
 
 
 def shift_as_json(shift: ShiftStatus) -> dict[str, Any]:
@@ -43,6 +52,7 @@ def shift_as_json(shift: ShiftStatus) -> dict[str, Any]:
         "who": shift.who,
         "reason": shift.reason,
         "waits_for": shift.waits_for,
+        "awaited_backends": [*shift.awaited_backends],
         "figures": {
             it.backend: {"calls": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
             for it in shift.figures

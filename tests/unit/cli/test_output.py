@@ -11,9 +11,9 @@ import pytest
 import typer
 import yaml
 
+from slotmesh.cli.applied import Applied
 from slotmesh.cli.event_stream import MeshEvent
 from slotmesh.cli.output import OutputForm, Printable, form_of
-from slotmesh.cli.snapshot import Applied
 from slotmesh.cli.subjects import BACKEND, REPLICA, configured_subject, name_of, unknown
 from slotmesh.cli.view.applied import printable_change
 from slotmesh.cli.view.configuration import printable_mesh
