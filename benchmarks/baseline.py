@@ -17,10 +17,9 @@ import grpc
 
 from benchmarks.proto_handler import bare_handler
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.runtime.announce import AnnouncePipe, announce
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
-from slotmesh.runtime.parent import ParentPipe, watch_parent
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe, announce, watch_parent
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.v1 import call_pb2, router_service_pb2
 

@@ -22,12 +22,10 @@ from benchmarks.workloads import PAYLOAD
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverResults, Flush, RouterCommand
-from router_service.core.events import CallsSubmitted
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import LinkOpened, RunsCompleted
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.events import CallsSubmitted, LinkOpened, RunsCompleted, TableReceived
+from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.rosters import RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.spec.model import Backend
 

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.streams.features import SESSIONS
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from slotmesh.wire.features import SESSIONS
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse

@@ -1,7 +1,7 @@
 """Stamps where a call passes a hop of the mesh: the time, and what Python has done in that process so far.
 
 Purpose: the services have no code for this. In a process that is to be measured, functions through which each frame
-passes are wrapped: the entry to what reads a frame, and the `write` of the writing half (`slotmesh.runtime.pump`).
+passes are wrapped: the entry to what reads a frame, and the `write` of the writing half (`slotmesh.transport.pump`).
 Invariants: only frames of calls and of results are stamped; a stamp is taken before the function that is wrapped; the
 clock is the same in all processes of a machine. What is wrapped is imported late: gRPC is loaded with it, and reads its
 environment then.
@@ -144,7 +144,7 @@ def left_stamps(folder: Path, role: str) -> list[Stamp]:
 
 def _stamp_writes(stack: ExitStack, to: HopRecorder) -> None:
     """Writes of all streams of this process."""
-    from slotmesh.runtime.pump import StreamPump
+    from slotmesh.transport.pump import StreamPump
 
     plain = StreamPump.__init__
 
@@ -173,7 +173,7 @@ def _stamp_reads(stack: ExitStack, to: HopRecorder, owner: type, method: str, ki
 
 
 def _read_by_client(stack: ExitStack, to: HopRecorder) -> None:
-    from slotmesh.client.stream.link import RouterLink
+    from slotmesh.client.stream.links import RouterLink
 
     _stamp_reads(stack, to, RouterLink, "accept", "results", CLIENT_READS)
 

@@ -18,10 +18,9 @@ from typing import Final, Literal
 from urllib.request import urlopen
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED, Members
-from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.cli.snapshot import FAILED_STATE, Members
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.spec.model import Mesh
 
 READY_TIMEOUT_S: Final = 60.0
@@ -138,7 +137,9 @@ class ProcessMesh:
 
     def _lacks(self, members: Members) -> str:
         for replica in members.replicas:
-            if replica.state == FAILED and any(replica.backend == backend.name for backend in self._spec.backends):
+            if replica.state == FAILED_STATE and any(
+                replica.backend == backend.name for backend in self._spec.backends
+            ):
                 raise CannotStart(f"replica {replica.replica_id} failed: {replica.error}")
         for backend in self._spec.backends:
             wanted = backend.least_replicas

@@ -38,7 +38,8 @@ ENDPOINT: Final = "ProtoEcho"
 LEAST: Final = {"unary": 0.6, "bidi": 0.5}
 """Own rpcs beside `RouterService.Call`, and streams through the mesh beside those of a bare server.
 
-`Call` is registered at the server, and taken in past the loop of `grpc.aio` (`slotmesh.runtime.accepting`); rpcs that
+`Call` is registered at the server, and taken in past the loop of `grpc.aio` (`slotmesh.grpc_internals.accepting`); rpcs
+that
 come and go cannot be."""
 STREAM_AHEAD: Final = 64
 _WARM_UP_S: Final = 0.5

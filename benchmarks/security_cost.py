@@ -33,10 +33,9 @@ from slotmesh.cli.certificates import CertificatePlace, initialise
 from slotmesh.client.tls import dialer_of
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.security.identity import Identity, Role
-from slotmesh.security.tokens.holders import roles_of
-from slotmesh.security.tokens.registry import with_created
+from slotmesh.security.tokens.rules import roles_of
 from slotmesh.security.tokens.static_tokens import new_secret
-from slotmesh.security.tokens.token_file import change_tokens
+from slotmesh.security.tokens.token_file import change_tokens, with_created
 from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
 MOST_COST: Final = {"stream": 0.10, "unary": 0.25}

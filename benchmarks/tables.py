@@ -23,29 +23,26 @@ from typing import Final
 from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.progress import show
-from controller_service.core import routers, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.notices import Notice
-from controller_service.core.observed import ObservedRouter, ReplicaState
-from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S
-from controller_service.core.transitions import Hello, ObservedReport
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import Notice
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.endpoints import BROUGHT_WITHIN_S
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launching import Launching
-from controller_service.shell.mesh_state import Concern, Key, MeshState
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.reconcile_loop import ReconcileLoop
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.table_board import TableBoard
-from controller_service.shell.table_feed import TableFeed
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.loops.launching import Launching
+from controller_service.shell.loops.reconcile_loop import ReconcileLoop
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.members.tables import TableBoard, TableFeed
+from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Store
 from controller_service.store.sqlite.store import SqliteStore
 from router_service import convert
-from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import follow_delta
+from router_service.core.routing_table import RoutingTable, follow_delta
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_service.config import ControllerSettings
-from controller_service.store.sqlite.carrying import import_into, print_export
+from controller_service.store.state_document import import_into, print_export
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.main import run
 

@@ -16,51 +16,43 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from controller_service.config import MEMORY, ControllerSettings, policy_names
-from controller_service.convert.snapshots import KnownLoads
-from controller_service.core.desired import Desired
-from controller_service.core.observed import Observed
-from controller_service.core.unattached import restored
+from controller_service.convert.operators import KnownLoads
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.replica_groups import restored
+from controller_service.core.observed.state import Observed
 from controller_service.front import Front
-from controller_service.membership_servicer import MembershipServicer
 from controller_service.route_servicer import RouteServicer
-from controller_service.servicer import ControllerServicer, OperatorControls
-from controller_service.shell.autoscaler import Autoscaler
-from controller_service.shell.change_journal import ChangeJournal
+from controller_service.servicer import ControllerServicer, MembershipServicer, OperatorControls
+from controller_service.shell.changes.audit import ChangeJournal
+from controller_service.shell.changes.configurator import Configurator
+from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
 from controller_service.shell.code.snapshots import snapshots_of
-from controller_service.shell.configurator import Configurator
-from controller_service.shell.event_archive import EventArchive
-from controller_service.shell.events import EventFeed
+from controller_service.shell.events import EventArchive, EventFeed
 from controller_service.shell.launchers.launch_directory import LaunchDirectoryInUse
 from controller_service.shell.launchers.protocol import Launcher, OnExit, mint_replica_id
-from controller_service.shell.launching import Launching
-from controller_service.shell.leadership import LeadershipBoard
-from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.leadership import LeadershipBoard, NewerMembers
+from controller_service.shell.loops.autoscaler import Autoscaler, load_policies
+from controller_service.shell.loops.launching import Launching, ProcessWatch
+from controller_service.shell.loops.reconcile_loop import ReconcileLoop
+from controller_service.shell.loops.rollouts import RolloutControl
+from controller_service.shell.loops.shifter import ShiftControl, Shifter
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.members.router_links import RouterLinks
+from controller_service.shell.members.tables import TableBoard
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.shell.metrics import observe as observe_controller
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.process_watch import ProcessWatch
-from controller_service.shell.reconcile_loop import ReconcileLoop
-from controller_service.shell.replica_control import ReplicaControl
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.replica_logs.log_book import LogBook, echo_output
-from controller_service.shell.rollout_control import RolloutControl
-from controller_service.shell.router_links import RouterLinks
-from controller_service.shell.scale_policies import load_policies
-from controller_service.shell.shift_control import ShiftControl
-from controller_service.shell.shifter import Shifter
-from controller_service.shell.state_keeper import StateKeeper
-from controller_service.shell.table_board import TableBoard
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.replica_logs import LogBook, echo_output
 from controller_service.store.memory import MemoryCandidacy
 from controller_service.store.protocol import Candidacy, Store
-from controller_service.store.sqlite.refusals import StateRefused
+from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.store import SqliteCandidacy
 from slotmesh.ids import new_id
+from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
-from slotmesh.telemetry.log import get_logger
+from slotmesh.server.server import GrpcServer
 from slotmesh.telemetry.setup import MetricsServer
 from slotmesh.units import join_host_port
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from controller_service.core.kept_events import EventBounds
+from controller_service.core.events import EventBounds
 from slotmesh.config import Duration, Size
 from slotmesh.config.declaring import Field, field_validator, model_validator
-from slotmesh.config.fields import FlagOnly
 from slotmesh.config.members import TokenPortSettings
+from slotmesh.config.reading import FlagOnly
 from slotmesh.spec.rules import is_path
 from slotmesh.units import format_duration
 

@@ -19,12 +19,12 @@ from controller_service.shell.leadership import LeadershipBoard
 from controller_service.store.protocol import Leader
 from slotmesh.config.members import WILDCARDS
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.controllers import LEADER_FACT
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.quotas import QuotaKind, RateQuota
 from slotmesh.security.tokens import Tokens
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
+from slotmesh.transport.current_channel import LEADER_FACT
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import (
     controller_service_pb2_grpc,

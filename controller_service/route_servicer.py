@@ -15,17 +15,15 @@ from typing import Any
 
 import grpc
 
-from controller_service.convert.changes import terms_from_wire
-from controller_service.convert.origins import origin_of
-from controller_service.convert.replies import reply_of
-from controller_service.core.desired import Desired
-from controller_service.shell.configurator import Configurator
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.repeated_requests import answers_once
+from controller_service.convert.changes import origin_of, reply_of, terms_from_wire
+from controller_service.core.desired.state import Desired
+from controller_service.shell.changes.configurator import Configurator
+from controller_service.shell.changes.idempotency import answers_once
+from controller_service.shell.leadership import NewerMembers
 from controller_service.store.protocol import Store
-from slotmesh.security.limits import known_endpoints
+from slotmesh.convert.specification import route_to_wire
+from slotmesh.security.permissions import known_endpoints
 from slotmesh.spec.routes import Route
-from slotmesh.spec.wire import route_to_wire
 from slotmesh.v1 import mesh_pb2, route_service_pb2_grpc
 from slotmesh.v1 import route_service_pb2 as pb
 

@@ -15,38 +15,38 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from controller_service.convert.changes import from_members, terms_from_wire
-from controller_service.convert.events import event_to_wire, wanted_notices
-from controller_service.convert.mistakes import logs_not_found, names_all_mistakes
-from controller_service.convert.origins import origin_of
-from controller_service.convert.replica_pages import page_of_replicas
-from controller_service.convert.replicas import replica_to_wire
-from controller_service.convert.replies import reply_of
-from controller_service.convert.revisions import page_of_revisions
-from controller_service.convert.rollouts import rollout_to_wire
+from controller_service.convert.changes import from_members, origin_of, page_of_revisions, reply_of, terms_from_wire
+from controller_service.convert.checks import logs_not_found, names_all_mistakes
+from controller_service.convert.operators import (
+    KnownLoads,
+    decision_to_wire,
+    event_to_wire,
+    rollout_to_wire,
+    said_shift_from_wire,
+    shift_to_wire,
+    snapshot_to_wire,
+    wanted_notices,
+)
+from controller_service.convert.replicas import page_of_replicas, replica_to_wire
 from controller_service.convert.routers import router_to_wire
-from controller_service.convert.scales import decision_to_wire
-from controller_service.convert.shifts import said_shift_from_wire, shift_to_wire
-from controller_service.convert.snapshots import KnownLoads, snapshot_to_wire
-from controller_service.core.kept_events import UNKNOWN
-from controller_service.core.log_lines import MAX_LINE_BYTES
-from controller_service.core.outdated import outdated_among
-from controller_service.core.planning import ChangeTerms
-from controller_service.core.replica_numbers import wanted_replicas
-from controller_service.shell.change_refusals import backend_not_found, endpoint_not_found
-from controller_service.shell.configurator import Configurator
+from controller_service.core.desired.planning import ChangeTerms
+from controller_service.core.events import UNKNOWN
+from controller_service.core.observed.replica_groups import outdated_among
+from controller_service.core.observed.state import wanted_replicas
+from controller_service.shell.changes.configurator import Configurator
+from controller_service.shell.changes.controls import ReplicaControl, StateKeeper
+from controller_service.shell.changes.idempotency import answers_once
+from controller_service.shell.changes.refusals import backend_not_found, endpoint_not_found
 from controller_service.shell.events import EventFeed, NoCursor
+from controller_service.shell.loops.rollouts import RolloutControl
+from controller_service.shell.loops.shifter import ShiftControl
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.members.router_links import RouterLinks
+from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
-from controller_service.shell.repeated_requests import answers_once
-from controller_service.shell.replica_control import ReplicaControl
-from controller_service.shell.replica_logs.log_book import LogBook
-from controller_service.shell.rollout_control import RolloutControl
-from controller_service.shell.shift_control import ShiftControl
-from controller_service.shell.state_keeper import StateKeeper
-from controller_service.shell.table_board import TableBoard
+from controller_service.shell.replica_logs import MAX_LINE_BYTES, LogBook
 from controller_service.store.protocol import Store
-from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
-from slotmesh.spec.wire import (
+from slotmesh.convert.specification import (
     backend_from_wire,
     backend_to_wire,
     endpoint_from_wire,
@@ -54,10 +54,34 @@ from slotmesh.spec.wire import (
     mesh_from_wire,
     traffic_from_wire,
 )
+from slotmesh.names import sendable_text
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
 from slotmesh.status import to_exception
-from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, mesh_pb2
+from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.wire.sendable_text import sendable_text
+
+# `MembershipService`: the streams of replicas and routers, as rpcs.
+#
+# Owner: the composition root mounts it.
+
+
+class MembershipServicer(membership_service_pb2_grpc.MembershipServiceServicer):
+    """What replicas and routers call."""
+
+    def __init__(self, replicas: ReplicaLinks, routers: RouterLinks) -> None:
+        self._replicas = replicas
+        self._routers = routers
+
+    async def AttachReplica(  # type: ignore[override]  # it reads and writes instead of iterating
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await self._replicas.serve(context)
+
+    async def AttachRouter(  # type: ignore[override]  # as above
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await self._routers.serve(context)
+
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -21,33 +21,31 @@ from controller_service.app import (
     taken_up,
 )
 from controller_service.config import MEMORY, ControllerSettings, policy_names
-from controller_service.core.planning import ChangeTerms
-from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.desired.planning import ChangeTerms
+from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.front import Front
-from controller_service.shell.configurator import Configurator
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.launchers.launch_directory import LaunchDirectory, default_directory
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
-from controller_service.shell.launchers.protocol import OnExit, mint_replica_id
+from controller_service.shell.launchers.protocol import ExternalLauncher, OnExit, mint_replica_id
+from controller_service.shell.loops.autoscaler import load_policies
 from controller_service.shell.metrics import observe_leadership
-from controller_service.shell.replica_logs.log_book import LogBook
-from controller_service.shell.scale_policies import load_policies
+from controller_service.shell.replica_logs import LogBook
 from controller_service.store.protocol import Candidacy, Store
 from slotmesh.config import SettingsError
 from slotmesh.errors import SlotmeshError
-from slotmesh.runtime.announce import announce
+from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.parent import ParentPipe, watch_parent
+from slotmesh.runtime.parent import ParentPipe, announce, watch_parent
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
+from slotmesh.server.edge import observe_edge
 from slotmesh.spec.model import InvalidSpec
-from slotmesh.telemetry.edge import observe_edge
-from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
-from slotmesh.telemetry.tokens import observe_tokens
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
@@ -75,6 +73,8 @@ async def serve(settings: ControllerSettings) -> int:
             tls=tls,
             tokens=tokens,
         )
+        if settings.autoscale_policies:
+            metrics.prepare()
         if tokens is not None:
             observe_tokens(metrics.meter, tokens)
         try:

@@ -12,40 +12,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ingress_service.config import IngressSettings, names_of, origins_of
-from ingress_service.core.connection.limits import ConnectionLimits
-from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.cors import Cors
 from ingress_service.core.counters import Counters
-from ingress_service.core.peers import PeerAddresses, networks_of
-from ingress_service.core.request_bound import RequestBound
-from ingress_service.core.route_table import RouteTable
+from ingress_service.core.http1.heads import ConnectionLimits
+from ingress_service.core.peers import ConnectionBound, PeerAddresses, RequestBound, networks_of
+from ingress_service.core.routes import RouteTable
 from ingress_service.shell.bodies import HeldBodies
 from ingress_service.shell.callers import HttpCallers
-from ingress_service.shell.described import Descriptions
-from ingress_service.shell.failed_requests import FailedRequests
-from ingress_service.shell.front import HttpFront
-from ingress_service.shell.http_facts import HttpFacts
-from ingress_service.shell.http_server import IngressServer
-from ingress_service.shell.inference.front import InferenceFront
-from ingress_service.shell.mesh_view import MeshView
-from ingress_service.shell.metrics import observe
+from ingress_service.shell.calls import HttpFacts
+from ingress_service.shell.http.served_connections import ServedConnections
+from ingress_service.shell.http.server import IngressServer
+from ingress_service.shell.inference_front import InferenceFront
+from ingress_service.shell.mesh_view import Descriptions, MeshView
+from ingress_service.shell.metrics import Scrapes, observe
 from ingress_service.shell.pages import IngressPages
-from ingress_service.shell.request_records import RequestRecords
+from ingress_service.shell.request_log import FailedRequests, RequestRecords
 from ingress_service.shell.request_spans import RequestSpans
+from ingress_service.shell.requests import HttpFront
 from ingress_service.shell.route_watch import RouteWatch
-from ingress_service.shell.scrapes import Scrapes
-from ingress_service.shell.served_connections import ServedConnections
-from ingress_service.shell.sockets import Sockets
 from ingress_service.shell.token_trials import TokenTrials
+from ingress_service.shell.websockets import Sockets
 from slotmesh.ids import new_id
-from slotmesh.runtime.announce import announce
+from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.parent import announce, watch_parent
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.routes import Route
 from slotmesh.telemetry import names
-from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
 

@@ -11,8 +11,8 @@ from ingress_service.core.peers import ForwardedHeader, networks_of
 from slotmesh.config import Duration, HostPorts, ServiceSettings, Size
 from slotmesh.config.declaring import Field, field_validator, model_validator
 from slotmesh.config.listening import SET_UP, Reach, reach_of
-from slotmesh.config.tls import TlsSettings
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.config.security import TlsSettings
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 
 class IngressSettings(ServiceSettings, TlsSettings):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from replica_service.config import ReplicaSettings
-from replica_service.shell.held_name import HeldName
+from replica_service.config import HeldName, ReplicaSettings
 from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
@@ -21,11 +20,11 @@ def main() -> None:
     settings = ReplicaSettings.load(prog="python -m replica_service")
     set_grpc_environment()
     if settings.describe is not None:
-        from replica_service.shell.handler.describing import print_description  # noqa: PLC0415 - what it imports loads gRPC
+        from replica_service.shell.handler.binding import print_description  # noqa: PLC0415 - what it imports loads gRPC
 
         raise SystemExit(print_description(settings.describe))
     from replica_service import app  # noqa: PLC0415 - it loads gRPC
-    from replica_service.shell.log_facts import facts_of_call  # noqa: PLC0415 - likewise
+    from replica_service.shell.telemetry import facts_of_call  # noqa: PLC0415 - likewise
 
     held = _held_name(settings)
     replica_id = settings.make_replica_id() if held is None else held.name

@@ -16,10 +16,8 @@ from functools import partial
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
-from replica_service.core.health.fence import Fence
-from replica_service.direct_servicer import DirectServicer
-from replica_service.servicer import ReplicaIdentity, ReplicaServicer
-from replica_service.shell.call_traces import ReplicaTraces
+from replica_service.core.lifecycle import Fence
+from replica_service.servicer import DirectServicer, ReplicaIdentity, ReplicaServicer, ReplicaSlotServicer
 from replica_service.shell.engine import Engine
 from replica_service.shell.fencing import EndTimer, Fencing, KernelTimer
 from replica_service.shell.handler.handler_loop import HandlerLoop
@@ -28,25 +26,25 @@ from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import HostedReplica
-from replica_service.slot_servicer import ReplicaSlotServicer
-from slotmesh.handlers.own_mesh import current_source, of_process
+from replica_service.shell.telemetry import ReplicaTraces
+from slotmesh.client.handler_mesh import current_source, of_process
 from slotmesh.ids import new_id
-from slotmesh.runtime.announce import announce
+from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.loop_errors import log_loop_errors
-from slotmesh.runtime.parent import LAUNCHER_ENDED, watch_parent
+from slotmesh.runtime.main import log_loop_errors
+from slotmesh.runtime.parent import LAUNCHER_ENDED, announce, watch_parent
 from slotmesh.runtime.process_identity import own_process
-from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
+from slotmesh.server.edge import observe_edge
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer, Server
+from slotmesh.streams.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
 from slotmesh.telemetry import names
-from slotmesh.telemetry.edge import observe_edge
-from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.setup import metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.v1 import (
@@ -58,7 +56,6 @@ from slotmesh.v1 import (
     slot_service_pb2_grpc,
 )
 from slotmesh.version import VERSION
-from slotmesh.wire.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
 
 _log = get_logger(__name__)
 
@@ -214,6 +211,7 @@ class ReplicaApp:
             instance=self.identity.replica_id,
             tls=self.tls,
         )
+        metrics.prepare()
         metrics.look_at(lambda: self.server.serving)
         metrics.observe_rpcs(self.server.rpc_times)
         metrics.observe_spans(lambda: traces.dropped)

@@ -8,18 +8,240 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 
+from replica_service import convert
+from replica_service.convert import Granted
 from replica_service.shell.engine import Engine
-from replica_service.shell.links.router_stream import Request, Response, RouterStream
+from replica_service.shell.links.attach_stream import AttachRequest, AttachStream
+from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
+from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
+from slotmesh.convert.call_options import option_mistake
+from slotmesh.convert.slot_requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.errors import Failure, Reason
+from slotmesh.logs import get_logger
+from slotmesh.names import endpoint_mistake, overlong_endpoint
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.duplex import read_request
+from slotmesh.security.identity import caller_name, of_caller
+from slotmesh.security.permissions import callable_endpoints, endpoint_refusal, slot_refusal
 from slotmesh.spec.rules import show
-from slotmesh.status import to_exception
-from slotmesh.telemetry.log import get_logger
-from slotmesh.v1 import replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.status import abort, to_exception
+from slotmesh.transport.duplex import read_request
+from slotmesh.v1 import (
+    call_pb2,
+    direct_service_pb2_grpc,
+    replica_service_pb2,
+    replica_service_pb2_grpc,
+    slot_service_pb2,
+    slot_service_pb2_grpc,
+)
+
+# The gRPC edge of a replica for leased slots, for clients that are connected to the replica itself.
+#
+# Purpose: validates, converts, hands on to the shell, maps failures, as routers do, and with the same checks.
+# Owner: the app.
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ValueT = TypeVar("ValueT")
+
+
+class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+    """Slots of this replica, whichever caller has reserved them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slots: DirectSlots | None = None
+        self._issuer = convert.Issuer(clock)
+
+    def serve(self, engine: Engine) -> None:
+        """The handler has been constructed."""
+        self._slots = DirectSlots(engine, self._clock)
+        self._issuer = engine.slots.issuer
+
+    async def ReserveSlot(
+        self, request: slot_service_pb2.ReserveSlotRequest, context: Context
+    ) -> slot_service_pb2.ReserveSlotResponse:
+        """Waits for a free slot and leases it."""
+        slots = self._ready()
+        failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
+        failure = failure or reservation_mistake(request) or option_mistake(request.options)
+        if failure := failure or self._misses(request):
+            await abort(context, failure)
+        wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)), caller_name())
+        patience_s = _patience_s(request.options, context)
+        granted = _sound(await slots.reserve(wish, patience_s, of_caller(request.request_id)))
+        return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))
+
+    async def RenewSlot(
+        self, request: slot_service_pb2.RenewSlotRequest, context: Context
+    ) -> slot_service_pb2.RenewSlotResponse:
+        """Prolongs a lease."""
+        slots = self._ready()
+        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
+        granted = _sound(slots.renew(secret, _sound(ttl_of(request))))
+        return slot_service_pb2.RenewSlotResponse(slot=self._to_wire(granted))
+
+    async def ReleaseSlot(
+        self, request: slot_service_pb2.ReleaseSlotRequest, context: Context
+    ) -> slot_service_pb2.ReleaseSlotResponse:
+        """Gives a slot back."""
+        slots = self._ready()
+        secret = _sound(self._issuer.secret_to_release(request.token, caller_name(), callable_endpoints()))
+        released = slots.release(secret)
+        return convert.released_to_wire(released)
+
+    async def Dispatch(
+        self, request: slot_service_pb2.DispatchRequest, context: Context
+    ) -> slot_service_pb2.DispatchResponse:
+        """Runs a call in a reserved slot."""
+        response = slot_service_pb2.DispatchResponse(backend=self._issuer.backend, replica_id=self._issuer.replica_id)
+
+        async def write(payload: bytes, content_type: str) -> None:
+            response.payload, response.content_type = payload, content_type
+
+        await self._dispatch(request, context, write, streaming=False)
+        return response
+
+    async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
+    ) -> None:
+        """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        backend, replica_id = self._issuer.backend, self._issuer.replica_id
+
+        async def write(payload: bytes, content_type: str) -> None:
+            nonlocal backend, replica_id
+            response = slot_service_pb2.DispatchStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            backend = replica_id = ""
+            await context.write(response)
+
+        await self._dispatch(request, context, write, streaming=True)
+
+    async def _dispatch(
+        self,
+        request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest,
+        context: Context,
+        write: WriteValue,
+        *,
+        streaming: bool,
+    ) -> None:
+        slots = self._ready()
+        if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
+            await abort(context, failure)
+        secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
+        if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
+            await abort(context, failure)
+        patience_s = _patience_s(request.options, context)
+        request.options.streaming = streaming
+        options = _sound(convert.slot_call_options(request.options))
+        failure = await slots.dispatch(secret, request.endpoint, options, request.payload, patience_s, write)
+        if failure is not None:
+            await abort(context, failure)
+
+    def _ready(self) -> DirectSlots:
+        """Raises BackendUnavailable before the handler is there."""
+        if self._slots is None:
+            raise to_exception(
+                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
+            )
+        return self._slots
+
+    def _misses(self, request: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
+        """Why no slot of this replica will do, if none will."""
+        here = self._issuer.replica_id
+        if request.replica_id not in ("", here):
+            message = f"replica_id: this is replica {here}, and gives no slots of {show(request.replica_id)!r}"
+            return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": request.replica_id})
+        if here in request.excluded_replica_ids:
+            message = f"excluded_replica_ids: this is replica {here}, and it gives no slots of others"
+            return Failure(reason=Reason.NO_SLOT, message=message, retry_delay_s=RETRY_DELAY_S)
+        return None
+
+    def _to_wire(self, granted: Granted) -> slot_service_pb2.Slot:
+        return self._issuer.to_wire(granted.slot, granted.ongoing)
+
+
+def _patience_s(options: call_pb2.CallOptions, context: Context) -> float | None:
+    """How long the caller waits for its answer; None where that is not known."""
+    told = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
+    left_s: float | None = context.time_remaining()  # type: ignore[assignment, unused-ignore]  # None: no deadline
+    return min(told if left_s is None else [*told, left_s], default=None)
+
+
+def _sound(value: ValueT | Failure) -> ValueT:
+    """What is no failure; a failure is raised."""
+    if isinstance(value, Failure):
+        raise to_exception(value)
+    return value
+
+
+# The gRPC edge of a replica for clients that hold slots and speak to it themselves.
+#
+# Invariants: a stream begins once the handler is there, and with `open`; one that means another replica is refused.
+# Owner: the app.
+
+
+class DirectServicer(direct_service_pb2_grpc.DirectServiceServicer):
+    """Serves clients."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._engine: Engine | None = None
+        self._streams: set[AttachStream] = set()
+
+    def serve(self, engine: Engine) -> None:
+        """The handler has been constructed."""
+        self._engine = engine
+        engine.at_drain.append(self._go_away)
+
+    async def Attach(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        request = await read_request(context)
+        if request is None:
+            return
+        engine = self._check(request)
+        stream = AttachStream(engine, context, self._clock)
+        self._streams.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+
+    def end_streams(self) -> None:
+        """All is answered, or nobody waits for it any longer."""
+        for stream in self._streams:
+            stream.end()
+
+    def _go_away(self) -> None:
+        for stream in self._streams:
+            stream.go_away()
+
+    def _check(self, request: AttachRequest) -> Engine:
+        """The engine that the client means.
+
+        Raises:
+            BadRequest: the first frame is not `open`.
+            BackendUnavailable: the handler is not there yet.
+            ReplicaGone: the client means another replica.
+        """
+        if request.WhichOneof("frame") != "open":
+            raise to_exception(
+                Failure(reason=Reason.BAD_REQUEST, message="the first frame must be open", metadata={"field": "open"})
+            )
+        if self._engine is None:
+            raise to_exception(
+                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
+            )
+        here, meant = self._engine.slots.issuer.replica_id, request.open.replica_id
+        if meant not in ("", here):
+            message = f"open.replica_id: this is replica {here}; the client means {show(meant)!r}"
+            raise to_exception(Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": meant}))
+        return self._engine
+
 
 _log = get_logger(__name__)
 
@@ -47,7 +269,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         """Set once the handler has been constructed."""
 
     async def Execute(  # type: ignore[override]  # it writes to the context instead of yielding
-        self, request_iterator: object, context: grpc.aio.ServicerContext[Request, Response]
+        self, request_iterator: object, context: grpc.aio.ServicerContext[ExecuteRequest, Response]
     ) -> None:
         request = await read_request(context)
         if request is None:
@@ -93,7 +315,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             for stream in self._streams:
                 stream.end()
 
-    def _check(self, request: Request) -> str:
+    def _check(self, request: ExecuteRequest) -> str:
         """The router's id.
 
         Raises:

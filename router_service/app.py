@@ -16,48 +16,44 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from router_service.config import RouterSettings, call_metadata_keys
-from router_service.core.caller_quotas import CallerQuotas
-from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Window
+from router_service.core.limits.quotas import CallerQuotas, CallQuotas, SessionQuota
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.session_quota import SessionQuota
-from router_service.core.tenants.book import TenantSettings
+from router_service.core.tenants import TenantSettings
 from router_service.inference_servicer import InferenceServicer
 from router_service.own_rpc_servicer import OwnRpcServicer
 from router_service.servicer import RouterServicer
 from router_service.shell.call_traces import RouterTraces
-from router_service.shell.clients.alternates import Alternates
-from router_service.shell.clients.handed_metadata import HandedMetadata
-from router_service.shell.clients.slot_calls import UnarySlotOperations
-from router_service.shell.clients.unary import UnaryCalls
-from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.clients.connected_streams import Alternates
+from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
+from router_service.shell.dispatcher import Dispatcher, FirstTable
 from router_service.shell.failure_log import FailureLog
-from router_service.shell.first_table import FirstTable
 from router_service.shell.metrics import observe
 from router_service.shell.replicas.link import ReplicaLink
-from router_service.shell.replicas.link_report import LinkReport
+from router_service.shell.reports import LinkReport
 from router_service.shell.table_watch import TableWatch
-from router_service.slot_servicer import RouterSlotServicer
+from router_service.slot_servicer import RouterSlotServicer, UnarySlotOperations
 from router_service.tap_servicer import TapServicer
 from slotmesh.ids import new_id
 from slotmesh.inference.grpc_inference_service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
-from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import MonotonicClock
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.parent import LAUNCHER_ENDED, watch_parent
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.runtime.parent import LAUNCHER_ENDED, announce, watch_parent
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.security.identity import Role
 from slotmesh.security.tokens import Tokens
+from slotmesh.server.edge import observe_edge
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer
+from slotmesh.streams.features import OF_ROUTERS_TO_CLIENTS
+from slotmesh.streams.limits import MAX_ROUTER_REQUEST_BYTES
 from slotmesh.telemetry import names
-from slotmesh.telemetry.edge import observe_edge
+from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import MetricsServer, metrics_target, setup_metrics
 from slotmesh.telemetry.setup_tracing import TracingSetup, setup_tracing
-from slotmesh.telemetry.tokens import observe_tokens
 from slotmesh.v1 import (
     info_service_pb2,
     info_service_pb2_grpc,
@@ -67,8 +63,6 @@ from slotmesh.v1 import (
     tap_service_pb2_grpc,
 )
 from slotmesh.version import VERSION
-from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
-from slotmesh.wire.limits import MAX_ROUTER_REQUEST_BYTES
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.

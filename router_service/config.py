@@ -6,16 +6,15 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from router_service.core.caller_shares import MAX_BYTES, MAX_CALLS
-from router_service.core.sessions.session_quota import MAX_SESSIONS
-from router_service.core.tenants.book import MAX_NAMED, MAX_TENANTS
-from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
-from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
+from router_service.core.features.uploads import MAX_UPLOAD_BYTES
+from router_service.core.limits.quotas import MAX_BYTES, MAX_CALLS, MAX_SESSIONS
+from router_service.core.tenants import MAX_NAMED, MAX_TENANTS
 from slotmesh.config import Duration, HostPorts, Size
 from slotmesh.config.declaring import Field, field_validator
 from slotmesh.config.members import MemberId, TokenPortSettings
+from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.ids import new_id
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 
 _KEY: Final = re.compile(r"[a-z0-9_.-]+")
 

@@ -10,29 +10,27 @@ from typing import Any
 
 import grpc
 
-from router_service.convert.inference.answers import answer_to_wire
-from router_service.convert.inference.models import (
+from router_service.convert.inference import (
+    answer_to_wire,
     config_to_wire,
     index_to_wire,
     metadata_to_wire,
     statistics_to_wire,
 )
-from router_service.core.routing import models
+from router_service.core.routing import catalog
 from router_service.core.routing.endpoints import RoutedEndpoint
-from router_service.shell.clients.handed_metadata import HandedMetadata
-from router_service.shell.clients.inference_calls import InferenceCalls
-from router_service.shell.clients.inference_stream import InferenceStream
-from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.clients.inference import InferenceCalls, InferenceStream
+from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.calls.method_outlines import MethodTensors
 from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceServicer
-from slotmesh.oip.service import EXTENSIONS, SERVER_NAME
-from slotmesh.oip.signatures import MethodTensors
-from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import stream_of
-from slotmesh.security.limits import known_endpoints
+from slotmesh.oip.model import EXTENSIONS, SERVER_NAME
+from slotmesh.security.permissions import known_endpoints
 from slotmesh.status import abort
+from slotmesh.transport.duplex import read_request
+from slotmesh.transport.open_streams import stream_of
 from slotmesh.version import VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -65,8 +63,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         """Whether a replica of the endpoint takes calls."""
         endpoint = await self._model(request.name, request.version, context)
         topology = self._dispatcher.scheduler.topology
-        versions = [request.version] if request.version else models.versions_of(endpoint.route)
-        ready = any(models.state_of(topology, request.name, each).is_ready for each in versions)
+        versions = [request.version] if request.version else catalog.versions_of(endpoint.route)
+        ready = any(catalog.state_of(topology, request.name, each).is_ready for each in versions)
         return wire_pb2.ModelReadyResponse(ready=ready)
 
     async def ModelMetadata(
@@ -75,7 +73,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         """What an inference takes and gives."""
         endpoint = await self._model(request.name, request.version, context)
         method, tensors = self._described(endpoint, request.version)
-        return metadata_to_wire(request.name, models.versions_of(endpoint.route), method, tensors)
+        return metadata_to_wire(request.name, catalog.versions_of(endpoint.route), method, tensors)
 
     async def ModelConfig(self, request: wire_pb2.ModelConfigRequest, context: Context) -> wire_pb2.ModelConfigResponse:
         """The same, in Triton's words."""
@@ -91,8 +89,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         if request.name:
             await self._model(request.name, request.version, context)
         topology = self._dispatcher.scheduler.topology
-        states = models.states_of(topology, known_endpoints(), request.name)
-        figures = [models.figures_of(topology, each) for each in states if request.version in ("", each.backend)]
+        states = catalog.states_of(topology, known_endpoints(), request.name)
+        figures = [catalog.figures_of(topology, each) for each in states if request.version in ("", each.backend)]
         return statistics_to_wire(each for each in figures if each is not None)
 
     async def RepositoryIndex(
@@ -102,7 +100,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         if request.repository_name:
             await abort(context, bad_field("repository_name", "must be empty: the mesh is the one repository"))
         await self._dispatcher.first_table.wait_a_while()
-        states = models.states_of(self._dispatcher.scheduler.topology, known_endpoints())
+        states = catalog.states_of(self._dispatcher.scheduler.topology, known_endpoints())
         return index_to_wire(each for each in states if each.is_ready or not request.ready)
 
     async def ModelInfer(self, request: wire_pb2.ModelInferRequest, context: Context) -> wire_pb2.ModelInferResponse:
@@ -139,7 +137,7 @@ class InferenceServicer(GRPCInferenceServiceServicer):
         await self._dispatcher.first_table.wait_a_while()
         if not name:
             await abort(context, bad_field("name", "is required"))
-        found = models.model_of(self._dispatcher.scheduler.topology, name, version, known_endpoints())
+        found = catalog.model_of(self._dispatcher.scheduler.topology, name, version, known_endpoints())
         if isinstance(found, Failure):
             await abort(context, found)
         return found
@@ -147,8 +145,8 @@ class InferenceServicer(GRPCInferenceServiceServicer):
     def _described(self, endpoint: RoutedEndpoint, version: str) -> tuple[str, MethodTensors | None]:
         """The method of inferences, and its tensors; empty and None where that is not known."""
         topology = self._dispatcher.scheduler.topology
-        method = models.inference_method(topology, endpoint, version)
+        method = catalog.inference_method(topology, endpoint, version)
         if isinstance(method, Failure):
             return "", None
-        tensors = models.tensors_of_method(topology, endpoint, method, version)
+        tensors = catalog.tensors_of_method(topology, endpoint, method, version)
         return (method, tensors) if tensors is not None else ("", None)

@@ -18,28 +18,26 @@ import grpc
 from google.rpc import code_pb2
 
 from router_service import convert
-from router_service.convert.own_rpcs import metadata_of, own_rpc_options, said_by
+from router_service.convert.options import metadata_of, own_rpc_options, said_by
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone
 from router_service.core.failures import NO_TABLE
-from router_service.shell.clients.handed_metadata import HandedMetadata
-from router_service.shell.clients.own_services import OwnServices
-from router_service.shell.clients.passed_call import NOT_FRAMED, PassedCall
-from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.clients.own_rpcs import NOT_FRAMED, OwnServices, PassedCall
+from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.calls.payload_framing import INITIAL, MESSAGE, BadFrames, frames_in, message_alone
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.errors import Failure, Reason, bad_field
-from slotmesh.runtime.descriptors import Descriptors
-from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import stream_of
-from slotmesh.security.limits import endpoint_refusal, known_endpoints, service_refusal
+from slotmesh.security.permissions import endpoint_refusal, known_endpoints, service_refusal
+from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.rules import show
 from slotmesh.status import abort, abort_own_rpc
+from slotmesh.streams.chunks import joined
+from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.transport.duplex import read_request
+from slotmesh.transport.open_streams import stream_of
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.chunks import joined
-from slotmesh.wire.limits import MAX_INLINE_BYTES
-from slotmesh.wire.rpc_frames import INITIAL, MESSAGE, BadFrames, frames_in, message_alone
-from slotmesh.wire.trace_context import TraceContext
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _UNARY: Final = OwnRpc(takes_several=False, gives_several=False)

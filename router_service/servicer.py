@@ -11,40 +11,36 @@ from typing import Any
 import grpc
 
 from router_service import convert
-from router_service.convert.mistakes import opening_mistake
-from router_service.core.caller_quotas import CallerQuotas
+from router_service.convert.sessions import opening_mistake
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.routing.callable import callable_methods, told_outlines
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.unread_results import Unread
-from router_service.shell.clients.alternates import Alternates
-from router_service.shell.clients.brake import Brake
-from router_service.shell.clients.connected_sessions import ConnectedSessions
-from router_service.shell.clients.handed_metadata import HandedMetadata
+from router_service.core.limits.quotas import CallerQuotas
+from router_service.core.limits.unread_results import Unread
+from router_service.core.rosters import SessionConnection
+from router_service.core.routing.catalog import callable_methods, told_outlines
+from router_service.shell.clients.connected_streams import Alternates, Brake, ConnectedSessions
 from router_service.shell.clients.stream import ClientStream
-from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import JSON
-from slotmesh.endpoint_names import endpoint_mistake, overlong_endpoint
+from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, Reason, bad_field
-from slotmesh.runtime.duplex import read_request, run_stream
-from slotmesh.runtime.open_streams import stream_of
-from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
-from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.logs import get_logger
+from slotmesh.names import endpoint_mistake, overlong_endpoint
+from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.security.audit import AUDIT
-from slotmesh.security.current import caller, current_rpc, of_caller, quota_name
-from slotmesh.security.limits import endpoint_refusal, known_endpoints
+from slotmesh.security.identity import caller, current_rpc, of_caller, quota_name
+from slotmesh.security.permissions import endpoint_refusal, known_endpoints
 from slotmesh.spec.rules import show
-from slotmesh.spec.wire import duration_to_wire
 from slotmesh.status import abort
-from slotmesh.telemetry.log import get_logger
+from slotmesh.streams import features
+from slotmesh.streams.chunks import joined
+from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.transport.duplex import read_request, run_stream, write_as_bytes, writing_bytes
+from slotmesh.transport.open_streams import stream_of
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from slotmesh.version import VERSION
-from slotmesh.wire import features
-from slotmesh.wire.chunks import joined
-from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse

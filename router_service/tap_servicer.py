@@ -13,14 +13,18 @@ from typing import Any, Final
 
 import grpc
 
-from router_service.convert.open_calls import KeyTags, open_calls_filter_of, open_calls_to_wire
-from router_service.convert.taps import seen_to_wire, tap_wish_of
+from router_service.convert.live_calls import (
+    KeyTags,
+    open_calls_filter_of,
+    open_calls_to_wire,
+    seen_to_wire,
+    tap_wish_of,
+)
 from router_service.core import failures
-from router_service.core.tapping.events import TapClosed, TapOpened
-from router_service.core.tapping.tap import CallTap
+from router_service.core.lifecycle.taps import CallTap, TapClosed, TapOpened
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
-from slotmesh.security.limits import payloads_refusal
+from slotmesh.security.permissions import payloads_refusal
 from slotmesh.status import abort
 from slotmesh.v1 import tap_service_pb2, tap_service_pb2_grpc
 

@@ -70,10 +70,12 @@ from slotmesh.runtime.environment import set_application_environment
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
-    from slotmesh.client.calls.method import Method
+    from slotmesh.client.calls.values import ValueStream
     from slotmesh.client.direct import DirectLanes, DirectMethod
     from slotmesh.client.endpoint import Endpoint, Lane
+    from slotmesh.client.handler_mesh import mesh, mesh_sync
     from slotmesh.client.mesh import Mesh, connect
+    from slotmesh.client.method import Method
     from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
     from slotmesh.client.sync import (
         SyncDirectLanes,
@@ -90,27 +92,22 @@ if TYPE_CHECKING:
         connect_sync,
     )
     from slotmesh.client.tls import Tls
-    from slotmesh.client.values.value_stream import ValueStream
     from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
-    from slotmesh.handlers.aborting import abort
-    from slotmesh.handlers.context import CallContext, context, contexts
-    from slotmesh.handlers.http_context import HttpContext
-    from slotmesh.handlers.own_mesh import mesh, mesh_sync
-    from slotmesh.handlers.owned_keys import OwnedKeys
-    from slotmesh.handlers.rpc_context import RpcContext
+    from slotmesh.handlers.context import CallContext, HttpContext, OwnedKeys, context, contexts
+    from slotmesh.handlers.rpc_context import RpcContext, abort
 
 _LATER = {
     "BatchState": "slotmesh.handlers",
     "CallContext": "slotmesh.handlers.context",
-    "HttpContext": "slotmesh.handlers.http_context",
-    "OwnedKeys": "slotmesh.handlers.owned_keys",
+    "HttpContext": "slotmesh.handlers.context",
+    "OwnedKeys": "slotmesh.handlers.context",
     "RpcContext": "slotmesh.handlers.rpc_context",
     "DirectLanes": "slotmesh.client.direct",
     "DirectMethod": "slotmesh.client.direct",
     "Endpoint": "slotmesh.client.endpoint",
     "Lane": "slotmesh.client.endpoint",
     "Mesh": "slotmesh.client.mesh",
-    "Method": "slotmesh.client.calls.method",
+    "Method": "slotmesh.client.method",
     "ReplicaLoad": "slotmesh.client.slots",
     "Reservation": "slotmesh.client.slots",
     "ReservationOfAll": "slotmesh.client.slots",
@@ -129,16 +126,16 @@ _LATER = {
     "SyncSlotMethod": "slotmesh.client.sync",
     "SyncValueStream": "slotmesh.client.sync",
     "Tls": "slotmesh.client.tls",
-    "ValueStream": "slotmesh.client.values.value_stream",
-    "abort": "slotmesh.handlers.aborting",
+    "ValueStream": "slotmesh.client.calls.values",
+    "abort": "slotmesh.handlers.rpc_context",
     "batch": "slotmesh.handlers",
     "connect": "slotmesh.client.mesh",
     "connect_sync": "slotmesh.client.sync",
     "context": "slotmesh.handlers.context",
     "contexts": "slotmesh.handlers.context",
     "deployment": "slotmesh.handlers",
-    "mesh": "slotmesh.handlers.own_mesh",
-    "mesh_sync": "slotmesh.handlers.own_mesh",
+    "mesh": "slotmesh.client.handler_mesh",
+    "mesh_sync": "slotmesh.client.handler_mesh",
 }
 
 __version__ = VERSION

@@ -92,7 +92,9 @@ class Failure:
     """gRPC status number where it differs from the reason's own: a handler may choose one."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     trailers: bytes = b""
-    """Of an rpc of a user's own proto: the trailing metadata that its handler has set (`slotmesh.wire.rpc_frames`)."""
+    """Of an rpc of a user's own proto: the trailing metadata that its handler has set
+    (`slotmesh.calls.payload_framing`).
+    """
 
 
 def bad_field(field: str, what: str) -> Failure:

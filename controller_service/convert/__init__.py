@@ -1,4 +1,4 @@
 """Membership and operators' messages from and to the controller's values.
 
-Resources (backends, endpoints, policies) are converted by `slotmesh.spec.wire`.
+Resources (backends, endpoints, policies) are converted by `slotmesh.convert.specification`.
 """

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from controller_service.core.merging import FieldChange
-from controller_service.core.planning import ChangeTerms, Plan, TrafficWaits
-from controller_service.core.revisions import ChangeOrigin
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import Message
+
+from controller_service.convert.checks import timestamp
+from controller_service.core.desired.merging import FieldChange
+from controller_service.core.desired.planning import ChangeTerms, Plan, TrafficWaits
+from controller_service.core.desired.revisions import ChangeOrigin, ResourceChange, RevisionRecord, changed_fields
+from controller_service.core.desired.state import Desired
+from slotmesh.security.identity import caller_name, current_rpc
 from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
+
+# Who asked for a change, as the history of revisions has it.
+
+CLIENT_KEY: Final = "slotmesh-client"
+"""Metadata by which a program says what it is. Nobody checks it: it is for people who read the history."""
+_CLIENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./ -]{0,63}")
+_MAX_PEER_CHARS: Final = 128
+
+
+def origin_of(context: grpc.aio.ServicerContext[Any, Any]) -> ChangeOrigin:
+    """As `slotmesh at 127.0.0.1:52114`; where callers are asked who they are, `operator/ops by slotmesh at ...`."""
+    said = next((value for key, value in context.invocation_metadata() or () if key == CLIENT_KEY), "")
+    client = said if isinstance(said, str) and _CLIENT.fullmatch(said) else "rpc"
+    _, _, peer = unquote(context.peer()).partition(":")
+    where = f"{client} at {peer[:_MAX_PEER_CHARS]}" if peer else client
+    name = caller_name()
+    who = f"{name} by {where}" if name else where
+    return ChangeOrigin(who=who, identity=name, method=current_rpc())
+
 
 ChangeRequest = (
     pb.ApplyMeshRequest
@@ -74,3 +105,101 @@ def from_members(request: pb.AdoptStateRequest) -> bool:
     if (choice := sources.get(request.source)) is None:
         raise InvalidSpec([Mistake("source", "must be STATE_SOURCE_MEMBERS or STATE_SOURCE_STORE")])
     return choice
+
+
+# What requests that change the configuration are answered: of the revision that has the change, and what it was.
+
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+def reply_of(kind: type[ReplyT], revision: int, plan: Plan) -> ReplyT:
+    """A message of that kind: the response of an rpc."""
+    return cast("ReplyT", _REPLIES[kind](revision, plan))
+
+
+def _rolled_back(revision: int, plan: Plan) -> pb.RollbackResponse:
+    return pb.RollbackResponse(
+        revision=revision,
+        rolled_back_to=plan.restores or revision,
+        created=plan.created,
+        updated=plan.updated,
+        deleted=plan.deleted,
+        rolling=plan.rolling,
+        waits=map(wait_to_wire, plan.waits),
+        fields=map(field_to_wire, plan.fields),
+    )
+
+
+def _shifted(revision: int, plan: Plan) -> pb.ShiftTrafficResponse:
+    (shift,) = plan.change.put_shifts
+    return pb.ShiftTrafficResponse(revision=revision, steps=shift.steps)
+
+
+def _changed(response: Callable[..., Message]) -> Callable[[int, Plan], Message]:
+    """Of one resource."""
+    return lambda revision, plan: response(revision=revision, change=change_of(plan))
+
+
+_REPLIES: Final[Mapping[type[Message], Callable[[int, Plan], Message]]] = {
+    pb.ApplyMeshResponse: applied_to_wire,
+    pb.ShiftTrafficResponse: _shifted,
+    pb.RollbackResponse: _rolled_back,
+    **{it: _changed(it) for it in (pb.ApplyBackendResponse, pb.DeleteBackendResponse, pb.SetTrafficResponse)},
+    **{it: _changed(it) for it in (pb.ApplyEndpointResponse, pb.DeleteEndpointResponse)},
+    route_service_pb2.DeleteRouteResponse: _changed(route_service_pb2.DeleteRouteResponse),
+    pb.EndShiftResponse: lambda revision, _: pb.EndShiftResponse(revision=revision),
+    pb.UndoRolloutResponse: lambda revision, _: pb.UndoRolloutResponse(revision=revision),
+}
+
+
+# The history of the configuration in pages that fit a message.
+#
+# A page token is the last revision of the page before: revisions that come meanwhile move none to another page.
+
+PAGE_SIZE: Final = 100
+"""Revisions in a page whose size nobody states."""
+MAX_PAGE_BYTES: Final = 1 << 20
+_CHANGES: Final = {
+    "created": pb.CHANGE_CREATED,
+    "updated": pb.CHANGE_UPDATED,
+    "deleted": pb.CHANGE_DELETED,
+}
+
+
+def page_of_revisions(request: pb.ListRevisionsRequest, desired: Desired) -> pb.ListRevisionsResponse:
+    """The page that is asked for. Raises InvalidSpec."""
+    if request.page_size < 0:
+        raise InvalidSpec([Mistake("page_size", f"must be 0 or more, is {request.page_size}")])
+    before = _revision_of_token(request.page_token) if request.page_token else None
+    records = [it for it in reversed(desired.history) if before is None or it.revision < before]
+    page, size = pb.ListRevisionsResponse(revision=desired.configured_at), 0
+    for number, record in enumerate(records[: request.page_size or PAGE_SIZE], 1):
+        wire = _record_to_wire(record)
+        size += wire.ByteSize()
+        if size > MAX_PAGE_BYTES and page.revisions:
+            return page
+        page.revisions.append(wire)
+        page.next_page_token = str(record.revision) if number < len(records) else ""
+    return page
+
+
+def _record_to_wire(record: RevisionRecord) -> pb.ConfigurationRevision:
+    origin = record.origin
+    return pb.ConfigurationRevision(
+        revision=record.revision,
+        base_revision=record.base,
+        time=timestamp(origin.time_s) if origin.time_s else None,
+        who=origin.who,
+        note=origin.note,
+        changes=map(_change_to_wire, record.changes),
+    )
+
+
+def _change_to_wire(change: ResourceChange) -> pb.ConfigurationChange:
+    return pb.ConfigurationChange(subject=change.subject, change=_CHANGES[change.verb], fields=changed_fields(change))
+
+
+def _revision_of_token(token: str) -> int:
+    if not (token.isascii() and token.isdecimal() and len(token) < 19):
+        raise InvalidSpec([Mistake("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
+    return int(token)

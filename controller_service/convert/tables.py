@@ -5,23 +5,35 @@ Endpoints and backends are written one by one, as bytes that can be kept: mostly
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import DepartedIncarnation
-from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, ListedReplica
-from slotmesh.spec.model import ROUTED, Backend
-from slotmesh.spec.wire import (
+from controller_service.core.routing import (
+    AnnouncedDelta,
+    AnnouncedTable,
+    BackendChange,
+    EndpointChange,
+    ListedBackend,
+    ListedEndpoint,
+    ListedReplica,
+)
+from slotmesh.convert.specification import (
     backend_to_wire,
     repeat_for_older_peers,
     services_to_wire,
     tenants_to_wire,
     traffic_to_wire,
 )
+from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.v1 import membership_service_pb2
+from slotmesh.v1 import membership_service_pb2 as wire
 
 
 def table_to_wire(table: AnnouncedTable, parts: Iterable[bytes]) -> membership_service_pb2.RoutingTable:
@@ -145,3 +157,158 @@ def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
     wire = membership_service_pb2.BackendRoute(backend=backend_to_wire(backend, ROUTED))
     repeat_for_older_peers(wire)
     return wire.SerializeToString()
+
+
+# What differs between two routing tables, as routers get it.
+
+
+def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+    """In one message."""
+    wire = head_of_delta(delta)
+    wire.endpoints.extend(map(endpoint_change_to_wire, delta.endpoints))
+    wire.backends.extend(map(backend_change_to_wire, delta.backends))
+    return wire
+
+
+def head_of_delta(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
+    """The delta without what has changed of endpoints and backends."""
+    table = delta.table
+    wire = membership_service_pb2.RoutingTableDelta(
+        generation=table.generation,
+        base_revision=delta.base_revision,
+        revision=table.revision,
+        removed_endpoints=delta.removed_endpoints,
+        removed_backends=delta.removed_backends,
+        roster_revision=table.roster.revision,
+        departed_since=table.roster.departed_since,
+        forgotten_departures=delta.forgotten_departures,
+        departed=departures_to_wire(delta.departed),
+    )
+    if delta.has_other_routers:
+        wire.router_addresses.addresses.extend(table.routes.router_addresses)
+        wire.router_addresses.token_addresses.extend(table.routes.router_token_addresses)
+        wire.router_addresses.SetInParent()
+    return wire
+
+
+def backend_change_to_wire(change: BackendChange) -> membership_service_pb2.BackendRouteDelta:
+    return membership_service_pb2.BackendRouteDelta(
+        route=backend_to_wire_route(change.listed, change.replicas, has_settings=change.has_other_settings),
+        removed=owners_to_wire(change.removed),
+    )
+
+
+def endpoint_change_to_wire(
+    change: EndpointChange, *, assignment: int = 0
+) -> membership_service_pb2.EndpointRouteDelta:
+    """`assignment`: as of `endpoint_to_wire`, where the endpoint is sent as a whole."""
+    listed = change.listed
+    wire = membership_service_pb2.EndpointRouteDelta(name=listed.name)
+    if change.is_whole:
+        wire.whole.CopyFrom(endpoint_to_wire(listed, assignment=assignment))
+        return wire
+    if change.has_other_traffic:
+        wire.traffic.SetInParent()
+        if listed.traffic is not None:
+            wire.traffic.traffic.CopyFrom(traffic_to_wire(listed.traffic))
+    if change.has_other_services:
+        wire.grpc_services.SetInParent()
+        if listed.grpc_services is not None:
+            wire.grpc_services.grpc_services.CopyFrom(services_to_wire(listed.grpc_services))
+    if change.moved and listed.ownership is not None:
+        wire.partitions.CopyFrom(_partitions(listed.ownership, change.moved))
+    return wire
+
+
+def _partitions(ownership: PartitionOwnership, moved: tuple[int, ...]) -> membership_service_pb2.PartitionChanges:
+    indexes = [ownership.partition_owners[number] for number in moved]
+    epochs = [ownership.epochs[number] for number in moved]
+    base = min(epochs)
+    named = sorted({index for index in indexes if index != NO_OWNER})
+    place_of = {NO_OWNER: NO_OWNER, **{index: place for place, index in enumerate(named)}}
+    return membership_service_pb2.PartitionChanges(
+        owners=owners_to_wire(ownership.owners[index] for index in named),
+        partitions=moved,
+        partition_owners=[place_of[index] for index in indexes],
+        owner_epochs=[epoch - base for epoch in epochs],
+        base_epoch=base,
+    )
+
+
+# Routing tables, and what has changed of them, in parts: as routers get them that take parts.
+#
+# Invariants: the parts merged in order say what the table, or the delta, says in one frame; owners of partitions that
+# endpoints share are written once; a part is made when it is asked for, so that no table holds the event loop.
+
+Piece: TypeAlias = tuple[
+    str,
+    wire.EndpointRoute
+    | wire.BackendRoute
+    | wire.EndpointRouteDelta
+    | wire.BackendRouteDelta
+    | wire.PartitionAssignment,
+]
+"""The field of a table, or of a delta, to which something is appended, and that."""
+_ENDPOINTS: Final = "endpoints"
+_BACKENDS: Final = "backends"
+_ASSIGNMENTS: Final = "assignments"
+
+
+def table_parts(table: AnnouncedTable, part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+    """The whole table, in parts of about this size. Backends are in front: endpoints name their replicas."""
+    backends = ((_BACKENDS, backend_to_wire_route(it, it.replicas, has_settings=True)) for it in table.routes.backends)
+    return _cut(
+        wire.TablePart(table=head_of_table(table)), chain(backends, _endpoints(table.routes.endpoints)), part_bytes
+    )
+
+
+def delta_parts(delta: AnnouncedDelta, part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+    """What has changed, likewise."""
+    backends = ((_BACKENDS, backend_change_to_wire(it)) for it in delta.backends)
+    return _cut(wire.TablePart(delta=head_of_delta(delta)), chain(backends, _changes(delta.endpoints)), part_bytes)
+
+
+def _endpoints(endpoints: Iterable[ListedEndpoint]) -> Iterator[Piece]:
+    """Endpoints, each behind its owners, where these are new."""
+    numbers: dict[int, int] = {}
+    for endpoint in endpoints:
+        yield from _new_owners(endpoint.ownership, numbers)
+        yield _ENDPOINTS, endpoint_to_wire(endpoint, assignment=numbers.get(id(endpoint.ownership), 0))
+
+
+def _changes(changes: Sequence[EndpointChange]) -> Iterator[Piece]:
+    """Endpoints that have changed; as a whole, where others have the same new owners: these are written once then."""
+    numbers: dict[int, int] = {}
+    sharing = Counter(id(change.listed.ownership) for change in changes if change.moved)
+    for change in changes:
+        ownership = change.listed.ownership
+        if change.is_whole or (change.moved and sharing[id(ownership)] > 1):
+            yield from _new_owners(ownership, numbers)
+            number = numbers.get(id(ownership), 0)
+            yield _ENDPOINTS, endpoint_change_to_wire(replace(change, is_whole=True), assignment=number)
+        else:
+            yield _ENDPOINTS, endpoint_change_to_wire(change)
+
+
+def _new_owners(ownership: PartitionOwnership | None, numbers: dict[int, int]) -> Iterator[Piece]:
+    """`numbers` are those of the owners that were written, by object; they are alive as long as the table is."""
+    if ownership is not None and id(ownership) not in numbers:
+        numbers[id(ownership)] = len(numbers) + 1
+        assignment = wire.PartitionAssignment()
+        write_owners(ownership, assignment)
+        yield _ASSIGNMENTS, assignment
+
+
+def _cut(part: wire.TablePart, pieces: Iterator[Piece], part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
+    """Parts of about the same size; `part` is the first one, and goes on."""
+    part.is_first = True
+    is_delta, size = part.HasField("delta"), part.ByteSize()
+    for field, piece in pieces:
+        if size >= part_bytes:
+            yield wire.AttachRouterResponse(table_part=part)
+            part, size = wire.TablePart(), 0
+            (part.delta if is_delta else part.table).SetInParent()
+        getattr(part.delta if is_delta else part.table, field).append(piece)
+        size += piece.ByteSize()
+    part.is_last = True
+    yield wire.AttachRouterResponse(table_part=part)

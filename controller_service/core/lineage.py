@@ -10,9 +10,13 @@ Owner: `shell.newer_members`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
+
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.roster import CoveredTables, IncarnationRoster
 
 TERMS_KEPT: Final = 256
 """Terms that a store remembers, the newest. Tables of older ones count by their revision."""
@@ -54,3 +58,37 @@ def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence
     if held.term_id and terms and held.revision >= terms[0].first_revision:
         return True  # a term that this store never had
     return held.revision > revision
+
+
+# The routing table of another generation that a router has brought: what an earlier controller knew.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtTable:
+    """A table that was in force at a router when it attached."""
+
+    generation: str
+    roster: IncarnationRoster
+    ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint."""
+    router_addresses: frozenset[str] = frozenset()
+    """Where the routers of its generation serve: any of them may bring a newer table."""
+
+    @property
+    def newest_epoch(self) -> int:
+        """0 where no partition has an owner."""
+        owned = {id(it): it for it in self.ownership.values()}.values()
+        return max((max(it.epochs) for it in owned if it.epochs), default=0)
+
+    def chain(self) -> tuple[CoveredTables, ...]:
+        """The generations that it covers, its own last."""
+        own = CoveredTables(
+            generation=self.generation,
+            revision=self.roster.revision,
+            departed_since=self.roster.departed_since,
+        )
+        return (*self.roster.covers, own)
+
+    def covers(self, generation: str, revision: int) -> bool:
+        """Whether all members of that roster are in it, or have ended."""
+        return any(it.generation == generation and it.revision >= revision for it in self.chain())

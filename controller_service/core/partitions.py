@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
 
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
 
 NO_OWNER: Final = -1
 """Index of a partition without an owner."""
@@ -335,3 +335,19 @@ def count_moves(before: PartitionOwnership | None, after: PartitionOwnership) ->
         elif has == NO_OWNER and had != NO_OWNER:
             orphaned += 1
     return given, orphaned
+
+
+# What is known of the partitions of an endpoint that are on the move: a value, kept in the observed state.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handovers:
+    """What is known of an endpoint's partitions on the move."""
+
+    emptied: frozenset[tuple[Incarnation, int, int]] = frozenset()
+    """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
+    balanced_at: float = float("-inf")
+    """When partitions were last told to leave for better shares, seconds (monotonic)."""
+
+
+NO_HANDOVERS: Final = Handovers()

@@ -8,17 +8,16 @@ from typing import Final
 
 from opentelemetry.metrics import Meter
 
-from controller_service.core.notices import EventKind
-from controller_service.core.observed import ReplicaState, Restarts
-from controller_service.core.replica_numbers import wanted_replicas
-from controller_service.core.restarts import LOOPING_AFTER
+from controller_service.core.events import EventKind
+from controller_service.core.observed.restarts import LOOPING_AFTER
+from controller_service.core.observed.state import ReplicaState, Restarts, wanted_replicas
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launching import Launching
 from controller_service.shell.leadership import LeadershipBoard
+from controller_service.shell.loops.launching import Launching
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.members.router_links import RouterLinks
+from controller_service.shell.members.tables import TableBoard
 from controller_service.shell.mesh_state import MeshState
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.router_links import RouterLinks
-from controller_service.shell.table_board import TableBoard
 from controller_service.store.protocol import Store
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import observe_counter, observe_gauge

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final, TypeAlias, TypeVar
 
+from controller_service.core.desired.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.revisions import ChangeOrigin, Resource, ResourceChange, RevisionRecord
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.store.bad_document import BadDocument
-from controller_service.store.packed_partitions import pack_partitions, unpack_partitions
-from controller_service.store.service_documents import limits_from, services_document, services_from
+from controller_service.store.document_fields import (
+    BadDocument,
+    limits_from,
+    pack_partitions,
+    services_document,
+    services_from,
+    unpack_partitions,
+)
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route, route_path
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import limits_settings
-from slotmesh.wire.partitions import PARTITIONS
 
 Document: TypeAlias = "dict[str, Any]"
 """A JSON object."""

@@ -12,11 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.kept_events import EventBounds, FeedEvent
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import EventBounds, FeedEvent
 from controller_service.core.lineage import LeaderTerm
-from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, Store, StoreWriteFailed
+from controller_service.store.protocol import (
+    Conflict,
+    Leader,
+    NewestRevision,
+    OnCommitted,
+    Standing,
+    Store,
+    StoreWriteFailed,
+)
 
 
 class MemoryEvents:

@@ -7,13 +7,15 @@ roster and revisions belong to the lineage of the store that was exported, which
 from __future__ import annotations
 
 import json
+import sys
+import time
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from controller_service.core.desired import Desired
+from controller_service.core.desired.state import Desired
 from controller_service.core.partitions import PartitionOwnership
-from controller_service.store.answer_documents import answer_document
-from controller_service.store.bad_document import BadDocument
+from controller_service.store.document_fields import BadDocument
 from controller_service.store.documents import (
     backend_document,
     backend_of,
@@ -29,9 +31,10 @@ from controller_service.store.documents import (
     route_document,
     route_of,
 )
-from controller_service.store.rollout_documents import rollout_document
-from controller_service.store.shift_documents import shift_document
-from controller_service.store.term_documents import term_document
+from controller_service.store.record_documents import answer_document, rollout_document, shift_document, term_document
+from controller_service.store.sqlite.connecting import StateRefused
+from controller_service.store.sqlite.state_file import create_file, read_file
+from slotmesh.ids import new_id
 from slotmesh.spec.descriptor_sets import services_mistakes
 from slotmesh.spec.model import Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
@@ -155,3 +158,44 @@ def _value(name: str, value: Any) -> str:
         rows = [f"    {json.dumps(endpoint)}: {json.dumps(it)}" for endpoint, it in value.items()]
         return "{\n" + ",\n".join(rows) + "\n  }" if rows else "{}"
     return json.dumps(value, indent=2).replace("\n", "\n  ")
+
+
+# State files to and from JSON, for `--export-state` and `--import-state`: no controller runs for it.
+
+REFUSED = 1
+"""Exit status: the file cannot be used, and stderr says why."""
+_STDIN = "-"
+
+
+def print_export(state: str) -> int:
+    """Prints the state of a file, which a controller may have in use. Returns the exit status."""
+    try:
+        sys.stdout.write(export_state(*read_file(Path(state))))
+    except StateRefused as refusal:
+        sys.stderr.write(f"{refusal}\n")
+        return REFUSED
+    return 0
+
+
+def import_into(state: str, document: str) -> int:
+    """Makes a state file of an export, `-` being stdin. Returns the exit status.
+
+    It has the configuration and its history, and a generation of its own: which replicas there are, and who owns which
+    keys, its controller learns from routers.
+    """
+    try:
+        text = sys.stdin.buffer.read() if document == _STDIN else Path(document).read_bytes()
+        desired = import_state(text, epoch_floor=int(time.time() * 1e3))
+        create_file(Path(state), new_id(), desired)
+    except BadDocument as mistake:
+        sys.stderr.write(f"{document}: {mistake}\n")
+        return REFUSED
+    except OSError as error:
+        sys.stderr.write(f"{document}: {error.strerror or error}\n")
+        return REFUSED
+    except StateRefused as refusal:
+        sys.stderr.write(f"{refusal}\n")
+        return REFUSED
+    said = f"{len(desired.backends)} backends, {len(desired.endpoints)} endpoints, {len(desired.history)} revisions"
+    sys.stderr.write(f"{state}: written, with {said}\n")
+    return 0

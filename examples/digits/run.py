@@ -20,7 +20,7 @@ from examples.digits.data import Image, split
 from examples.digits.replicas import calls_executed
 from examples.digits.traffic import TrafficLoad, TrafficTally, send
 from examples.local_mesh import ExampleMesh, local_mesh
-from slotmesh.cli.parameters import CONTROLLER, ROUTER
+from slotmesh.cli.parameters import CONTROLLER, ROUTER_ADDRESS
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
 from slotmesh.runtime.signals import stop_signals
@@ -76,7 +76,7 @@ async def _session(settings: argparse.Namespace, stop: asyncio.Event, reported: 
     async with local_mesh(
         HANDLER,
         replicas=settings.replicas,
-        router_port=_port(settings.router_port, ROUTER, free=settings.once),
+        router_port=_port(settings.router_port, ROUTER_ADDRESS, free=settings.once),
         controller_port=_port(settings.controller_port, CONTROLLER, free=settings.once),
         is_quiet=settings.once,
     ) as mesh:

@@ -15,11 +15,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from ingress_service.core.call_options import QUERY_TERMS
 from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms
 from ingress_service.core.problems import refusal
-from ingress_service.core.terms import QUERY_TERMS
-from slotmesh.codec.decoding_bounds import TooMuchToDecode, check_json, check_msgpack
-from slotmesh.codec.json_decoding import json_decoder
+from slotmesh.codec.decoding_bounds import TooMuchToDecode, check_json, check_msgpack, json_decoder
 from slotmesh.errors import Reason
 
 MAX_PARAMETERS: Final = 256

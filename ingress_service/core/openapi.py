@@ -9,12 +9,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ingress_service.core.descriptions import DescribedEndpoint, DescribedMethod
 from ingress_service.core.media import JSON, MSGPACK
-from ingress_service.core.route_table import CALL
+from ingress_service.core.routes import CALL
 from slotmesh.spec.routes import Route, parameter_of, segments_of
+
+# What is known of endpoints and their methods, as routers have told. Pure.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMethod:
+    """What is known of one method."""
+
+    name: str
+    yields: bool = False
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """`arguments`, `result` and `$defs`; empty where nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedEndpoint:
+    """What is known of one endpoint."""
+
+    name: str
+    methods: tuple[DescribedMethod, ...]
+
 
 PROBLEM: Final = "Problem"
 _BODILESS: Final = frozenset({"GET", "DELETE"})

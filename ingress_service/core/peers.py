@@ -7,10 +7,16 @@ read from the right; what is no address counts as that of the proxy that has sai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, TypeAlias
+
+from ingress_service.core.problems import RequestRefusal, refusal
+from slotmesh.calls.fair_shares import FairBound, Over
+from slotmesh.errors import Reason
 
 AddressRange = IPv4Network | IPv6Network
 MAX_HOPS: Final = 32
@@ -99,3 +105,68 @@ def _host(text: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+# How many connections there are, and from where. Pure.
+#
+# Invariants: as `FairBound` has them; a trusted proxy has connections of many clients, and no share.
+# Owner: the app; connections take and give.
+
+FLOOR: Final = 16
+"""An address with no more connections than these finds the reserve."""
+
+
+class ConnectionBound:
+    """Of one ingress."""
+
+    def __init__(self, most: int, peers: PeerAddresses) -> None:
+        self._bound: FairBound[str] = FairBound.within(most, FLOOR)
+        self._peers = peers
+
+    def take(self, host: str) -> bool:
+        """Whether there may be one more from this address."""
+        address = address_of(host)
+        if self._bound.over(address, 1, has_share=not self._peers.is_proxy(host)) is not None:
+            return False
+        self._bound.take(address, 1)
+        return True
+
+    def give(self, host: str) -> None:
+        """One has ended."""
+        self._bound.give(address_of(host), 1)
+
+
+# How many requests are answered at once, and by whom they were made. Pure.
+#
+# Invariants: as `FairBound` has them; WebSockets, and answers whose values come one by one, count until they end.
+# Owner: the app; the front and the sockets take and give.
+
+Requester: TypeAlias = int | str
+"""Who has made a request: the number of the caller whose token a router has taken, or else the address it is from."""
+BUSY_RETRY_S: Final = 1.0
+REQUESTS_FLOOR: Final = 64
+"""A requester with no more requests than these finds the reserve."""
+
+
+class RequestBound:
+    """Of one ingress."""
+
+    def __init__(self, most: int) -> None:
+        self._bound: FairBound[Requester] = FairBound.within(most, REQUESTS_FLOOR)
+
+    @contextmanager
+    def taken(self, who: Requester) -> Iterator[None]:
+        """One more, for as long as the block lasts. Raises RequestRefusal."""
+        if (over := self._bound.over(who, 1)) is not None:
+            raise _refused(over)
+        self._bound.take(who, 1)
+        try:
+            yield
+        finally:
+            self._bound.give(who, 1)
+
+
+def _refused(over: Over) -> RequestRefusal:
+    whose = "of this caller or address " if over is Over.SHARE else ""
+    text = f"too many requests {whose}are in flight (--max-requests)"
+    return refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from ingress_service.core.call_options import PREFIX
 from ingress_service.core.peers import ForwardedHeader
 from ingress_service.core.problems import refusal
-from ingress_service.core.request_ids import HEADER
-from ingress_service.core.terms import PREFIX
+from slotmesh.calls.trace_context import REQUEST_ID, TraceContext, is_request_id, is_traceparent, is_tracestate
 from slotmesh.errors import Reason
-from slotmesh.wire.trace_context import TraceContext, is_traceparent, is_tracestate
+
+# The id of a request that its client, or a proxy, has given it. Pure.
+
+HEADER: Final = REQUEST_ID.encode()
+
+
+def given_id(said: bytes) -> str:
+    """What X-Request-ID says; empty where it is no id, which is as if nothing had been said."""
+    text = said.decode("latin-1")
+    return text if is_request_id(text) else ""
+
 
 _PLAIN = {
     b"content-type": "content_type",

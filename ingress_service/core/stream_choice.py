@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ingress_service.core.request_bound import Requester
+from ingress_service.core.peers import Requester
 
 LARGE_BYTES: Final = 256 * 1024
 """A payload of that size counts as somebody else's: small ones of the same requester pass it."""

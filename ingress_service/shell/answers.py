@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
-from ingress_service.core.counters import NO_ROUTE
-from ingress_service.core.problems import Problem
-from ingress_service.core.request_ids import HEADER
-from ingress_service.core.response_heads import PLAIN, ResponseHead
-from ingress_service.shell.failed_requests import FailedRequests
+from ingress_service.core.counters import NO_ROUTE, Counters
+from ingress_service.core.media import FRAMES, Framing, ValueFrames
+from ingress_service.core.problems import PLAIN, Problem, ResponseHead, problem_of
+from ingress_service.core.requests import HEADER
+from ingress_service.shell.calls import head_of
+from ingress_service.shell.request_log import FailedRequests
 from ingress_service.shell.request_spans import RequestTrace
-from slotmesh.oip.json_answers import JSON_TYPE
-from slotmesh.wire.http_heads import BODILESS
+from slotmesh.calls.payload_framing import BODILESS
+from slotmesh.client.calls.values import ValueStream
+from slotmesh.errors import SlotmeshError
+from slotmesh.oip.http import JSON_TYPE
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Respond = Callable[[int, list[tuple[bytes, bytes]], bytes], bool]
@@ -99,3 +103,68 @@ class RequestAnswer:
 
     async def part(self, body: bytes, *, is_last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+
+# Values of a handler that yields, as they come, in the answer to one request.
+#
+# Invariants: a call that fails before its first value is answered as any other failure; later the stream says it in its
+# own way, and lines of JSON are cut off, so that nobody takes them for whole. The handler goes on only as the client
+# reads.
+
+KEEP_ALIVE_S: Final = 15.0
+MAX_PART_BYTES: Final = 64 * 1024
+"""Values that are there already travel together, up to so many bytes."""
+
+
+class CutShort(Exception):
+    """The stream of values failed after some of them: the connection ends without the end of the answer."""
+
+
+async def send_values(values: ValueStream[bytes], framing: Framing, answer: RequestAnswer, counters: Counters) -> None:
+    """Raises SlotmeshError where the call failed before its first value."""
+    frames = FRAMES[framing]
+    async with values:
+        pending: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                pending = asyncio.ensure_future(anext(values))
+                await _wait(pending, frames, answer)
+                try:
+                    first = pending.result()
+                except StopAsyncIteration:
+                    break
+                if not answer.status:
+                    first, head = head_of(first)
+                    await answer.begin(frames.content_type, head)
+                counters.values[answer.label] += 1
+                parts = [frames.value(first)]
+                size = len(first)
+                while values.has_next and size < MAX_PART_BYTES:
+                    value = await anext(values)
+                    counters.values[answer.label] += 1
+                    parts.append(frames.value(value))
+                    size += len(value)
+                await answer.part(b"".join(parts))
+        except SlotmeshError as error:
+            if not answer.status:
+                raise
+            await answer.part(frames.failure(answer.failed(problem_of(error))), is_last=framing is Framing.EVENTS)
+            if framing is not Framing.EVENTS:
+                raise CutShort from error
+            return
+        finally:
+            if pending is not None and not pending.done():
+                pending.cancel()
+    if not answer.status:
+        await answer.begin(frames.content_type)
+    await answer.part(frames.end, is_last=True)
+
+
+async def _wait(pending: asyncio.Future[bytes], frames: ValueFrames, answer: RequestAnswer) -> None:
+    """Until the next value is there, or the end; comments are sent meanwhile, where the framing has some."""
+    while not pending.done():
+        done, _ = await asyncio.wait([pending], timeout=KEEP_ALIVE_S if frames.keep_alive else None)
+        if not done:
+            if not answer.status:
+                await answer.begin(frames.content_type)
+            await answer.part(frames.keep_alive)

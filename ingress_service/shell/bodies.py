@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ingress_service.core.content_coding import Coding, Inflater, coding_of_request
+from ingress_service.core.media import Coding, Inflater, coding_of_request
+from ingress_service.core.peers import BUSY_RETRY_S, Requester
 from ingress_service.core.problems import refusal
-from ingress_service.core.request_bound import BUSY_RETRY_S, Requester
 from ingress_service.core.requests import RequestHeaders
+from slotmesh.calls.fair_shares import FairBound, Over
 from slotmesh.errors import Reason
-from slotmesh.security.fair_bound import FairBound, Over
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 FLOOR_BYTES: Final = 1024 * 1024

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
-from ingress_service.core.request_bound import Requester
+import grpc
+
+from ingress_service.core.peers import Requester
 from ingress_service.core.stream_choice import StreamChoice
+from slotmesh.client.calls.outcomes import refusal_of
+from slotmesh.client.routers import Routers
 from slotmesh.client.stream.call_stream import CallStream
-from slotmesh.client.stream.routers import Routers
-from slotmesh.runtime.channels import ChannelTls, Dialer
-from slotmesh.security.token_source import TokenSource
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import ChannelTls, Dialer, TokenSource
+from slotmesh.status import to_exception
 
 MAX_ENDPOINTS: Final = 512
 """Of one caller, with streams that are open."""
@@ -192,3 +196,36 @@ class HttpCallers:
         task = asyncio.get_running_loop().create_task(caller.aclose(CLOSE_S), name="close-caller")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+# Questions to routers: unary rpcs that any of them can answer, asked as the caller, of one after the other.
+
+ASK_S: Final = 2.0
+"""What one router gets for its answer."""
+_OF_ONE_ROUTER: Final = frozenset(
+    {
+        Reason.ROUTER_LOST,
+        Reason.DEADLINE_RUNNING,
+        Reason.NOT_IMPLEMENTED,
+        Reason.DRAINING,
+        Reason.STALE_TABLE,
+        Reason.CANCELLED,
+        Reason.INTERNAL,
+    }
+)
+"""Another one may say something else."""
+
+AnswerT = TypeVar("AnswerT")
+
+
+async def ask_routers(caller: HttpCaller, ask: Callable[[str], Awaitable[AnswerT]], endpoint: str = "") -> AnswerT:
+    """The first answer. `ask` is given an address. Raises SlotmeshError where no router has answered."""
+    failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
+    for address in caller.routers.in_turn(""):
+        try:
+            return await ask(address)
+        except grpc.RpcError as error:
+            failure = refusal_of(error, address, caller.routers.dialer)
+            if failure.reason not in _OF_ONE_ROUTER:
+                break
+    raise to_exception(failure, endpoint=endpoint)

@@ -5,20 +5,130 @@ Owner: the app, which changes `table` when routes have changed. Requests, WebSoc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from ingress_service.core.arguments import Schemas
-from ingress_service.core.peers import PeerAddresses
+from ingress_service.core.openapi import DescribedEndpoint, DescribedMethod
+from ingress_service.core.peers import BUSY_RETRY_S, PeerAddresses, RequestBound, Requester
 from ingress_service.core.problems import RequestRefusal, refusal
-from ingress_service.core.request_bound import BUSY_RETRY_S, RequestBound, Requester
 from ingress_service.core.requests import RequestHeaders, unauthenticated
-from ingress_service.core.route_table import Matched, RouteTable
-from ingress_service.shell.callers import HttpCaller, HttpCallers, OpenedStream
-from ingress_service.shell.described import Descriptions
+from ingress_service.core.routes import Matched, RouteTable
+from ingress_service.shell.callers import ASK_S, HttpCaller, HttpCallers, OpenedStream, ask_routers
 from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.errors import Reason, SlotmeshError
+from slotmesh.v1 import router_service_pb2 as pb
+
+# What can be called, as routers describe it to a caller: for the texts of queries, and for the pages.
+#
+# Invariants: asked as the caller, who is told of what it may call only; kept for a few seconds, for a bounded number of
+# endpoints; a router that does not answer soon is done without.
+
+KEEP_S: Final = 5.0
+MISSING_KEEP_S: Final = 0.5
+MAX_KEPT: Final = 1_024
+_Key = tuple[int, str]
+"""Who asks, and for which endpoint."""
+_NEVER: Final = (0.0, None)
+
+
+class Descriptions:
+    """Asks routers, and remembers for a while."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, tuple[float, DescribedEndpoint | None]] = OrderedDict()
+        self._asked: dict[_Key, asyncio.Task[DescribedEndpoint | None]] = {}
+        """One question for all who have it."""
+
+    async def arguments(self, caller: HttpCaller, endpoint: str, method: str) -> Schemas | None:
+        """The schemas of a method's arguments, by name, with `$defs`; None where they are not known."""
+        known = await self.endpoint(caller, endpoint)
+        if known is None:
+            return None
+        schema = next((it.schema for it in known.methods if it.name == method), {})
+        arguments = schema.get("arguments")
+        if not isinstance(arguments, Mapping) or not isinstance(named := arguments.get("properties"), Mapping):
+            return None
+        return {**named, "$defs": schema.get("$defs", {})}
+
+    async def endpoint(self, caller: HttpCaller, name: str) -> DescribedEndpoint | None:
+        """One endpoint; None where nothing is known of it."""
+        key = (caller.number, name)
+        until, known = self._kept.get(key, _NEVER)
+        if until > asyncio.get_running_loop().time():
+            return known
+        if (asked := self._asked.get(key)) is None:
+            asked = self._asked[key] = asyncio.create_task(self._learn(caller, key), name="describe-endpoint")
+            asked.add_done_callback(lambda _: self._asked.pop(key, None))
+        return await asyncio.shield(asked)
+
+    async def has(self, caller: HttpCaller, name: str, method: str) -> bool:
+        """Whether there is such a method, as far as the caller may call it. Raises SlotmeshError where no router says.
+
+        A method is there, too, where the methods of its endpoint are not known.
+        """
+        if (known := await self.endpoint(caller, name)) is None:
+            known = next(iter(await self.ask(caller, name)), None)
+        return known is not None and (not known.methods or any(it.name == method for it in known.methods))
+
+    def close(self) -> None:
+        """Asks no more."""
+        for asked in self._asked.values():
+            asked.cancel()
+
+    def forget(self, caller: HttpCaller, name: str) -> None:
+        """A router has said that it is otherwise by now."""
+        self._kept.pop((caller.number, name), None)
+
+    async def ask(self, caller: HttpCaller, endpoint: str = "") -> Sequence[DescribedEndpoint]:
+        """All endpoints that the caller may call, or one. Raises SlotmeshError where no router has answered."""
+        request = pb.DescribeEndpointsRequest(endpoint=endpoint, with_schemas=True)
+
+        async def describe(address: str) -> pb.DescribeEndpointsResponse:
+            return await caller.routers.stub(address).DescribeEndpoints(request, timeout=ASK_S)
+
+        response = await ask_routers(caller, describe, endpoint)
+        return [_endpoint(each) for each in response.endpoints]
+
+    async def _learn(self, caller: HttpCaller, key: _Key) -> DescribedEndpoint | None:
+        caller.in_use += 1
+        try:
+            found = await self.ask(caller, key[1])
+        except Exception:  # noqa: BLE001 - the call itself says what is wrong
+            found = []
+        finally:
+            caller.in_use -= 1
+        known = found[0] if found else None
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.popitem(last=False)
+        keep_s = KEEP_S if known is not None and known.methods else MISSING_KEEP_S
+        self._kept[key] = (asyncio.get_running_loop().time() + keep_s, known)
+        return known
+
+
+def _endpoint(wire: pb.DescribedEndpoint) -> DescribedEndpoint:
+    outlines = {it.name: it for it in wire.described}
+    methods = tuple(
+        DescribedMethod(name=name, yields=outlines[name].yields, schema=_schema(outlines[name].schema))
+        if name in outlines
+        else DescribedMethod(name=name)
+        for name in wire.methods
+    )
+    return DescribedEndpoint(name=wire.name, methods=methods)
+
+
+def _schema(text: str) -> Mapping[str, Any]:
+    """What a replica has told; nothing where that is no object."""
+    try:
+        schema = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return schema if isinstance(schema, dict) else {}
+
 
 _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DENIED, Reason.UNAUTHENTICATED})
 

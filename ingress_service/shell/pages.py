@@ -21,10 +21,10 @@ from ingress_service.core.openapi import openapi_document
 from ingress_service.core.problems import Problem, RequestRefusal, problem_of, refusal
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.callers import HttpCaller
-from ingress_service.shell.failed_requests import FailedRequests
 from ingress_service.shell.mesh_view import MeshView
+from ingress_service.shell.metrics import Scrapes
+from ingress_service.shell.request_log import FailedRequests
 from ingress_service.shell.route_watch import RouteWatch
-from ingress_service.shell.scrapes import Scrapes
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.version import VERSION
 

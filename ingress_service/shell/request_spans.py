@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from ingress_service.core.inference_paths import InferencePath
+from ingress_service.core.inference import InferencePath
 from ingress_service.core.problems import Problem
-from ingress_service.core.route_table import DEFAULT_LABEL, Matched, WrongMethod
-from slotmesh.client.calls.traced_payload import TracedPayload, trace_metadata
+from ingress_service.core.routes import DEFAULT_LABEL, Matched, WrongMethod
+from slotmesh.calls.trace_context import TraceContext, is_sampled, unsampled
+from slotmesh.client.calls.payloads import TracedPayload, trace_metadata
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import GapSampler, Tracing, WallClock, trace_context_of
-from slotmesh.wire.trace_context import TraceContext, is_sampled, unsampled
 
 MAX_FOLLOWED: Final = 200.0
 """Requests a second that are sampled because their clients say so; others travel on as not sampled."""

@@ -15,16 +15,16 @@ from typing import Final
 
 import grpc
 
+from slotmesh.convert.specification import route_from_wire
+from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.controllers import ControllerChannels
 from slotmesh.spec.routes import Route, path_problems
-from slotmesh.spec.wire import route_from_wire
 from slotmesh.status import from_rpc_error
-from slotmesh.telemetry.log import get_logger
+from slotmesh.streams.leadership import ControllerSearch
+from slotmesh.transport.current_channel import ControllerChannels
 from slotmesh.v1 import route_service_pb2 as pb
 from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
-from slotmesh.wire.leadership import ControllerSearch
 
 _HELD: Final = "the controller's state file is an older copy: it decides nothing until an operator has"
 

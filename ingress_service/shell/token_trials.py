@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from ingress_service.core.peers import BUSY_RETRY_S
 from ingress_service.core.problems import refusal
-from ingress_service.core.request_bound import BUSY_RETRY_S
 from ingress_service.core.requests import unauthenticated
-from ingress_service.shell.asking import ASK_S, ask_routers
-from ingress_service.shell.callers import HttpCaller
+from ingress_service.shell.callers import ASK_S, HttpCaller, ask_routers
+from slotmesh.calls.fair_shares import FairBound
 from slotmesh.errors import Reason, SlotmeshError
-from slotmesh.security.fair_bound import FairBound
-from slotmesh.security.token_source import NoToken, TokenSource
+from slotmesh.runtime.channels import NoToken, TokenSource
 from slotmesh.v1 import router_service_pb2 as pb
 
 AT_ONCE: Final = 16

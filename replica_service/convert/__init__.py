@@ -4,26 +4,18 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 is wrong with a run fails that run's calls, what is wrong with the stream is a `BadRequest`-like error of the servicer.
 """
 
-from replica_service.convert.answers import (
+from replica_service.convert.reports import (
     capacity_to_wire,
     lanes_stopped_to_wire,
     reconciled_to_wire,
     service_times_to_wire,
     tensors_to_wire,
 )
-from replica_service.convert.issuer import Issuer
-from replica_service.convert.questions import questions_of
-from replica_service.convert.runs import Arrived, RejectedRun, runs_of
-from replica_service.convert.slot_streams import (
-    attached_to_wire,
-    attachment_of,
-    detached_to_wire,
-    slot_call_of,
-    slot_failure,
-)
+from replica_service.convert.runs import Arrived, RejectedRun, questions_of, runs_of
 from replica_service.convert.slots import (
     DispatchOp,
     Granted,
+    Issuer,
     RejectedDispatch,
     RejectedOp,
     ReleaseOp,
@@ -32,9 +24,14 @@ from replica_service.convert.slots import (
     SlotAnswer,
     SlotReleased,
     add_answers,
+    attached_to_wire,
+    attachment_of,
+    detached_to_wire,
     released_to_wire,
     reservation_run,
+    slot_call_of,
     slot_call_options,
+    slot_failure,
     slot_ops_of,
 )
 

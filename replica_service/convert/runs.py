@@ -6,23 +6,83 @@ Cost is once a batch, and once a key; what is wrong with a batch fails its calls
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import zip_longest
 from math import inf
 from operator import lt
 from typing import NamedTuple
 
-from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
-from replica_service.core.answer_heads import AnswerHeads
-from replica_service.core.arrivals import Arrival, RerunOrigin
-from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.sessions.records import Record
-from slotmesh.batch_payloads import count_of, list_of, mistake_of
+from replica_service.core.calls.call_metadata import (
+    MAX_CREDIT,
+    AnswerHeads,
+    Arrival,
+    HandlerCredit,
+    ReplicaCallOptions,
+    RerunOrigin,
+)
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.calls.session_records import Record
+from slotmesh.calls.call_options import Reader
+from slotmesh.calls.id_ranges import Range
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.calls.payload_framing import RPC_TYPES
+from slotmesh.calls.trace_context import TraceColumns, TraceContext, Traces
+from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
+from slotmesh.convert import call_options as stated
+from slotmesh.convert.batches import count_of, list_of, mistake_of
 from slotmesh.errors import Failure, Reason
+from slotmesh.handlers import CALL
+from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
-from slotmesh.v1 import replica_service_pb2
-from slotmesh.wire.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
-from slotmesh.wire.partitions import PARTITIONS
-from slotmesh.wire.trace_context import TraceColumns, TraceContext, Traces
+from slotmesh.streams.limits import MAX_ELEMENTS, MAX_PAYLOAD_BYTES
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+# Call options as the wire has them -> what the replica reads of them. Equal ones are converted once.
+
+_KNOWN_TYPES = frozenset({*CONTENT_TYPES, *RPC_TYPES})
+NO_OPTIONS = ReplicaCallOptions()
+
+
+MAX_KNOWN_BYTES = 512
+"""Larger options are converted each time: what is remembered must stay small, whatever clients send."""
+
+
+def options_from_wire(raw: bytes) -> ReplicaCallOptions | Failure:
+    """Equal options are one object, unless they are large."""
+    return _known_options(raw) if len(raw) <= MAX_KNOWN_BYTES else _options(raw)
+
+
+@lru_cache(maxsize=16_384)
+def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
+    return _options(raw)
+
+
+def _options(raw: bytes) -> ReplicaCallOptions | Failure:
+    wire = call_pb2.CallOptions.FromString(raw)
+    if wire.content_type and wire.content_type not in _KNOWN_TYPES:
+        known = ", ".join(CONTENT_TYPES)
+        return bad_request("options.content_type", f"must be one of {known}, got {show(wire.content_type)!r}")
+    said = stated.options_from_wire(wire, Reader.REPLICA)
+    said.setdefault("content_type", OCTET_STREAM)
+    if wire.method == CALL:
+        said["method"] = ""
+    return ReplicaCallOptions(**said)
+
+
+def with_credit(options: ReplicaCallOptions, values: int, nbytes: int) -> ReplicaCallOptions:
+    """The same with so much credit; 0 and less, or more than there is, mean all of it."""
+    most = MAX_CREDIT
+    credit = HandlerCredit(
+        values if 0 < values < most.values else most.values, nbytes if 0 < nbytes < most.bytes else most.bytes
+    )
+    return options if credit == most else replace(options, credit=credit)
+
+
+def bad_request(field: str, problem: str) -> Failure:
+    """A mistake of the router, or of the client behind it."""
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {problem}", metadata={"field": field})
+
 
 MAX_NEIGHBOURS = 64
 """Calls of one batch with a column of keys that share a record."""
@@ -277,3 +337,20 @@ def disorder(field: str, first: int, last: int) -> Failure:
 
 _TOO_MANY = bad_request("runs.batches.payloads", f"one frame has at most {MAX_ELEMENTS} in all; send several frames")
 _EMPTY = bad_request("runs.batches.payloads", "a run has at least one")
+
+
+# What routers ask about calls by their ids.
+
+
+def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, Iterator[Range]]]:
+    """Session, epoch and calls, a session at a time. Of sessions that are not known nobody need look at the calls.
+
+    Raises:
+        BadRequest: it asks about more ranges of calls than one frame may.
+    """
+    if (asked := sum(len(each.calls) for each in frame.sessions)) > MAX_ELEMENTS:
+        problem = f"at most {MAX_ELEMENTS} ranges in one frame, got {asked}"
+        raise to_exception(bad_request("reconcile.sessions.calls", problem))
+    return [
+        (each.session_id, each.epoch, ((calls.first, calls.last) for calls in each.calls)) for each in frame.sessions
+    ]

@@ -6,23 +6,102 @@ the stream, like those of runs, with which they share one sequence. Secrets are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from replica_service.convert.issuer import Issuer
-from replica_service.convert.options import NO_OPTIONS, options_from_wire
-from replica_service.convert.runs import disorder
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.slots.slot_table import ReservedSlot
+from google.protobuf import duration_pb2
+
+from replica_service.convert.runs import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, disorder, options_from_wire
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.calls.events import AttachCame
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.failures import SLOT_UNKNOWN
+from slotmesh.calls.slot_tokens import format_token
+from slotmesh.convert.call_options import option_mistake
+from slotmesh.convert.slot_requests import (
+    dispatch_mistake,
+    oversized,
+    put_seconds,
+    reservation_mistake,
+    seconds_of,
+    token_of,
+    ttl_of,
+)
 from slotmesh.errors import Failure, Reason
-from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
+from slotmesh.runtime.clock import Clock
 from slotmesh.status import to_exception, to_wire
-from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
+from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.v1 import call_pb2, direct_service_pb2, replica_service_pb2, slot_service_pb2
 from slotmesh.version import VERSION
-from slotmesh.wire_time import seconds_of
+
+# Slots as their callers see them: under tokens that name this incarnation of this replica.
+#
+# Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why;
+# that
+# of a slot which another identity has reserved, or for an endpoint that the caller may not call, is as unknown as one
+# that was made up; what is told of a lease is true at the moment in which it is told.
+# Owner: the app.
+
+_NO_SECRET = b""
+"""That of no slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Who gives slots here. Without a name it still tells its own tokens from those of others."""
+
+    clock: Clock
+    replica_id: str = ""
+    incarnation: str = ""
+    backend: str = ""
+    address: Callable[[], str] = str
+    """Where callers reach this replica, once it is known."""
+    is_of_another: Callable[[bytes, str, Container[str] | None], bool] = lambda _secret, _identity, _endpoints: False
+    """Whether the slot with this secret was reserved by somebody else than who has this name, or for another endpoint
+    than one of these."""
+
+    def to_wire(self, slot: ReservedSlot, ongoing: int) -> slot_service_pb2.Slot:
+        """A slot, and how loaded the replica is: running calls and reservations, this one included."""
+        ttl_s = slot.ttl_s(self.clock.now())
+        wire = slot_service_pb2.Slot(
+            token=format_token(self.replica_id, self.incarnation, slot.secret),
+            backend=self.backend,
+            replica_id=self.replica_id,
+            replica_address=self.address(),
+            ongoing=ongoing,
+        )
+        put_seconds(wire.ttl, ttl_s)
+        put_seconds(wire.expire_time, self.clock.time_of_day() + ttl_s)
+        return wire
+
+    def secret_of(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
+        """The secret of a slot that this incarnation may have given to who has this name; empty: to anybody.
+
+        `endpoints`: those that who has the name may call; None: all.
+        """
+        parsed = token_of(token)
+        if isinstance(parsed, Failure):
+            return parsed
+        if parsed.replica_key == (self.replica_id, self.incarnation):
+            return SLOT_UNKNOWN if self.is_of_another(parsed.secret, identity, endpoints) else parsed.secret
+        return self._gone(parsed.replica_id)
+
+    def secret_to_release(self, token: str, identity: str, endpoints: Container[str] | None) -> bytes | Failure:
+        """The same, for whoever wants nothing but that the slot is free: those of earlier incarnations are."""
+        secret = self.secret_of(token, identity, endpoints)
+        if not isinstance(secret, Failure):
+            return secret
+        is_past = secret.metadata.get("replica_id") == self.replica_id
+        return _NO_SECRET if is_past or secret is SLOT_UNKNOWN else secret
+
+    def _gone(self, replica_id: str) -> Failure:
+        is_same = replica_id == self.replica_id
+        what = "has been restarted since" if is_same else f"is not this one, which is {self.replica_id}"
+        message = f"token: replica {replica_id}, which gave the slot, {what}"
+        return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": replica_id})
 
 
 class ReserveOp(NamedTuple):
@@ -190,3 +269,95 @@ def _dispatch_op(
 
 def _deadline(options: call_pb2.CallOptions, now: float) -> float:
     return now + seconds_of(options.timeout) if options.HasField("timeout") else inf
+
+
+# Frames of direct streams: what a client hands over or sends, and what it is told. One call a frame.
+#
+# Invariants: what is wrong with a slot or a call fails it, and names its field; call ids that do not increase end the
+# stream. Equal options are looked at once.
+
+
+def attachment_of(
+    wire: direct_service_pb2.AttachSlot,
+    link: RouterPeer,
+    issuer: Issuer,
+    identity: str,
+    endpoints: Container[str] | None,
+) -> AttachCame | Failure:
+    """What a client hands over, or why it cannot. `identity`: its name. `endpoints`: those it may call; None: all."""
+    secret = issuer.secret_of(wire.token, identity, endpoints)
+    ttl_s = ttl_of(wire)
+    if isinstance(secret, Failure):
+        return secret
+    if isinstance(ttl_s, Failure):
+        return ttl_s
+    return AttachCame(link, wire.slot_id, secret, wire.endpoint, ttl_s)
+
+
+def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float) -> tuple[ReplicaRun, Failure | None]:
+    """A call, and why it fails as it is, if it does.
+
+    Raises:
+        DuplicateCallId: call ids do not strictly increase.
+    """
+    call_id = wire.call_id
+    if call_id <= link.last_run_id:
+        raise to_exception(disorder("call.call_id", call_id, link.last_run_id))
+    link.last_run_id = call_id
+    stated, payload, deadline = wire.options, wire.payload, inf
+    if stated.HasField("timeout"):
+        if (failure := _timeout_mistake(stated.timeout)) is not None:
+            return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), failure
+        deadline = now + stated.timeout.ToNanoseconds() / 1e9
+        stated.ClearField("timeout")
+    raw = stated.SerializeToString()
+    options = _known_options(raw) if len(raw) <= MAX_KNOWN_BYTES else _options(raw)
+    if isinstance(options, Failure):
+        return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), options
+    run = ReplicaRun(link, call_id, [payload], options, "", now, deadline)
+    return run, oversized(len(payload)) if len(payload) > MAX_INLINE_BYTES else None
+
+
+def slot_failure(call_id: int, failure: Failure) -> direct_service_pb2.AttachResponse:
+    """What the client is told of a call that failed."""
+    response = direct_service_pb2.AttachResponse()
+    response.failed.call_id = call_id
+    response.failed.failure.CopyFrom(to_wire(failure))
+    return response
+
+
+def attached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
+    """What the client is told of a slot that it handed over."""
+    response = direct_service_pb2.AttachResponse()
+    response.attached.slot_id = number
+    if failure is not None:
+        response.attached.failure.CopyFrom(to_wire(failure))
+    return response
+
+
+def detached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2.AttachResponse:
+    """What the client is told of a slot that its stream holds no longer."""
+    response = direct_service_pb2.AttachResponse()
+    response.detached.slot_id = number
+    if failure is not None:
+        response.detached.failure.CopyFrom(to_wire(failure))
+    return response
+
+
+@lru_cache(maxsize=1024)
+def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
+    return _options(raw)
+
+
+def _options(raw: bytes) -> ReplicaCallOptions | Failure:
+    wire = call_pb2.CallOptions.FromString(raw)
+    if wire.streaming:
+        return bad_request("options.streaming", "a direct stream brings one result a call: call through a router")
+    mistake = dispatch_mistake(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
+    return mistake or option_mistake(wire) or options_from_wire(raw)
+
+
+def _timeout_mistake(timeout: duration_pb2.Duration) -> Failure | None:
+    if timeout.seconds >= 0 and 0 <= timeout.nanos < 10**9:
+        return None
+    return option_mistake(call_pb2.CallOptions(timeout=timeout))

@@ -2,7 +2,7 @@
 
 Purpose: the core that the engine feeds with what routers send and what executors finish. Each event has one handler,
 which changes the state of its part; what can start after it is started once, at the end of the step
-(`starting/starting.py`).
+(`steps/starting.py`).
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
 again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn,
 a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
@@ -17,12 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from replica_service.core.batching.batcher import Batcher
-from replica_service.core.batching.gathering import Weigh
-from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import Part, ReplicaCommand
-from replica_service.core.ended_work import Endings
-from replica_service.core.events import (
+from replica_service.core.calls.commands import Part, ReplicaCommand
+from replica_service.core.calls.events import (
     AttachCame,
     BatchEnded,
     BatchSettingsChanged,
@@ -53,20 +49,19 @@ from replica_service.core.events import (
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.intake import RunIntake
-from replica_service.core.permits.call_times import ReplicaCallTimes
-from replica_service.core.permits.capacity import PermitCapacity
-from replica_service.core.permits.service_times import ServiceTimes
-from replica_service.core.permits.vacancies import CAPACITY_GAP_S
-from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.slots.held_slots import HeldSlots
-from replica_service.core.slots.slot_operations import GrantedSlotOperations
-from replica_service.core.slots.slot_table import SlotTable
-from replica_service.core.starting.parking import Parking
-from replica_service.core.starting.starting import Starting
-from replica_service.core.unstarted.handing_back import HandingBack
-from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
-from replica_service.core.unstarted.withdrawals import RunWithdrawals
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.state.batch_gathering import Weigh
+from replica_service.core.state.batcher import Batcher
+from replica_service.core.state.call_times import ReplicaCallTimes, ServiceTimes
+from replica_service.core.state.permits import CAPACITY_GAP_S, PermitCapacity
+from replica_service.core.state.scheduler_state import SchedulerState
+from replica_service.core.state.slot_table import SlotTable
+from replica_service.core.steps.ended_work import Endings
+from replica_service.core.steps.intake import RunIntake
+from replica_service.core.steps.slot_operations import GrantedSlotOperations, HeldSlots
+from replica_service.core.steps.starting import Starting
+from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
+from replica_service.core.steps.withdrawals import HandingBack, RunWithdrawals
 from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192

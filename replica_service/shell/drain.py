@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler.health import Upkeep
-from slotmesh.telemetry.log import get_logger
+from replica_service.shell.handler.upkeep import Upkeep
+from slotmesh.logs import get_logger
 
 ROUTER_RETURN_S = 3.0
 """How long a replica that drains waits for a router where there is none. One that is started anew may need as long."""

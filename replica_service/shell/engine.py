@@ -14,8 +14,7 @@ from functools import partial
 from itertools import repeat, starmap
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import (
+from replica_service.core.calls.commands import (
     AnswerAttach,
     AnswerRenewal,
     Fail,
@@ -28,7 +27,7 @@ from replica_service.core.commands import (
     TellDetached,
     TellKeys,
 )
-from replica_service.core.events import (
+from replica_service.core.calls.events import (
     BatchSettingsChanged,
     DrainBegan,
     EpochFenced,
@@ -43,29 +42,26 @@ from replica_service.core.events import (
     RunsCancelled,
     SessionsMoved,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.failures import DRAINING
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.sessions.moved import without_moved
-from replica_service.core.sessions.session_table import RESUME_TTL_S, SessionReport
-from replica_service.shell.call_traces import ReplicaTraces
-from replica_service.shell.conditions import Conditions
-from replica_service.shell.counters import ReplicaCounters
-from replica_service.shell.deadline_timer import DeadlineTimer
-from replica_service.shell.executors.batch_weight import weighers
-from replica_service.shell.executors.executor_set import ExecutorSet
-from replica_service.shell.executors.unstarted_work import Recalls
+from replica_service.core.state.session_table import RESUME_TTL_S, SessionReport
+from replica_service.core.steps.withdrawals import without_moved
+from replica_service.shell.conditions import Conditions, DeadlineTimer
+from replica_service.shell.executors.batches import weighers
+from replica_service.shell.executors.executor_set import ExecutorSet, Recalls
 from replica_service.shell.handler.batch_hosts import BatchHosts
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
-from replica_service.shell.links.link_outboxes import connect_link
-from replica_service.shell.links.router_outbox import Outbox
-from replica_service.shell.outcomes import OutcomeReporter, answered
+from replica_service.shell.outcomes import OutcomeReporter, answered, connect_link
+from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
+from replica_service.shell.telemetry import ReplicaCounters, ReplicaTraces
+from slotmesh.calls.slot_tokens import SECRET_BYTES
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
-from slotmesh.slots.token import SECRET_BYTES
 
 
 class Engine:

@@ -7,17 +7,34 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from math import inf
+from types import MappingProxyType
+from typing import Final
 
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.events import Ended
-from replica_service.core.sessions.records import Mark
-from replica_service.shell.counters import ReplicaCounters
+from replica_service.convert import Issuer, tensors_to_wire
+from replica_service.convert.reports import outlines_to_wire
+from replica_service.core.calls.events import Ended
+from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.core.calls.session_records import Mark
+from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.shell.handler.binding import RpcMethod
 from replica_service.shell.handler.failures import too_large
+from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.router_outbox import Outbox
 from replica_service.shell.sessions import Sessions
+from replica_service.shell.telemetry import ReplicaCounters
+from slotmesh.calls.method_outlines import fitting
+from slotmesh.calls.payload_framing import RPC_REQUESTS
 from slotmesh.errors import Executed, Failure
-from slotmesh.runtime.pump import WokenPumps
-from slotmesh.wire.rpc_frames import RPC_REQUESTS
+from slotmesh.handlers.description import CALL
+from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.streams.features import CHUNKS, HEARTBEATS
+from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_METHODS, MAX_PAYLOAD_BYTES
+from slotmesh.transport.pump import WokenPumps
+from slotmesh.v1 import replica_service_pb2
 
 
 class OutcomeReporter:
@@ -109,3 +126,43 @@ def _requests_end(run: ReplicaRun, lo: int, count: int) -> None:
     """The calls from index `lo` on take no more requests."""
     if run.link.requests is not None:
         run.link.requests.ended(run.first + lo, count)
+
+
+# What a router's stream begins with: its link, as the core knows it, and the outbox that its answers go to.
+
+NO_METHODS: Final[Mapping[str, HandlerMethod]] = MappingProxyType({})
+
+
+def connect_link(
+    scheduler: ReplicaScheduler,
+    issuer: Issuer,
+    now: float,
+    features: Collection[str],
+    stream_id: str,
+    methods: Mapping[str, HandlerMethod] = NO_METHODS,
+) -> tuple[RouterPeer, Outbox]:
+    """A link and its outbox. `features`: the router's, which calls the stream `stream_id`, if it has a name for it.
+
+    `methods`: of the handler; the empty name is that of the handler itself.
+    """
+    link = RouterPeer(
+        stream_id=stream_id or new_id(STREAM_ID_BYTES),
+        fresh_until=now + FRESH_S if HEARTBEATS in features else inf,
+        max_result_bytes=MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES,
+    )
+    times = scheduler.service_times
+    told = {name: method for name, method in sorted(methods.items()) if not isinstance(method, RpcMethod)}
+    outbox = link.outbox = Outbox(
+        lambda: scheduler.capacity(link),
+        issuer,
+        features,
+        times=times,
+        opening=replica_service_pb2.ExecuteResponse(
+            methods=sorted(name or CALL for name in methods)[:MAX_METHODS],
+            outlines=outlines_to_wire(fitting(each.outline for each in islice(told.values(), MAX_METHODS))),
+            tensors=tensors_to_wire((name or CALL, each.tensors) for name, each in told.items()),
+        ),
+        about_to_end=partial(scheduler.about_to_end, link),
+        are_quick=lambda: times.are_quick,
+    )
+    return link, outbox

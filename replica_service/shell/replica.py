@@ -13,36 +13,39 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.core.events import PartitionEpochs
-from replica_service.core.health.health import HealthSettings
-from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
-from replica_service.core.sessions.session_table import RESUME_TTL_S
-from replica_service.shell.counters import NOTHING_COUNTED
+from replica_service.core.calls.events import PartitionEpochs
+from replica_service.core.handler_health import HealthSettings
+from replica_service.core.lifecycle import LifecycleEvent, State, next_state
+from replica_service.core.state.session_table import RESUME_TTL_S
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
-from replica_service.shell.handler.block_reports import BlockReports
-from replica_service.shell.handler.context_use import asks_for_contexts
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
-from replica_service.shell.handler.health import Upkeep
-from replica_service.shell.handler.hooks import Hook, Hooks
-from replica_service.shell.handler.key_hooks import KEYS_HOOK_TIMEOUT_S, KeyHooks
-from replica_service.shell.handler.loading import Handler, LoadHandler, construct, load_handler
-from replica_service.shell.handler.loop_watch import LoopWatch
+from replica_service.shell.handler.hooks import KEYS_HOOK_TIMEOUT_S, Hook, Hooks, KeyHooks
+from replica_service.shell.handler.loading import (
+    Handler,
+    LoadHandler,
+    asks_for_contexts,
+    construct,
+    load_handler,
+    users_traceback,
+)
+from replica_service.shell.handler.loop_watch import BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
-from replica_service.shell.handler.tracebacks import users_traceback
-from replica_service.shell.links.member_report import MemberReport
+from replica_service.shell.handler.upkeep import Upkeep
+from replica_service.shell.links.controller_link import MemberReport
+from replica_service.shell.telemetry import NOTHING_COUNTED
+from slotmesh.client.handler_mesh import OwnMesh
 from slotmesh.foreign import described
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
-from slotmesh.handlers.own_mesh import OwnMesh
+from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.signals import StopRequest
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
-from slotmesh.telemetry.log import get_logger
 
 MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 """From methods, `max_ongoing`, `prefetch`, and where `async def` methods run."""

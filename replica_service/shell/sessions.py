@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import failures
-from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.lanes.lane_history import note_failure
-from replica_service.core.sessions.kept_outcomes import bytes_of
-from replica_service.core.sessions.records import KeptOutcome, Mark
-from replica_service.core.sessions.session_table import SessionReport, SessionTable
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.calls.session_records import KeptOutcome, Mark
+from replica_service.core.state.lanes import note_failure
+from replica_service.core.state.session_outcomes import bytes_of
+from replica_service.core.state.session_table import SessionReport, SessionTable
+from slotmesh.calls.id_ranges import Range, common, merged
 from slotmesh.errors import Executed, Failure
-from slotmesh.wire.ranges import Range, common, merged
 
 SWEEPS = 4
 """Sweeps in a session's time to live."""

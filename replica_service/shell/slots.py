@@ -15,16 +15,15 @@ from enum import StrEnum
 
 from replica_service import convert
 from replica_service.convert import Granted, Issuer, SlotReleased
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import AnswerRenewal, Fail, Grant
-from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame, ReplicaEvent, RunsCame
+from replica_service.core.calls.call_metadata import ReservedSlot
+from replica_service.core.calls.commands import AnswerRenewal, Fail, Grant
+from replica_service.core.calls.events import DispatchCame, ReleaseCame, RenewalCame, ReplicaEvent, RunsCame
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.failures import SLOT_UNKNOWN
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AUDIT
-from slotmesh.security.current import current_rpc
-from slotmesh.security.identity import Identity
+from slotmesh.security.identity import Identity, current_rpc
 from slotmesh.v1 import replica_service_pb2
 
 

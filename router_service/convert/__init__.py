@@ -5,7 +5,6 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 
 from router_service.convert.json_calls import json_arguments, json_result
 from router_service.convert.options import OptionsByKey, options_from_wire, partitions_of, with_relative_slo
-from router_service.convert.rosters import first_roster_of, roster_from_wire, roster_to_wire
 from router_service.convert.runs import (
     add_batch,
     capacity_from_wire,
@@ -17,12 +16,20 @@ from router_service.convert.runs import (
     results_of,
     taken_of,
     takes_to_wire,
+    tensors_of,
     times_of,
     too_large,
     traces_of,
     values_of,
 )
-from router_service.convert.sessions import found_of, reconcile_of, session_of
+from router_service.convert.sessions import (
+    first_roster_of,
+    found_of,
+    reconcile_of,
+    roster_from_wire,
+    roster_to_wire,
+    session_of,
+)
 from router_service.convert.slots import (
     add_op,
     dispatch_from_wire,
@@ -39,7 +46,6 @@ from router_service.convert.table_parts import (
     table_from_wire,
     table_to_parts,
 )
-from router_service.convert.tensor_descriptions import tensors_of
 
 __all__ = [
     "DeltaAssembly",

@@ -10,22 +10,21 @@ from itertools import islice
 from math import inf
 from typing import cast
 
+from router_service.core.callers import CREDITS
 from router_service.core.calls import CallPayload, Failures, Results
-from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
-from router_service.core.replicas.slicing import MethodTime
-from router_service.core.streaming.credits import CREDITS
-from slotmesh import batch_payloads
-from slotmesh.batch_payloads import count_of, mistake_of
+from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTensors, TensorType
+from slotmesh.calls.payload_block import PayloadBlock, largest_of
+from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
+from slotmesh.convert import batches as batch_payloads
+from slotmesh.convert.batches import count_of, ids_from_wire, ids_of_results, mistake_of
 from slotmesh.errors import Executed, Failure, Reason, bad_field
-from slotmesh.id_ranges import ids_from_wire
-from slotmesh.outcome_ids import ids_of_results
+from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
+from slotmesh.streams.chunks import Announced, Payload
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from slotmesh.wire.chunks import Announced, Payload
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_INLINE_BYTES
-from slotmesh.wire.payload_block import PayloadBlock, largest_of
-from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of
 
 MAX_WAITED_US = 10**15
 """Some thirty years: clients say how old calls are that they send again."""
@@ -232,3 +231,35 @@ def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
         each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
         for each in islice(wire.methods, MAX_METHODS)
     }
+
+
+# What replicas say of the tensors of their methods.
+#
+# Owner: pure functions of the router's edge.
+
+_LARGEST_BATCH = 2**31 - 1
+
+
+def tensors_of(wire: Iterable[replica_service_pb2.MethodTensors]) -> dict[str, MethodTensors]:
+    """By method, as many as the bounds allow; tensors that there cannot be are left out."""
+    found: dict[str, MethodTensors] = {}
+    left = MAX_DESCRIBED
+    for each in islice(wire, MAX_METHODS):
+        left -= len(each.inputs) + len(each.outputs)
+        if left < 0:
+            break
+        found[each.method] = MethodTensors(
+            inputs=_types_of(each.inputs),
+            outputs=_types_of(each.outputs),
+            yields=each.yields,
+            batch_size=min(max(0, each.batch_size), _LARGEST_BATCH),
+        )
+    return found
+
+
+def _types_of(wire: Iterable[replica_service_pb2.TensorType]) -> tuple[TensorType, ...]:
+    return tuple(
+        TensorType(name=each.name, datatype=each.datatype, shape=tuple(each.shape), optional=each.optional)
+        for each in islice(wire, MAX_INPUTS)
+        if each.datatype in DATATYPES and len(each.shape) <= MAX_DIMENSIONS
+    )

@@ -6,17 +6,152 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, overload
 
-from router_service.convert.rosters import OF_ANOTHER_IDENTITY, are_of_another, mark_of, roster_from_wire
-from router_service.convert.spans import Spans, asked_of
-from router_service.core.sessions.found_calls import FoundCalls
-from router_service.core.sessions.session import SessionConnection
-from slotmesh.errors import Failure, bad_field
-from slotmesh.id_ranges import ranges_from_wire
-from slotmesh.v1 import replica_service_pb2, router_service_pb2
-from slotmesh.wire.features import RESENT_ALL
-from slotmesh.wire.limits import MAX_CALL_ID, MAX_ROSTERS
+from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnection
+from slotmesh.calls.id_ranges import Range
+from slotmesh.convert.batches import ranges_from_wire, ranges_to_wire
+from slotmesh.errors import Executed, Failure, Reason, bad_field
+from slotmesh.names import endpoint_mistake
+from slotmesh.streams.features import RESENT_ALL
+from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+
+# What is wrong with a request of a client, by the field.
+#
+# Owner: pure functions of the router's edge.
+
+MAX_FEATURES: Final = 256
+"""Names of optional behaviours that a client may know."""
+
+StreamRequest = router_service_pb2.StreamCallsRequest
+
+
+def opening_mistake(request: StreamRequest) -> Failure | None:
+    """What is wrong with the first frame of a stream."""
+    if request.WhichOneof("frame") != "open":
+        return bad_field(
+            "open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}"
+        )
+    opening = request.open
+    if failure := endpoint_mistake(opening.endpoint, "open.endpoint"):
+        return failure
+    if len(opening.features) > MAX_FEATURES:
+        return bad_field("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
+    return None
+
+
+# Rosters as clients of sessions see them: marked with the owner of the session.
+#
+# Purpose: a client that acknowledges a roster returns it as it arrived, and lists what it has acknowledged when it
+# opens
+# the session's next connection. So the next router finds out, without any help of the client, under which identity the
+# unanswered calls were sent. Under another identity the session has another key, of which no replica has a record: "no
+# replica has seen the call" would then follow from nothing.
+# Invariants: a mark that is not the caller's is kept in the generation, which no routing table covers. Rosters without
+# a mark are those of callers that have no identity, and of routers of earlier versions.
+# Owner: pure functions of the router's edge.
+
+_MARK: Final = re.compile("@[0-9a-f]{16}")
+_MARK_LENGTH: Final = 17
+
+OF_ANOTHER_IDENTITY: Final = Failure(
+    reason=Reason.UNAUTHENTICATED,
+    message="open.rosters: the unanswered calls of this session were sent under another identity, and may have been "
+    "executed; fail them, and open a session with an id of its own",
+    executed=Executed.UNKNOWN,
+)
+
+
+def mark_of(chosen_id: str, key: str) -> str:
+    """The mark of a session's owner: `key` is the session's id as made of the caller's name and the `chosen_id`.
+
+    Empty where callers have no identity: then the two are the same.
+    """
+    return "" if key == chosen_id else f"@{key[: _MARK_LENGTH - 1]}"
+
+
+def roster_to_wire(version: RosterVersion, mark: str = "") -> router_service_pb2.RosterVersion:
+    """A roster, as it is announced to a client."""
+    return router_service_pb2.RosterVersion(generation=version.generation + mark, revision=version.revision)
+
+
+def roster_from_wire(wire: router_service_pb2.RosterVersion, mark: str = "") -> RosterVersion:
+    """A roster that a client acknowledges."""
+    return RosterVersion(wire.generation.removesuffix(mark), wire.revision)
+
+
+def first_roster_of(batch: router_service_pb2.CallBatch, mark: str = "") -> RosterVersion | None:
+    """The newest roster that the client had acknowledged when it first sent these calls; None if it names none."""
+    return roster_from_wire(batch.first_roster, mark) if batch.HasField("first_roster") else None
+
+
+def are_of_another(rosters: Iterable[RosterVersion]) -> bool:
+    """Whether one of these, from which the caller's own mark was taken off, has a mark."""
+    return any(_MARK.fullmatch(each.generation[-_MARK_LENGTH:]) for each in rosters)
+
+
+# The calls that a session has unanswered, as its client has told: small, and ready to be asked for.
+#
+# Purpose: a session that moves can bring thousands of ranges, each replica is asked about all of them, and they are
+# kept
+# for as long as the connection. So they are two numbers each, and what replicas are asked is written once, a part at a
+# time.
+# Owner: the session.
+
+
+class Spans(Sequence[Range]):
+    """Ranges of call ids, both ends included."""
+
+    __slots__ = ("_asked", "_ends")
+
+    def __init__(self, ranges: Sequence[call_pb2.IdRange] = ()) -> None:
+        self._asked = bytearray()
+        self._ends = array("q")
+        """First and last id of each, in turn."""
+        self.add(ranges)
+
+    def add(self, ranges: Sequence[call_pb2.IdRange]) -> list[Range]:
+        """These come behind what there is. Returns them."""
+        spans = ranges_from_wire(ranges)
+        self._ends.extend(chain.from_iterable(spans))
+        # What two messages hold is what both hold in turn, as bytes.
+        self._asked += replica_service_pb2.SessionCalls(calls=ranges).SerializeToString()
+        return spans
+
+    @property
+    def asked(self) -> bytes:
+        """`SessionCalls` with these calls."""
+        return bytes(self._asked)
+
+    def __len__(self) -> int:
+        return len(self._ends) // 2
+
+    def __iter__(self) -> Iterator[Range]:
+        return zip(self._ends[::2], self._ends[1::2], strict=True)
+
+    @overload
+    def __getitem__(self, at: int) -> Range: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Range]: ...
+
+    def __getitem__(self, at: int | slice) -> Range | list[Range]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        at = range(len(self))[at]
+        return self._ends[2 * at], self._ends[2 * at + 1]
+
+
+def asked_of(spans: Sequence[Range]) -> bytes:
+    """`SessionCalls` with these calls."""
+    if isinstance(spans, Spans):
+        return spans.asked
+    return replica_service_pb2.SessionCalls(calls=ranges_to_wire(spans)).SerializeToString()
+
 
 MAX_UNANSWERED_RANGES = 16_384
 """Twice the calls of the usual window; where windows are larger, as many as a window has calls."""

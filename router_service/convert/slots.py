@@ -12,21 +12,19 @@ from dataclasses import replace
 from math import inf
 
 from router_service.convert.options import options_from_wire
-from router_service.core.calls import RouterCallOptions
-from router_service.core.slots.frames import (
+from router_service.core.calls import LeasedSlot, OperationAnswer, ReleasedSlot, Reserve, RouterCallOptions
+from router_service.core.features.slot_operations import (
     OutgoingDispatch,
     OutgoingOp,
     OutgoingRelease,
     OutgoingRenew,
     OutgoingReserve,
 )
-from router_service.core.slots.slot import LeasedSlot, OperationAnswer, ReleasedSlot, Reserve
+from slotmesh.convert.slot_requests import dispatch_mistake, put_seconds, reservation_mistake, seconds_of, ttl_of
 from slotmesh.errors import Failure, Reason
-from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import from_wire
+from slotmesh.streams.chunks import joined
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
-from slotmesh.wire.chunks import joined
-from slotmesh.wire_time import put_seconds, seconds_of
 
 
 def reservation_from_wire(

@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from router_service.convert.table import (
     NO_TABLE,
+    backend_delta_from_wire,
     backend_from_wire_route,
+    delta_of,
+    endpoint_delta_from_wire,
     endpoint_from_wire,
     endpoint_to_wire,
     head_to_wire,
@@ -20,13 +23,19 @@ from router_service.convert.table import (
     roster_from_wire,
 )
 from router_service.convert.table import backend_to_wire_route as backend_to_wire
-from router_service.convert.table_delta import backend_delta_from_wire, delta_of, endpoint_delta_from_wire
-from router_service.core.routing.partition_owners import PartitionOwners
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.routing.table import BackendRoute, EndpointRoute, RoutingTable
-from router_service.core.routing.table_delta import BackendDelta, DeltaMismatch, EndpointDelta, TableDelta
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing_table import (
+    BackendDelta,
+    BackendRoute,
+    DeltaMismatch,
+    EndpointDelta,
+    EndpointRoute,
+    PartitionOwners,
+    RoutingTable,
+    TableDelta,
+)
+from slotmesh.streams.limits import TABLE_PART_BYTES
 from slotmesh.v1 import membership_service_pb2 as pb
-from slotmesh.wire.limits import TABLE_PART_BYTES
 
 
 class TableAssembly:

@@ -6,13 +6,120 @@ Owner: made at the edge, read by the core.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from slotmesh.call_options.model import StatedOptions
+from slotmesh.calls.call_options import StatedOptions
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
-from slotmesh.wire.chunks import Announced, Payload
+from slotmesh.streams.chunks import Announced, Payload
+
+# Operations on slots, and their results, as values: reserve, dispatch, renew, release.
+#
+# Purpose: each operation on a slot is a run of one call, whose options say what it is. A reservation goes wherever
+# there
+# is room; the others are *bound*: only the replica that gave the slot can do them.
+# Owner: made at the edge, read by the core.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """A slot, at any replica that will do."""
+
+    ttl_s: float = DEFAULT_LEASE_S
+    """Length of the lease, from the grant."""
+    replica_id: str = ""
+    """The wanted replica; empty where any will do."""
+    excluded: frozenset[str] = frozenset()
+    """Replicas that are not wanted."""
+    identity: str = ""
+    """The name of who will have the slot; empty where nobody is asked who they are."""
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether not every replica will do."""
+        return bool(self.replica_id or self.excluded)
+
+    def admits(self, replica_id: str) -> bool:
+        """Whether this replica will do."""
+        return replica_id == (self.replica_id or replica_id) and replica_id not in self.excluded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """A call, in a slot."""
+
+    token: str = field(repr=False)
+    endpoint: str = ""
+    """The endpoint that the caller means; empty where it does not say."""
+    identity: str = ""
+    """The name of who asks; here and below empty where nobody is asked who they are."""
+    endpoints: frozenset[str] | None = None
+    """Here and below, those that who asks may call: slots of others are unknown to it. None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """A longer lease."""
+
+    token: str = field(repr=False)
+    ttl_s: float = DEFAULT_LEASE_S
+    """From now."""
+    identity: str = ""
+    endpoints: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The slot goes back."""
+
+    token: str = field(repr=False)
+    identity: str = ""
+    endpoints: frozenset[str] | None = None
+
+
+SlotWork = Reserve | Dispatch | Renew | Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedSlot:
+    """A leased slot, as its replica describes it."""
+
+    token: str = field(repr=False)
+    backend: str
+    replica_id: str
+    replica_address: str
+    ongoing: int
+    """The replica's running calls and reservations, this one included."""
+    ttl_s: float
+    """What is left of the lease, from now."""
+    expire_time_s: float
+    """When it ends, Unix seconds by the replica's clock: for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedSlot:
+    """A slot that is not leased any more, and how loaded its replica is; zeros where nothing was held."""
+
+    ongoing: int = 0
+    max_ongoing: int = 0
+
+
+OperationAnswer = tuple[int, "LeasedSlot | ReleasedSlot | Failure"]
+"""The id of an operation, and what came of it."""
+
+
+# Flows: what the router's queues are fair between.
+#
+# Owner: the edge makes one for each stream, and for each peer of unary calls; queues and accounts go by it.
+
+
+class Flow:
+    """A stream, or all unary calls of one peer. Compared by identity."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +190,111 @@ class FirstAttempt(NamedTuple):
     """Of the stream to the replica."""
     run_ids: Sequence[int]
     """On it, parallel to the payloads."""
+
+
+# The partitions of a run whose calls have ordering keys of their own.
+#
+# Purpose: calls of hundreds of keys for one owner stay one run, one slice and one batch, as long as nothing happens to
+# some of them. What a partition has to know, which is whether anything of it is at a replica, is counted call by call.
+# Invariants: such a run never waits: it was sent as a whole when it was made. What comes back of it comes back as runs
+# of
+# one key each. Each call is counted once at its partition when it is sent, and once when it is there no more.
+# Owner: the scheduler.
+
+# What runs and their slices know of the order of keyed calls.
+#
+# Owner: the scheduler.
+
+
+class KeyOrder(Protocol):
+    """What keeps keyed calls in order: the partition of their key, or a column of partitions where keys differ."""
+
+    @property
+    def number(self) -> int:
+        """Of the partition; -1 where the calls have partitions of their own."""
+
+    def sent(self, owner_epoch: int) -> None:
+        """A slice left for the owner at this epoch."""
+
+    def answered(self, owner_epoch: int, lo: int, count: int, *, is_last: bool) -> Sequence[int]:
+        """Calls of a slice, from offset `lo`, have their outcomes, or came back. `is_last`: all of it has left.
+
+        Returns the partitions in which what waits may go on, and which are not listed.
+        """
+
+    def refused(self, owner_epoch: int, lo: int, count: int) -> None:
+        """The replica of a slice is not the owner for these of its calls."""
+
+
+class CountedPartition(KeyOrder, Protocol):
+    """A partition, as a column of them counts its calls."""
+
+    def settled(self, owner_epoch: int) -> bool:
+        """One has left the owner of this epoch. Returns whether what waits may go on, and is not listed."""
+
+
+class PartitionColumn:
+    """Parallel to the calls of a run: their keys, the keys' partitions, and the epochs of these partitions' owner."""
+
+    __slots__ = ("_has_left", "epochs", "keys", "options_of", "partitions")
+
+    number = -1
+    """There is no single one."""
+
+    def __init__(
+        self,
+        keys: list[str],
+        partitions: Sequence[CountedPartition],
+        epochs: list[int],
+        options_of: Callable[[str], RouterCallOptions],
+    ) -> None:
+        """`options_of` gives the calls of one key the options that they have alone."""
+        self.keys = keys
+        self.partitions = partitions
+        self.epochs = epochs
+        self.options_of = options_of
+        self._has_left: bytearray | None = None
+        """One byte a call: 1 where it is at the owner no more. None while all are."""
+
+    def sent(self, _owner_epoch: int) -> None:
+        """All its calls left for the owner."""
+        for partition, epoch in zip(self.partitions, self.epochs, strict=True):
+            partition.sent(epoch)
+
+    def answered(self, _owner_epoch: int, lo: int, count: int, *, is_last: bool) -> Sequence[int]:
+        """These calls are at the owner no more; `is_last`: none is. Returns the partitions that may go on."""
+        has_left, size = self._has_left, len(self.partitions)
+        if has_left is None and is_last:
+            self._has_left = bytearray(b"\x01") * size
+            return [
+                partition.number
+                for partition, epoch in zip(self.partitions, self.epochs, strict=True)
+                if partition.settled(epoch)
+            ]
+        if has_left is None:
+            has_left = self._has_left = bytearray(size)
+        going_on: list[int] = []
+        for at in range(size) if is_last else range(lo, lo + count):
+            if not has_left[at]:
+                has_left[at] = 1
+                if self.partitions[at].settled(self.epochs[at]):
+                    going_on.append(self.partitions[at].number)
+        return going_on
+
+    def refused(self, _owner_epoch: int, lo: int, count: int) -> None:
+        """The replica is not the owner of the partitions of these calls, at the epochs at which they were sent."""
+        for at in range(lo, lo + count):
+            self.partitions[at].refused(self.epochs[at], 0, 1)
+
+    def part(self, lo: int, hi: int) -> PartitionColumn:
+        """The column of some of the calls, which are yet to be sent."""
+        return PartitionColumn(self.keys[lo:hi], self.partitions[lo:hi], self.epochs[lo:hi], self.options_of)
+
+    def by_key(self, lo: int, hi: int) -> list[tuple[int, int, RouterCallOptions, KeyOrder]]:
+        """Some of the calls, neighbours of one key together: from, to, options and partition."""
+        parts: list[tuple[int, int, RouterCallOptions, KeyOrder]] = []
+        end = lo
+        for key, neighbours in groupby(self.keys[lo:hi]):
+            begin, end = end, end + len(list(neighbours))
+            parts.append((begin, end, self.options_of(key), self.partitions[begin]))
+        return parts

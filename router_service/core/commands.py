@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router_service.core.calls import CallPayload, RouterCallOptions
+from router_service.core.calls import CallPayload, LeasedSlot, ReleasedSlot, RouterCallOptions
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.rosters import RosterVersion
+from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.runs import CallerBook, Sent, SliceHolder
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.slots.slot import LeasedSlot, ReleasedSlot
 from slotmesh.errors import Failure
-from slotmesh.wire.chunks import Payload
+from slotmesh.streams.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, jittered
+from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, jittered
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.runs import RouterRun, SliceHolder
 from slotmesh.errors import Executed, Failure, Reason

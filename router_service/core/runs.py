@@ -13,20 +13,23 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import ClassVar, Protocol
 
-from router_service.core.caller_shares import CallerShare
-from router_service.core.calls import CallPayload, FirstAttempt, RouterCallOptions
-from router_service.core.flows import Flow
-from router_service.core.keyed.key_order import KeyOrder
-from router_service.core.keyed.partition_column import PartitionColumn
-from router_service.core.queueing.admission import Account
-from router_service.core.replicas.slicing import UNKNOWN_NS, MethodTime
-from router_service.core.routing.rosters import ReplicaKey, RosterVersion
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.slots.slot import Reserve, SlotWork
-from router_service.core.tenants.account import TenantAccount
+from router_service.core.calls import (
+    CallPayload,
+    FirstAttempt,
+    Flow,
+    KeyOrder,
+    PartitionColumn,
+    Reserve,
+    RouterCallOptions,
+    SlotWork,
+)
+from router_service.core.limits.admission import Account
+from router_service.core.limits.capacity import UNKNOWN_NS, MethodTime
+from router_service.core.limits.quotas import CallerShare, TenantAccount
+from router_service.core.rosters import ReplicaKey, RosterVersion, SessionConnection
+from slotmesh.calls.payload_block import PayloadBlock
+from slotmesh.calls.trace_context import Traces
 from slotmesh.errors import Failure
-from slotmesh.wire.payload_block import PayloadBlock
-from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
 """Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""

@@ -19,6 +19,7 @@ from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailu
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook
+from slotmesh.calls.trace_context import TraceContext, is_sampled, unsampled
 from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import (
     MAX_ALIKE,
@@ -29,7 +30,6 @@ from slotmesh.telemetry.tracing import (
     failed,
     trace_context_of,
 )
-from slotmesh.wire.trace_context import TraceContext, is_sampled, unsampled
 
 _MANY = 8
 """From so many ids on they are looked up in a set."""

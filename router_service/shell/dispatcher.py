@@ -9,7 +9,9 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import cast
 
 from router_service.core.callers import Caller
@@ -31,22 +33,68 @@ from router_service.core.commands import (
     RouterCommand,
     TakeValues,
 )
-from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed
+from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed, SessionConnected, SessionDisconnected
+from router_service.core.features.slot_operations import OutgoingOp
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.events import SessionConnected, SessionDisconnected
-from router_service.core.slots.frames import OutgoingOp
 from router_service.shell.call_traces import RouterTraces
 from router_service.shell.failure_log import FailureLog
-from router_service.shell.first_table import FirstTable
-from router_service.shell.frame_counts import FrameCounts
-from router_service.shell.receivers import CallerSink, ReplicaReceiver, RequestSource, SessionSink, SlotSink
-from router_service.shell.replicas.open_links import OpenLinks
+from router_service.shell.receivers import CallerSink, OpenLinks, ReplicaReceiver, RequestSource, SessionSink, SlotSink
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.pump import WokenPumps
+from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
+from slotmesh.transport.pump import WokenPumps
+
+# What the router's shell counts of its streams: plain integers that a scrape reads.
+#
+# Invariants: each number is written by the half of a stream that it is about.
+# Owner: the dispatcher holds one for all streams.
+
+
+class FrameCounts:
+    """Totals since the start of the process, and what is open now."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        """Client streams open now."""
+        self.sessions = 0
+        """Sessions whose newest stream is one of them."""
+        self.client_frames: Counter[tuple[str, ...]] = Counter({(DIRECTION_IN,): 0, (DIRECTION_OUT,): 0})
+        """Frames with calls and with results of clients, by direction."""
+        self.replica_frames: Counter[tuple[str, ...]] = Counter()
+        """Frames with calls to replicas and with their results, by backend and direction."""
+
+
+# The first routing table: calls that come before it wait for it, for a bounded time.
+#
+# Owner: the dispatcher holds it, the table watch says when the table has come.
+
+FIRST_TABLE_WAIT_S = 3.0
+"""How long calls that come before the first routing table wait for it, at most."""
+
+
+class FirstTable:
+    """Whether there is a routing table."""
+
+    def __init__(self) -> None:
+        self._came = asyncio.Event()
+
+    def came(self) -> None:
+        """A table is in force."""
+        self._came.set()
+
+    async def wait(self) -> None:
+        """Returns once there is a table, however long that takes."""
+        await self._came.wait()
+
+    async def wait_a_while(self) -> None:
+        """Returns once there is a table, or after `FIRST_TABLE_WAIT_S`: a router that has just started gets it soon."""
+        if not self._came.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_TABLE_WAIT_S):
+                    await self._came.wait()
 
 
 class Dispatcher:

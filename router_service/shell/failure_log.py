@@ -19,7 +19,7 @@ from typing import Final
 from router_service.core.commands import DeliverFailure, RouterCommand
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import new_id
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 from slotmesh.telemetry.names import LOG_REF
 
 WINDOW_S: Final = 1.0

@@ -2,14 +2,101 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from router_service.core.counters import ReservationAnswer, ShadowOutcome
+from router_service.core.limits.quotas import TenantFigures
+from router_service.core.limits.unread_results import Unread
+from router_service.core.routing.topology import Topology
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.unread_results import Unread
-from router_service.shell.frame_counts import FrameCounts
-from router_service.shell.tenant_metrics import TenantMetrics
-from router_service.shell.zeros import Zeros
+from router_service.core.tenants import TenantBook
+from router_service.shell.dispatcher import FrameCounts
+from slotmesh.errors import Reason
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
+from slotmesh.telemetry.names import OTHER_TENANTS
 from slotmesh.telemetry.setup import MetricsServer
+
+# The counters that are 0 because nothing was counted yet, of what the routing table names.
+#
+# Prometheus sees an increase only between two values: a counter that appears with its first failure hides that failure.
+
+ALERTED_ON: Final = (
+    Reason.QUEUE_FULL,
+    Reason.QUEUE_TIMEOUT,
+    Reason.DEADLINE_IN_QUEUE,
+    Reason.DEADLINE_RUNNING,
+    Reason.HANDLER_ERROR,
+    Reason.REPLICA_LOST,
+    Reason.BACKEND_UNAVAILABLE,
+)
+"""Reasons of failures that somebody should be able to wait for. All others appear with their first failure."""
+
+
+class Zeros:
+    """Of the table in force."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+
+    def of_endpoints(self) -> Mapping[tuple[str, ...], int]:
+        return dict.fromkeys(((name,) for name in self._topology.table.endpoints), 0)
+
+    def of_backends(self) -> Mapping[tuple[str, ...], int]:
+        return dict.fromkeys(((name,) for name in self._topology.backends), 0)
+
+    def of_failures(self) -> Mapping[tuple[str, ...], int]:
+        """By endpoint, backend and reason."""
+        return {
+            (endpoint.name, backend, reason.value): 0
+            for endpoint in self._topology.table.endpoints.values()
+            for backend in ("", *(endpoint.weights or ()))
+            for reason in ALERTED_ON
+        }
+
+    def of_shadows(self) -> Mapping[tuple[str, ...], int]:
+        """By backend and outcome."""
+        return {
+            (backend, outcome.value): 0
+            for endpoint in self._topology.table.endpoints.values()
+            for backend in endpoint.shadows
+            for outcome in ShadowOutcome
+        }
+
+    def of_reservations(self) -> Mapping[tuple[str, ...], int]:
+        """By endpoint and outcome."""
+        return {(name, answer.value): 0 for name in self._topology.table.endpoints for answer in ReservationAnswer}
+
+
+# What metrics say of tenants: those with most calls by name, all others as one.
+#
+# Invariants: of each endpoint at most as many names as the router tells apart; tenants of one name of two callers add
+# up.
+
+
+class TenantMetrics:
+    """By endpoint and tenant."""
+
+    def __init__(self, book: TenantBook) -> None:
+        self._book = book
+
+    def totals(self, read: Callable[[TenantFigures], int]) -> Counter[tuple[str, ...]]:
+        """One of the figures."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for endpoint, figures in self._book.others.copy().items():
+            found[endpoint, OTHER_TENANTS] += read(figures)
+        for account in self._book.named():
+            found[account.endpoint, account.name] += read(account.figures)
+        return found
+
+    def unanswered(self) -> Counter[tuple[str, ...]]:
+        """Calls without an outcome, of those that are named."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for account in self._book.named():
+            found[account.endpoint, account.name] += account.unanswered
+        return found
 
 
 def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCounts, unread: Unread) -> None:

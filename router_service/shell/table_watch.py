@@ -16,26 +16,24 @@ from functools import partial
 import grpc
 
 from router_service import convert
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, follow_delta
+from router_service.core.events import TableReceived
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.load_report import load_report
-from router_service.shell.replicas.link_report import LinkReport
+from router_service.shell.reports import LinkReport, load_report
+from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.logs import get_logger
+from slotmesh.names import sendable_text
 from slotmesh.runtime.backoff import Backoff, WarningBackoff
-from slotmesh.runtime.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.controllers import ControllerChannels
-from slotmesh.runtime.duplex import TRANSPORT_ERRORS, read_frame, run_stream
-from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_rpc_error
-from slotmesh.telemetry.log import get_logger
+from slotmesh.streams.features import OF_ROUTERS_TO_CONTROLLERS
+from slotmesh.streams.leadership import ControllerSearch, TermFence
+from slotmesh.transport.current_channel import ControllerChannels
+from slotmesh.transport.duplex import TRANSPORT_ERRORS, read_frame, run_stream
+from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
 from slotmesh.version import VERSION
-from slotmesh.wire.features import OF_ROUTERS_TO_CONTROLLERS
-from slotmesh.wire.leadership import ControllerSearch, TermFence
-from slotmesh.wire.sendable_text import sendable_text
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller_service.core.autoscaling.choosing import choose, first_scale
-from controller_service.core.autoscaling.needs import need_of
-from controller_service.core.autoscaling.scales import BackendScale
+from controller_service.core.observed.state import BackendScale
+from controller_service.core.reconciling.autoscaling import choose, first_scale, need_of
 from slotmesh.autoscaling import ScaleFigures
-from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import Autoscale
 
 STEP_S: Final = 0.01
 """Virtual time goes on by this."""

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from simulation.autoscaling.mesh import AutoscalingScenario
-from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import Autoscale
 
 _RULES: Final = Autoscale(
     min=1, max=20, target_ongoing=5.0, up_delay_s=2.0, down_delay_s=60.0, up_rate=100.0, down_rate=1.0

@@ -11,8 +11,8 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.rosters import RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.frames.client import FramesClient
 from simulation.frames.machine import Machine
 from simulation.frames.replica import FramesReplica, Wire

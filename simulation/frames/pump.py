@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from slotmesh.wire.pacing import QUICK, STEADY, Pacing, most_calls
+from slotmesh.streams.pacing import QUICK, STEADY, Pacing, most_calls
 
 if TYPE_CHECKING:
     from simulation.frames.machine import Process, Then

@@ -6,18 +6,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.calls import RouterPeer as Near
-from replica_service.core.commands import ReplicaCommand, StartCalls
-from replica_service.core.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.commands import ReplicaCommand, StartCalls
+from replica_service.core.calls.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.calls.runs import RouterPeer as Near
 from replica_service.core.scheduler import ReplicaScheduler
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.slicing import MethodTime
+from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 
 if TYPE_CHECKING:
     from router_service.core.replicas.frames import OutgoingBatch

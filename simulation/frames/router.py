@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverResults, Flush, OpenLink, RouterCommand
-from router_service.core.events import CallsSubmitted, RouterTimePassed
-from router_service.core.replicas.events import LinkOpened, RunsCompleted, ServiceTimesReported
+from router_service.core.events import (
+    CallsSubmitted,
+    LinkOpened,
+    RouterTimePassed,
+    RunsCompleted,
+    ServiceTimesReported,
+    TableReceived,
+)
 from router_service.core.replicas.frames import pending
-from router_service.core.routing.events import TableReceived
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
 from simulation.frames.machine import Process
@@ -21,12 +26,11 @@ from simulation.ledger import Violation
 from simulation.payloads import payload_of
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.capacity import ReportedCapacity
+    from router_service.core.limits.capacity import MethodTime, ReportedCapacity
     from router_service.core.replicas.frames import OutgoingBatch
     from router_service.core.replicas.replica import RoutedReplica as Far
-    from router_service.core.replicas.slicing import MethodTime
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.table import RoutingTable
+    from router_service.core.routing_table import RoutingTable
+    from router_service.core.sampling import Chance
     from simulation.frames.client import FramesClient
     from simulation.frames.machine import Machine, Then
     from simulation.frames.settings import Costs

@@ -11,7 +11,7 @@ class Costs:
     """Processor time."""
 
     message_s: float = 125e-6
-    """A message at one of its ends. Two messages, at both ends, are `slotmesh.wire.pacing.MESSAGES_S`."""
+    """A message at one of its ends. Two messages, at both ends, are `slotmesh.streams.pacing.MESSAGES_S`."""
     client_s: float = 1e-6
     """A call in a frame, at its client, each way; so are the next ones."""
     router_s: float = 0.5e-6

@@ -43,7 +43,7 @@ _ROUTER: Final = (
         ONCE,
         "older_table controller_forgets all_begin_anew",
         (
-            "router_service.core.sessions.resumption:Resumptions._ask",
+            "router_service.core.features.session_resumption:Resumptions._ask",
             "self._topology.table.roster.covers_all(resumption.rosters)",
             "True",
         ),
@@ -54,7 +54,7 @@ _ROUTER: Final = (
         ONCE,
         "router_leaves older_table",
         (
-            "router_service.core.sessions.acknowledgements:Acknowledgements.table_changed",
+            "router_service.core.features.session_connections:Acknowledgements.table_changed",
             "if not self._lagging:",
             "if True:",
         ),
@@ -64,14 +64,14 @@ _ROUTER: Final = (
         "a replica that has departed since a call was first sent counts as one that had not seen it",
         ONCE,
         "replica_departs",
-        ("router_service.core.routing.rosters:TableRoster.lost_since", "return key[0]", "continue"),
+        ("router_service.core.rosters:TableRoster.lost_since", "return key[0]", "continue"),
     ),
     _defect(
         "forgotten_is_unseen",
         "a replica that says that it has forgotten counts as one that has not seen the calls",
         ONCE,
         "long_away",
-        ("router_service.core.sessions.found_calls:Resumption.trace", "if found.forgotten:", "if False:"),
+        ("router_service.core.features.session_resumption:Resumption.trace", "if found.forgotten:", "if False:"),
     ),
     _defect(
         "silent_is_unseen",
@@ -79,7 +79,7 @@ _ROUTER: Final = (
         ONCE,
         "replica_departs storm",
         (
-            "router_service.core.sessions.resumption:Resumptions._give_up",
+            "router_service.core.features.session_resumption:Resumptions._give_up",
             "resumption.deaf = replica.replica_id",
             "pass",
         ),
@@ -90,7 +90,7 @@ _ROUTER: Final = (
         ONCE,
         "router_leaves older_table",
         (
-            "router_service.core.sessions.resumption:Resumptions._go_on",
+            "router_service.core.features.session_resumption:Resumptions._go_on",
             "if resumption.awaited:",
             "if len(resumption.awaited) > 1:",
         ),
@@ -100,7 +100,7 @@ _ROUTER: Final = (
         "calls of a key go to the new owner while the earlier one owes answers",
         ORDER,
         "keys_move",
-        ("router_service.core.keyed.partitions:Partition.sendable", "and not self.stale", ""),
+        ("router_service.core.routing.endpoints:Partition.sendable", "and not self.stale", ""),
     ),
     _defect(
         "earlier_sending_forgotten",
@@ -118,14 +118,18 @@ _ROUTER: Final = (
         "calls that were sent before, and fail here, fail as not executed",
         TRUE,
         "hasty router_leaves",
-        ("router_service.core.outcomes:CallerOutcomes._fail", "(run.attempt or run.may_have_run)", "run.attempt"),
+        (
+            "router_service.core.lifecycle.outcomes:CallerOutcomes._fail",
+            "(run.attempt or run.may_have_run)",
+            "run.attempt",
+        ),
     ),
     _defect(
         "lost_is_retried",
         "calls at a replica whose link is lost are sent to another one, idempotent or not",
         ONCE,
         "storm keys_move",
-        ("router_service.core.replicas.answers:Answers._retry_or_fail", "sent.run.options.idempotent and ", ""),
+        ("router_service.core.lifecycle.answers:Answers._retry_or_fail", "sent.run.options.idempotent and ", ""),
     ),
     _defect(
         "found_is_run_again",
@@ -133,7 +137,7 @@ _ROUTER: Final = (
         ONCE,
         "heard_and_lost",
         (
-            "router_service.core.sessions.resumption:Resumptions._settle",
+            "router_service.core.features.session_resumption:Resumptions._settle",
             "failures.not_heard(trace.replica.replica_id), now)",
             "None, now)",
         ),
@@ -144,7 +148,7 @@ _ROUTER: Final = (
         ONCE,
         "generations_differ",
         (
-            "router_service.core.routing.rosters:TableRoster.covers_all",
+            "router_service.core.rosters:TableRoster.covers_all",
             "known.get(version.generation, -1)",
             "max(known.values())",
         ),
@@ -157,7 +161,7 @@ _TAKEOVER: Final = (
         "a router that is told that an outcome is kept goes on as if it were not",
         ONCE,
         "router_leaves",
-        ("router_service.core.sessions.found_calls:Resumption.trace", "(found.kept, False), ", ""),
+        ("router_service.core.features.session_resumption:Resumption.trace", "(found.kept, False), ", ""),
     ),
     _defect(
         "new_overtakes_resent",
@@ -165,7 +169,7 @@ _TAKEOVER: Final = (
         ORDER,
         "router_leaves keys_move",
         (
-            "router_service.core.sessions.resumption:Resumptions.take",
+            "router_service.core.features.session_resumption:Resumptions.take",
             "if not resent and key not in resumption.keys:",
             "if not resent:",
         ),
@@ -183,7 +187,7 @@ _TAKEOVER: Final = (
         STOPS,
         "stop_lanes",
         (
-            "replica_service.core.lanes.lane_stops:Stops.is_stopped",
+            "replica_service.core.calls.session_lanes:Stops.is_stopped",
             "self._failed.get(hash((endpoint, key, generation)), call_id) < call_id",
             "False",
         ),
@@ -196,14 +200,14 @@ _CLIENT: Final = (
         "a client that moves does not say which rosters it has acknowledged",
         ONCE,
         "older_table router_leaves",
-        ("slotmesh.client.stream.rosters:Rosters.at_opening", "return list(self._known.values())", "return []"),
+        ("slotmesh.client.stream.session:Rosters.at_opening", "return list(self._known.values())", "return []"),
     ),
     _defect(
         "acknowledges_where_it_left",
         "a client acknowledges rosters to a router that it has left",
         ONCE,
         "router_leaves",
-        ("slotmesh.client.stream.link:RouterLink._learn_roster", "if not self._lingers:", "if True:"),
+        ("slotmesh.client.stream.links:RouterLink._learn_roster", "if not self._lingers:", "if True:"),
     ),
     _defect(
         "first_roster_is_newest",
@@ -222,7 +226,7 @@ _CLIENT: Final = (
         ONCE,
         "moves_twice",
         (
-            "slotmesh.client.stream.endpoint_session:EndpointSession.identify",
+            "slotmesh.client.stream.session:EndpointSession.identify",
             "self._epoch += 1",
             "self._epoch += self._epoch < 2",
         ),
@@ -240,7 +244,7 @@ _CLIENT: Final = (
         STOPS,
         "stop_lanes_apart",
         (
-            "slotmesh.client.stream.resend:Resends.take",
+            "slotmesh.client.stream.session:Resends.take",
             "if part.spec.stop_generation and part.is_after_failure(place):",
             "if False:",
         ),
@@ -254,7 +258,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.sessions.session_table:SessionTable.meet",
+            "replica_service.core.state.session_table:SessionTable.meet",
             "if epoch < session.epoch:\n        return None",
             "if epoch < session.epoch:\n        return _NOTHING",
         ),
@@ -264,7 +268,7 @@ _REPLICA: Final = (
         "what waits of an epoch that was overtaken starts all the same",
         ONCE,
         "router_leaves",
-        ("replica_service.core.sessions.session_table:SessionTable.meet", "if record.pending:", "if False:"),
+        ("replica_service.core.state.session_table:SessionTable.meet", "if record.pending:", "if False:"),
     ),
     _defect(
         "failure_leaves_no_trace",
@@ -294,7 +298,7 @@ _REPLICA: Final = (
         ONCE,
         "long_away",
         (
-            "replica_service.core.sessions.forgotten:ForgottenSessions.find",
+            "replica_service.core.state.session_outcomes:ForgottenSessions.find",
             "return self._remnants.get(session_id)",
             "return None",
         ),
@@ -305,7 +309,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.sessions.session_table:SessionTable.reconcile",
+            "replica_service.core.state.session_table:SessionTable.reconcile",
             "(running if known is None else kept).append(span)",
             "known is None or kept.append(span)",
         ),
@@ -316,7 +320,7 @@ _REPLICA: Final = (
         ORDER,
         "keys_move",
         (
-            "replica_service.core.lanes.ownership:ServedEpochs.admit",
+            "replica_service.core.state.partitions:ServedEpochs.admit",
             "if epoch < floor:\n        return False",
             "if epoch < floor:\n        return True",
         ),
@@ -326,7 +330,7 @@ _REPLICA: Final = (
         "calls of a key start as they arrive, whatever has started of it before",
         ORDER,
         "key_overtaken",
-        ("replica_service.core.lanes.progress:Progress.is_passed", "return call_id < last", "return False"),
+        ("replica_service.core.calls.session_lanes:Progress.is_passed", "return call_id < last", "return False"),
     ),
     _defect(
         "stop_not_noted",
@@ -334,7 +338,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes stop_lanes_apart",
         (
-            "replica_service.shell.executors.unstarted_work:Recalls._stop",
+            "replica_service.shell.executors.executor_set:Recalls._stop",
             "note_failure(run, found[0][0] - run.first)",
             "pass",
         ),
@@ -356,7 +360,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.lanes.lane_history:is_late",
+            "replica_service.core.state.lanes:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),
@@ -381,7 +385,7 @@ _CONTROLLER: Final = (
         ONCE,
         "older_state_file",
         (
-            "controller_service.shell.newer_members:NewerMembers.look_at",
+            "controller_service.shell.leadership:NewerMembers.look_at",
             "if not self.is_newer(held):",
             "if True:",
         ),
@@ -392,7 +396,7 @@ _CONTROLLER: Final = (
         ONCE,
         "controller_forgets",
         (
-            "controller_service.core.adoption:_with_named",
+            "controller_service.core.observed.adoption:_with_named",
             "records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)",
             "pass",
         ),
@@ -403,7 +407,7 @@ _CONTROLLER: Final = (
         ONCE,
         "controller_returns",
         (
-            "controller_service.core.unattached:restored",
+            "controller_service.core.observed.replica_groups:restored",
             "for member in sorted(desired.roster.members, key=lambda it: it.elder)",
             "for member in ()",
         ),
@@ -414,7 +418,7 @@ _CONTROLLER: Final = (
         ORDER,
         "owner_unheard",
         (
-            "controller_service.core.transitions:fell_silent",
+            "controller_service.core.observed.transitions:fell_silent",
             "record = replace(known, suspect_since=now)",
             "record = replace(known, suspect_since=now, gone=True)",
         ),
@@ -446,7 +450,7 @@ _CONTROLLER: Final = (
         "whoever attaches with the id of another replica takes its place",
         ORDER,
         "namesake",
-        ("controller_service.core.transitions:_require_no_namesake", "if not may_live:", "if True:"),
+        ("controller_service.core.observed.transitions:_require_no_namesake", "if not may_live:", "if True:"),
     ),
     _defect(
         "draining_is_ended",
@@ -454,7 +458,7 @@ _CONTROLLER: Final = (
         ORDER,
         "owners_change",
         (
-            "controller_service.core.transitions:reported",
+            "controller_service.core.observed.transitions:reported",
             "gone=report.state is ReplicaState.STOPPED or",
             "gone=report.state in {ReplicaState.DRAINING, ReplicaState.STOPPED} or",
         ),
@@ -483,7 +487,7 @@ _CONTROLLER: Final = (
         ORDER,
         "tables_late",
         (
-            "controller_service.core.reconcile_endpoints:_held_s",
+            "controller_service.core.reconciling.endpoints:_held_s",
             "left_s = started_at + BROUGHT_WITHIN_S - now",
             "left_s = 0.0",
         ),
@@ -494,7 +498,7 @@ _CONTROLLER: Final = (
         ORDER,
         "fence_unheard",
         (
-            "controller_service.core.reconcile_endpoints:_held_s",
+            "controller_service.core.reconciling.endpoints:_held_s",
             "if observed.awaits_fence() or observed.brought:",
             "if observed.brought:",
         ),
@@ -505,7 +509,7 @@ _CONTROLLER: Final = (
         EPOCHS,
         "clock_goes_back",
         (
-            "controller_service.shell.brought_tables:BroughtTables.learn",
+            "controller_service.shell.members.tables:BroughtTables.learn",
             "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
             "epoch_floor=0",
         ),

@@ -29,9 +29,9 @@ from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop, close_generator
 from simulation.mesh.network import Network
 from simulation.mesh.server import SimServer
-from slotmesh.client.stream import cancelled_calls as recall
-from slotmesh.runtime import reflection
-from slotmesh.wire.partitions import PARTITIONS, partition_of
+from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.client.stream import abandoned_calls as recall
+from slotmesh.server import reflection
 
 EPOCH_S: Final = 1_800_000_000.0
 """The time of day at which each simulation begins, Unix seconds."""

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from simulation.mesh.history import FINISHED, Recorder
-from slotmesh.client.stream.deadlines import STOP_SLACK_S
+from slotmesh.client.stream.abandoned_calls import STOP_SLACK_S
 from tests.history.executions import check_at_most_once, check_gaps, check_one_at_a_time, check_order
 from tests.history.model import Call, Lane, Outcome, Violation
 from tests.history.outcomes import check_in_time, check_one_outcome, check_truth

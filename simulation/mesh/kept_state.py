@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.memory import MemoryEvents
-from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, OnCommitted, Standing
+from controller_service.store.protocol import Conflict, NewestRevision, OnCommitted, Standing
 
 WRITE_S: Final = 0.002
 """Half of what a commit takes, seconds of virtual time."""

@@ -31,7 +31,10 @@ class SourceChange:
     """One piece of one function."""
 
     where: str
-    """Module and function: `router_service.core.sessions.resumption:Resumptions._ask`. A property is its getter."""
+    """Module and function: `router_service.core.features.session_resumption:Resumptions._ask`.
+
+    A property is its getter.
+    """
     old: str
     new: str
 

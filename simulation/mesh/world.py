@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller_service.app import open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from router_service.app import serve as serve_router

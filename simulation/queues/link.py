@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replica_service.core.calls import RouterPeer as ReplicaSide
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import ServiceTimesReported
-from router_service.core.replicas.slicing import MethodTime
+from replica_service.core.calls.runs import RouterPeer as ReplicaSide
+from router_service.core.events import ServiceTimesReported
+from router_service.core.limits.capacity import MethodTime, ReportedCapacity
 from simulation.queues.replica import QueuesReplica
 from simulation.queues.router import QueuesRouter
 

@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.rosters import RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
 from simulation.ledger import SimulationLedger
 from simulation.queues.figures import Figures, summarise
@@ -23,8 +23,8 @@ from slotmesh.spec.model import Backend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router_service.core.balancers import Balancer
     from router_service.core.replicas.replica import RoutedReplica as Far
-    from router_service.core.routing.balancers import Balancer
     from simulation.queues.settings import QueuesSettings
 
 _ENDPOINT = "endpoint"

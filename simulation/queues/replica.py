@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.calls import RouterPeer as Near
-from replica_service.core.commands import Fail, Refuse, ReplicaCommand, StartCalls, TellCapacity
-from replica_service.core.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.commands import Fail, Refuse, ReplicaCommand, StartCalls, TellCapacity
+from replica_service.core.calls.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.calls.runs import RouterPeer as Near
 from replica_service.core.scheduler import ReplicaScheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable

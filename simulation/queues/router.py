@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING, Protocol
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverResults, Flush, OpenLink, RouterCommand
-from router_service.core.events import CallsSubmitted, RouterTimePassed
-from router_service.core.replicas.events import CapacityReported, LinkOpened, RunsCompleted, RunsRefused
-from router_service.core.routing.events import TableReceived
+from router_service.core.events import (
+    CallsSubmitted,
+    CapacityReported,
+    LinkOpened,
+    RouterTimePassed,
+    RunsCompleted,
+    RunsRefused,
+    TableReceived,
+)
 from router_service.core.scheduler import RouterScheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.replicas.capacity import ReportedCapacity
+    from router_service.core.balancers import Balancer
+    from router_service.core.limits.capacity import ReportedCapacity
     from router_service.core.replicas.frames import OutgoingBatch
     from router_service.core.replicas.replica import RoutedReplica as Far
-    from router_service.core.routing.balancers import Balancer
-    from router_service.core.routing.table import RoutingTable
+    from router_service.core.routing_table import RoutingTable
     from simulation.kernel import Kernel
     from simulation.ledger import SimulationLedger
     from slotmesh.errors import Failure

@@ -17,7 +17,7 @@ from typing import Final
 
 import typer
 
-from slotmesh.cli.outcome import FAILED
+from slotmesh.cli.console import FAILED
 from slotmesh.security.identity import Role, trust_domain_of
 from slotmesh.security.tls import BadTls, revoking
 from slotmesh.security.tls.authority import (
@@ -29,9 +29,8 @@ from slotmesh.security.tls.authority import (
     load_authority,
     replace,
 )
-from slotmesh.security.tls.directory import CA_KEY_FILE, HeldCertificate, certificates_in, held_in
-from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.issued import Issued
+from slotmesh.security.tls.certificates import Issued
+from slotmesh.security.tls.files import CA_KEY_FILE, HeldCertificate, certificates_in, held_in, read_pem
 from slotmesh.security.tls.revoking import Revoking
 from slotmesh.security.tls_paths import CA_FILE, CRL_FILE, identity_of_file
 

@@ -19,13 +19,18 @@ from typing import Any, Final
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost
-from slotmesh.cli.leader import leader_among, standing_of
-from slotmesh.cli.outcome import CommandFailed
+from slotmesh.cli.applied import Applied, FieldDifference
+from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.snapshot import ControllerStatus
-from slotmesh.errors import SlotmeshError
+from slotmesh.convert.specification import route_from_wire
+from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.ids import new_id
+from slotmesh.spec.routes import Route
+from slotmesh.spec.writing import UNSET
+from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
+from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
 
 BACK_WITHIN_S: Final = 10.0
 """How long after a lost reply a controller may take to answer again, or another one to lead."""
@@ -187,3 +192,75 @@ class _RepeatingStub:
             if not _may_repeat(rpc, first, await connection.known_standing()):
                 raise
         return await getattr(self._current(), rpc)(request, **terms)
+
+
+# Sets how many replicas a backend should have, whatever else is changed meanwhile.
+
+ATTEMPTS: Final = 10
+"""How often somebody else may be faster in changing the configuration."""
+
+
+async def set_num_replicas(stub: Any, backend: str, replicas: int, *, dry_run: bool, **terms: Any) -> Applied:
+    """Reads the backend, changes its `num_replicas` and writes it back, unless it was changed in between: then again.
+
+    `terms` go with each rpc, as its timeout.
+
+    Raises:
+        grpc.RpcError: the controller refuses, or somebody else was faster `ATTEMPTS` times.
+    """
+    for remaining in reversed(range(ATTEMPTS)):
+        said = await stub.GetBackend(controller_service_pb2.GetBackendRequest(name=backend), **terms)
+        before = str(said.backend.num_replicas) if said.backend.HasField("num_replicas") else UNSET
+        # As the controller sent it: settings that only a newer version knows stay as they are.
+        said.backend.num_replicas = replicas
+        request = controller_service_pb2.ApplyBackendRequest(
+            backend=said.backend, dry_run=dry_run, expected_revision=said.revision
+        )
+        try:
+            response = await stub.ApplyBackend(request, **terms)
+        except grpc.RpcError as error:
+            if remaining and from_rpc_error(error).reason is Reason.REVISION_CONFLICT:
+                continue
+            raise
+        return _applied(response.revision, backend, before, str(replicas))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _applied(revision: int, backend: str, before: str, after: str) -> Applied:
+    subject, is_changed = f"backend/{backend}", before != after
+    return Applied(
+        revision=revision,
+        created=(),
+        updated=(subject,) if is_changed else (),
+        unchanged=() if is_changed else (subject,),
+        deleted=(),
+        fields=(FieldDifference(subject=subject, field="num_replicas", before=before, after=after),),
+    )
+
+
+# Requests about routes of HTTP to a controller.
+
+
+class RouteRequests:
+    """Raises SlotmeshError where the controller refuses, CommandFailed where it cannot be reached."""
+
+    def __init__(
+        self, connection: ControllerConnection, *, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+    ) -> None:
+        self._connection = connection
+        self._stub = connection.stub(RouteServiceStub)
+        self._timeout_s = timeout_s
+        self._metadata = metadata
+
+    async def list(self) -> tuple[Route, ...]:
+        """All routes, by path."""
+        with self._connection.peer.telling():
+            response = await self._stub.ListRoutes(route_service_pb2.ListRoutesRequest(), timeout=self._timeout_s)
+        return tuple(map(route_from_wire, response.routes))
+
+    async def delete(self, path: str) -> int:
+        """Returns the configuration's revision after that. Raises RouteNotFound."""
+        request = route_service_pb2.DeleteRouteRequest(path=path)
+        with self._connection.peer.telling():
+            response = await self._stub.DeleteRoute(request, timeout=self._timeout_s, metadata=self._metadata)
+        return int(response.revision)

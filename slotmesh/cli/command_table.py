@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from slotmesh.cli.credentials import connects
-from slotmesh.cli.mistakes import CommandGroup
+from slotmesh.cli.usage_errors import CommandGroup
 from slotmesh.version import VERSION
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(

@@ -18,12 +18,11 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
-from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed
 from slotmesh.client.tls import Tls, dialer_of
-from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
 from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tls_paths import chosen_paths
-from slotmesh.security.token_source import Token
 
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 from slotmesh.cli.applied import Applied, applied_from_wire, rolled_back_from_wire
-from slotmesh.cli.changing import ControllerConnection
+from slotmesh.cli.changing import ControllerConnection, RouteRequests, set_num_replicas
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.event_stream import EventFilter, MeshEvent, read_events
-from slotmesh.cli.routes import RouteRequests
-from slotmesh.cli.scaling import set_num_replicas
+from slotmesh.cli.figures.convert import sample_from_wire
+from slotmesh.cli.figures.samples import MeshSample
+from slotmesh.cli.parameters import ROUTE
 from slotmesh.cli.snapshot import (
     BackendDescription,
     ControllerStatus,
@@ -31,13 +32,10 @@ from slotmesh.cli.statuses import (
     router_from_wire,
     shift_from_wire,
 )
-from slotmesh.cli.subjects import ROUTE
-from slotmesh.cli.top.samples import MeshSample
-from slotmesh.cli.top.wire import sample_from_wire
+from slotmesh.convert.specification import backend_from_wire, endpoint_from_wire, mesh_to_wire, traffic_to_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
 from slotmesh.spec.routes import route_path
-from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire, traffic_to_wire
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from slotmesh.cli.console import CommandFailed
+from slotmesh.names import did_you_mean
 from slotmesh.units import join_host_port, parse_duration, parse_host_port
 
 CONTROLLER = "127.0.0.1:7070"
 """The default address of a controller."""
-ROUTER = "127.0.0.1:7071"
+ROUTER_ADDRESS = "127.0.0.1:7071"
 """The default address of a router."""
 
 
@@ -67,3 +71,105 @@ ServerAddress = Annotated[
         "--address", envvar="SLOTMESH_ADDRESS", parser=read_address, metavar="HOST:PORT", help="Where the server is."
     ),
 ]
+
+
+# What commands act on, as people type it and as all commands print it: `backend/NAME`, `replica/ID` and so on. Pure.
+#
+# Invariant: what one command prints as a name, each command that takes such a thing takes: `backend/digits` and
+# `digits`
+# are the same where a command acts on backends only.
+
+BACKEND: Final = "backend"
+ENDPOINT: Final = "endpoint"
+ROUTE: Final = "route"
+REPLICA: Final = "replica"
+ROUTER: Final = "router"
+REVISION: Final = "revision"
+KINDS: Final = (BACKEND, ENDPOINT, ROUTE, REPLICA, ROUTER, REVISION)
+_MOST_NAMED: Final = 20
+
+
+def name_of(*kinds: str) -> Callable[[str], str]:
+    """Reads the name of one of these kinds, with its kind before it or without. Refuses other kinds."""
+
+    def read(text: str) -> str:
+        kind, slash, name = text.partition("/")
+        if not slash or kind not in KINDS:
+            return text
+        if kind not in kinds:
+            wanted = " or ".join(f"{each}/NAME" for each in kinds)
+            raise typer.BadParameter(f"takes {wanted}, is {text}")
+        return name
+
+    return read
+
+
+def unknown(subject: str, known: Collection[str]) -> CommandFailed:
+    """There is no such subject; with the one that was probably meant, else with those that there are."""
+    closest = did_you_mean(subject, known)
+    if not closest:
+        named = ", ".join(sorted(known)[:_MOST_NAMED]) + (", …" if len(known) > _MOST_NAMED else "")
+        closest = f"; there is {named}" if known else "; there is none"
+    return CommandFailed(f"there is no {subject}{closest}")
+
+
+def configured_subject(text: str) -> str:
+    """Reads a subject of the configuration, which needs its kind: all kinds may have the same names."""
+    kind, slash, name = text.partition("/")
+    if slash and (kind == ROUTE or (kind in {BACKEND, ENDPOINT} and name)):
+        return text
+    if slash and kind == REPLICA:
+        way_out = "a replica leaves with `slotmesh drain`, and is shown by `slotmesh status` and `slotmesh logs`"
+    else:
+        way_out = f"say which it is: {BACKEND}/{name or text} or {ENDPOINT}/{name or text}"
+    raise typer.BadParameter(f"takes {BACKEND}/NAME, {ENDPOINT}/NAME or {ROUTE}/PATH, is {text}; {way_out}")
+
+
+# The arguments of a call as people type them: JSON, checked before anything is sent. Pure.
+
+NONE: Final = b"[]"
+"""A call without arguments."""
+
+_KINDS: Final = {type(None): "null", bool: "a boolean", str: "a string"}
+_SHOWN: Final = 60
+"""Characters of the input around a mistake."""
+
+
+class BadJson(ValueError):
+    """The text is not what a call takes; the message points at the place."""
+
+
+def read_arguments(text: str) -> bytes:
+    """The payload of a call: a JSON list of positional arguments, or a JSON object of named ones.
+
+    It is sent as it was typed, so that no number loses digits.
+    """
+    if not text.strip():
+        return NONE
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise BadJson(f"the arguments are not JSON: {error.msg} at {where}\n{_point(text, error.pos)}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadJson(f"the arguments are not JSON: {error}") from None
+    if not isinstance(value, list | dict):
+        kind = _KINDS.get(type(value), "a number")
+        raise BadJson(
+            f"the arguments must be a JSON list (positional) or object (named), not {kind}; try [{text.strip()}]"
+        )
+    return text.encode()
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _point(text: str, position: int) -> str:
+    """The line of the mistake, or the part of it around the mistake, with a caret below."""
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    line = text[start : end if end >= 0 else len(text)]
+    column = position - start
+    first = max(0, column - _SHOWN // 2)
+    return f"  {line[first : first + _SHOWN]}\n  {' ' * (column - first)}^"

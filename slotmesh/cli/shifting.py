@@ -4,23 +4,190 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, PrintableConsole
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import NOT_IN_TIME, WRONG_INPUT, CommandFailed
 from slotmesh.cli.parameters import read_duration
-from slotmesh.cli.shares import read_shares
-from slotmesh.cli.snapshot import ShiftStatus
-from slotmesh.cli.view.shifts import ShiftBar
-from slotmesh.spec.model import Mistake
-from slotmesh.spec.rules import show
+from slotmesh.cli.snapshot import ShiftStatus, StepCalls
+from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.rules import show, traffic_mistakes
 from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
+
+# Shifts of traffic for people, in lines or as a bar that fills, and as JSON for programs.
+
+
+def shift_lines(shift: ShiftStatus) -> Iterator[str]:
+    """How it is; while it is under way, what it is judged by, too."""
+    phase = shift.phase.lower().replace("_", " ")
+    at = "" if shift.end_time is None else shift.end_time.astimezone().strftime(" at %H:%M:%S")
+    if shift.is_waiting:
+        yield waiting_line(shift)
+        return
+    line = f"shift to {_weights(shift.to_weights)}: {phase}{at}, step {shift.step_number} of {shift.steps}"
+    yield f"{line}: {shift.reason}" if shift.reason else f"{line}, {_terms(shift)}"
+    if shift.is_under_way:
+        yield from (f"  {_calls(it)}" for it in shift.figures)
+        if shift.waits_for:
+            yield f"  the next step waits: {shift.waits_for}"
+
+
+def waiting_line(shift: ShiftStatus) -> str:
+    """What traffic waits for that moves when rollouts are complete."""
+    why = shift.waits_for or f"the rollout of {', '.join(shift.awaited_backends)}"
+    return f"traffic of {shift.endpoint} moves to {_weights(shift.to_weights)} later; it waits for {why}"
+
+
+def shift_as_json(shift: ShiftStatus) -> dict[str, Any]:
+    """The same, as values of JSON. Times are ISO 8601 in UTC."""
+    return {
+        "endpoint": shift.endpoint,
+        "phase": shift.phase,
+        "from": dict(shift.from_weights),
+        "to": dict(shift.to_weights),
+        "step_number": shift.step_number,
+        "steps": shift.steps,
+        "every_s": shift.every_s,
+        "guards": [*shift.guards],
+        "min_calls": shift.min_calls,
+        "start_time": shift.start_time.isoformat(),
+        "step_time": shift.step_time.isoformat(),
+        "end_time": None if shift.end_time is None else shift.end_time.isoformat(),
+        "who": shift.who,
+        "reason": shift.reason,
+        "waits_for": shift.waits_for,
+        "awaited_backends": [*shift.awaited_backends],
+        "figures": {
+            it.backend: {"calls": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
+            for it in shift.figures
+            if not it.is_shadow
+        },
+        "shadow_figures": {
+            it.backend: {"copies": it.calls, "failed": it.failed, "unanswered": it.unanswered, "p99_s": it.p99_s}
+            for it in shift.figures
+            if it.is_shadow
+        },
+    }
+
+
+class ShiftBar:
+    """A bar that fills step by step, on a terminal; nothing elsewhere."""
+
+    def __init__(self, out: TextIO) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+        )
+        self._bar = Progress(
+            *columns, TimeElapsedColumn(), console=PrintableConsole(file=out), disable=not out.isatty(), transient=True
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ShiftBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, shift: ShiftStatus) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task(shift.endpoint, total=shift.steps, left="")
+        left = shift.waits_for or "; ".join(map(_calls, shift.figures))
+        self._bar.update(self._task, completed=shift.step_number, total=shift.steps, left=left)
+
+
+def _terms(shift: ShiftStatus) -> str:
+    every = f"every {format_duration(timedelta(seconds=shift.every_s))}"
+    if not shift.guards:
+        return f"{every}, without guards"
+    return f"{every}, guards {' '.join(shift.guards)} ({shift.min_calls} calls a step at least)"
+
+
+def _calls(it: StepCalls) -> str:
+    what = "copies of calls" if it.is_shadow else "calls"
+    line = f"{it.backend}: {it.calls} {what} in this step, {it.failed} failed, {it.unanswered} not answered"
+    return line if it.p99_s is None else f"{line}, p99 {format_duration(timedelta(seconds=it.p99_s))} at most"
+
+
+def _weights(weights: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={weight:.6g}" for name, weight in sorted(weights.items()))
+
+
+# Shares of backends as people type them, `v1=0.9`, and the policy that they come to. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class SaidPolicy:
+    """A requested change of a traffic policy."""
+
+    policy: TrafficPolicy
+    """Weights and shadows that are not given stay as they are."""
+    clear_shadows: bool = False
+    """There should be no shadows."""
+
+
+def said_policy(
+    endpoint: str,
+    current: TrafficPolicy | None,
+    weights: Sequence[str],
+    shadows: Sequence[str],
+    *,
+    no_shadows: bool = False,
+) -> SaidPolicy:
+    """What is typed. A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
+
+    `current` is the policy now, which says only whether there are weights to stay.
+
+    Raises:
+        InvalidSpec: with all mistakes of what was typed.
+    """
+    mistakes: list[Mistake] = []
+    said = read_shares(f"{endpoint}.traffic", weights, mistakes)
+    cast = read_shares(f"{endpoint}.shadows", shadows, mistakes)
+    if no_shadows and shadows:
+        mistakes.append(Mistake(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
+    if not weights and (current is None or not current.weights):
+        mistakes.append(Mistake(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
+    policy = TrafficPolicy(weights=said, shadows={name: share for name, share in cast.items() if share != 0.0})
+    if mistakes := mistakes or [*_mistakes_of(endpoint, policy)]:
+        raise InvalidSpec(mistakes)
+    return SaidPolicy(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
+
+
+def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[Mistake]:
+    """Mistakes in what is given. Weights that are not given stay as they are, and so are no mistake."""
+    for mistake in traffic_mistakes(endpoint, policy):
+        if policy.weights or mistake.path != f"{endpoint}.traffic":
+            yield mistake
+
+
+def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Mapping[str, float]:
+    """Shares by backend. What is no share, or is given twice, is added to `mistakes`."""
+    shares: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            equals = ""
+        else:
+            if name in shares:
+                mistakes.append(Mistake(f"{path}.{show(name)}", "is given twice"))
+            shares[name] = share
+        if not (name and equals):
+            mistakes.append(Mistake(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
+    return shares
+
 
 POLL_S: Final = 0.2
 STEP: Final = 0.1

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
-READY = "READY"
-FAILED = "FAILED"
-STARTING = "STARTING"
-ENDED = frozenset({"STOPPED", FAILED})
+READY_STATE = "READY"
+FAILED_STATE = "FAILED"
+STARTING_STATE = "STARTING"
+ENDED = frozenset({"STOPPED", FAILED_STATE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Members:
         return frozenset(
             replica.replica_id
             for replica in self.replicas
-            if replica.state == READY and backend in {None, replica.backend}
+            if replica.state == READY_STATE and backend in {None, replica.backend}
         )
 
     def attached(self, backend: str) -> frozenset[str]:

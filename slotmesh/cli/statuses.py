@@ -20,7 +20,7 @@ from slotmesh.cli.snapshot import (
     ShiftStatus,
     StepCalls,
 )
-from slotmesh.spec.wire import seconds
+from slotmesh.convert.specification import seconds
 from slotmesh.units import format_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2

@@ -11,22 +11,71 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
-from slotmesh.call_options.model import OptionChanges
-from slotmesh.client.calls.argument_checks import check_method_name, check_ordering_key
+import grpc
+
+from slotmesh.calls.call_options import OptionChanges
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.method import Method, method_of
-from slotmesh.client.calls.options import AfterFailure, ViewOptions
+from slotmesh.client.calls.options import AfterFailure, ViewOptions, check_method_name, check_ordering_key
+from slotmesh.client.calls.outcomes import refusal_of
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.described import LOOK_S, DescribedEndpoints
 from slotmesh.client.direct.lanes import DirectLanes, direct_lanes
+from slotmesh.client.method import Method, method_of
+from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.reservation import Reservation
+from slotmesh.client.slots.reservations import Reservation
 from slotmesh.client.slots.slot import SlotSpecs
 from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
-from slotmesh.client.stream.call_stream import CallStream
-from slotmesh.slots.limits import DEFAULT_LEASE_S
+from slotmesh.client.stream.call_stream import CLOSED, CallStream
+from slotmesh.errors import Failure, Reason
+from slotmesh.status import to_exception
+from slotmesh.v1 import router_service_pb2
+
+# What can be called, as a router describes it: for people who look around, and for Tab in their shells.
+#
+# Purpose: asks the routers in turn, and remembers the names of methods, so that `dir` of an endpoint has them.
+# Invariant: `dir` itself asks nobody where an event loop would have to wait for it.
+# Owner: the `Mesh`.
+
+LOOK_S: Final = 1.0
+"""What Tab may wait for a router, seconds."""
+
+
+class DescribedEndpoints:
+    """The endpoints that a router has named, and their methods."""
+
+    def __init__(self, routers: Routers) -> None:
+        self._routers = routers
+        self._methods: dict[str, tuple[str, ...]] = {}
+
+    def methods_of(self, endpoint: str) -> tuple[str, ...]:
+        """What was learnt of an endpoint, sorted; empty where nothing was."""
+        return self._methods.get(endpoint, ())
+
+    async def learn(self, endpoint: str = "", *, timeout_s: float) -> dict[str, tuple[str, ...]]:
+        """Asks a router for all endpoints, or for one. Each router is given so many seconds.
+
+        Raises:
+            SlotmeshError: no router has answered, and why the last one has not.
+        """
+        failure: Failure = CLOSED
+        request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
+        for address in self._routers.in_turn(""):
+            try:
+                response = await self._routers.stub(address).DescribeEndpoints(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                failure = refusal_of(error, address, self._routers.dialer)
+                if failure.reason is Reason.NOT_IMPLEMENTED:
+                    break
+            else:
+                told = {each.name: tuple(each.methods) for each in response.endpoints}
+                if not endpoint:
+                    self._methods.clear()
+                self._methods.update(told)
+                return told
+        raise to_exception(failure, endpoint=endpoint)
 
 
 class MethodSpace(ABC):

@@ -13,19 +13,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn, Unpack
 
-from slotmesh.client.calls.argument_checks import check_text, checked_seconds
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS, ClientBuffer
-from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.described import DescribedEndpoints
-from slotmesh.client.endpoint import Endpoint
+from slotmesh.client.calls.options import ViewOptions, check_text, checked_seconds
+from slotmesh.client.endpoint import DescribedEndpoints, Endpoint
+from slotmesh.client.routers import Routers, parse_addresses
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.reserve_all import ReservationOfAll
+from slotmesh.client.slots.reservations import ReservationOfAll
 from slotmesh.client.slots.terms import AllArguments, timeout_of_all
 from slotmesh.client.stream.call_stream import CallStream
-from slotmesh.client.stream.routers import Routers, parse_addresses
 from slotmesh.client.tls import Tls, dialer_of
-from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
-from slotmesh.security.token_source import Token
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer, Token
 
 _WITHOUT_ASYNCIO: Final = "without asyncio use slotmesh.connect_sync, whose calls block"
 

@@ -3,7 +3,7 @@
 Invariants: its calls take over what the call has left in which they are made, and its trace, unless a view says
 otherwise; it follows the routers that the controller names; it ends with its replica, and by nothing that a handler
 does.
-Owner: the replica, by `slotmesh.handlers.own_mesh`; used on the handler's event loop.
+Owner: the replica, by `slotmesh.client.handler_mesh`; used on the handler's event loop.
 """
 
 from __future__ import annotations

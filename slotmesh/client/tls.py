@@ -12,9 +12,8 @@ from pathlib import Path
 
 import grpc
 
-from slotmesh.runtime.channels import PLAIN_TEXT, ChannelTls, Dialer
+from slotmesh.runtime.channels import PLAIN_TEXT, ChannelTls, Dialer, Token, TokenSource
 from slotmesh.security.tls_paths import CA_FILE, certificate_in
-from slotmesh.security.token_source import Token, TokenSource
 
 _Path = str | PathLike[str]
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from slotmesh.codec.arguments import ArgumentsDecoder, encode_arguments, encode_arguments_of_each
+from slotmesh.codec.arguments import ArgumentsDecoder, RpcDecoder, encode_arguments, encode_arguments_of_each
 from slotmesh.codec.arrays import is_rows
 from slotmesh.codec.columns import Columns, ColumnsDecoder, Flaw
-from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
-from slotmesh.codec.errors import DecodeError, EncodeError
-from slotmesh.codec.lists import EncodedList, carries_lists
+from slotmesh.codec.content_types import (
+    CONTENT_TYPES,
+    JSON,
+    MSGPACK,
+    OCTET_STREAM,
+    PROTOBUF,
+    TENSORS,
+    DecodeError,
+    EncodeError,
+)
 from slotmesh.codec.rpc import RpcReply, encode_reply, parser_of, serializer_of
-from slotmesh.codec.rpc_decoder import RpcDecoder
-from slotmesh.codec.signature import Signature
 from slotmesh.codec.structured import Arguments
-from slotmesh.codec.values import decode, decoder, decoder_of_each, encode, encode_each, encoder
+from slotmesh.codec.types.signature import Signature
+from slotmesh.codec.values import (
+    EncodedList,
+    carries_lists,
+    decode,
+    decoder,
+    decoder_of_each,
+    encode,
+    encode_each,
+    encoder,
+)
 
 __all__ = [
     "CONTENT_TYPES",

@@ -10,14 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from slotmesh.codec.array_types import ArrayType, array_type
+from slotmesh.calls.payload_framing import RPC
 from slotmesh.codec.arrays import is_array
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
-from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
+from slotmesh.codec.content_types import (
+    JSON,
+    MSGPACK,
+    OCTET_STREAM,
+    PROTOBUF,
+    TENSORS,
+    DecodeError,
+    EncodeError,
+    unknown_content_type,
+    where,
+)
 from slotmesh.codec.rows import bytes_of_rows, msgpack_of_rows
-from slotmesh.codec.signature import Signature, read_signature
 from slotmesh.codec.structured import NO_NAMED, Arguments, DecodeArguments, refuse, structured_decoder
 from slotmesh.codec.tensor_arguments import tensors_decoder
+from slotmesh.codec.types.array_types import ArrayType, array_type
+from slotmesh.codec.types.signature import Signature, read_signature
 from slotmesh.codec.values import decoder, encode_each, encoder, is_message
 from slotmesh.errors import Reason
 
@@ -235,3 +245,27 @@ def _protobuf_decoder(signature: Signature) -> DecodeArguments:
         return refuse(f"{PROTOBUF} needs one parameter annotated with a message class, but it takes {signature.text}")
     parse = decoder(PROTOBUF, parameter.wanted)
     return lambda payload: ((parse(payload),), NO_NAMED)
+
+
+# The arguments of a method that implements an rpc of a user's own proto: its request.
+
+
+class RpcDecoder(ArgumentsDecoder):
+    """Decodes the requests of one rpc, each into a message of its class."""
+
+    __slots__ = ()
+
+    def __init__(self, signature: Signature, parse: Callable[[bytes], Any]) -> None:
+        """`signature` is the method's."""
+        super().__init__(signature)
+        self._decoders = {RPC: lambda payload: (((parse(payload)),), NO_NAMED)}
+
+    def of(self, content_type: str) -> Callable[[bytes], Arguments]:
+        try:
+            return self._decoders[content_type]
+        except KeyError:
+            raise DecodeError(
+                "content_type: an rpc of its own proto takes one request, and is called at the router by that proto",
+                reason=Reason.BAD_REQUEST,
+                field="content_type",
+            ) from None

@@ -16,14 +16,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from slotmesh.codec.arguments import ArgumentsDecoder
-from slotmesh.codec.array_types import array_type
 from slotmesh.codec.arrays import used_numpy
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, TENSORS
-from slotmesh.codec.errors import DecodeError
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, TENSORS, DecodeError
 from slotmesh.codec.rows import SMALL, arrays_in, rows_of_bytes, rows_of_msgpack
 from slotmesh.codec.structured import row_decoder
 from slotmesh.codec.tensor_arguments import rows_in
 from slotmesh.codec.tensors import map_head, name_head
+from slotmesh.codec.types.array_types import array_type
 from slotmesh.errors import Failure
 from slotmesh.foreign import each
 

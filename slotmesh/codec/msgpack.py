@@ -31,7 +31,7 @@ from slotmesh.codec.arrays import (
     used_numpy,
 )
 from slotmesh.codec.byte_strings import STRINGS_EXTENSION, lists_in_strings, string_lists, strings_of
-from slotmesh.codec.hooks import of_msgpack, to_builtins
+from slotmesh.codec.types.hooks import of_msgpack, to_builtins
 from slotmesh.foreign import each
 
 DecodedT = TypeVar("DecodedT")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from slotmesh.codec.array_types import ArrayType
 from slotmesh.codec.arrays import (
     EXTENSION,
     BrokenArray,
@@ -23,6 +22,7 @@ from slotmesh.codec.arrays import (
     parse_head,
     used_numpy,
 )
+from slotmesh.codec.types.array_types import ArrayType
 
 if TYPE_CHECKING:
     from slotmesh.codec.arrays import Array

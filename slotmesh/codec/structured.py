@@ -13,15 +13,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from slotmesh.codec.annotations import way_out
 from slotmesh.codec.arrays import BrokenArray
-from slotmesh.codec.content_types import JSON
-from slotmesh.codec.errors import DecodeError, where
-from slotmesh.codec.json_decoding import json_decoder
+from slotmesh.codec.content_types import JSON, DecodeError, where
+from slotmesh.codec.decoding_bounds import json_decoder
 from slotmesh.codec.msgpack import decode_again, msgpack_decoder
-from slotmesh.codec.signature import Parameter, Signature
-from slotmesh.foreign import described, text_of
-from slotmesh.shared_exceptions import forget_call
+from slotmesh.codec.types.annotations import way_out
+from slotmesh.codec.types.signature import Parameter, Signature
+from slotmesh.foreign import described, forget_call, text_of
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """To be passed as `method(*arguments[0], **arguments[1])`."""

@@ -14,20 +14,36 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
-from slotmesh.codec.annotations import checked, way_out
+from slotmesh.calls.payload_framing import RPC_TYPES
 from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
-from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, TENSORS
-from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
-from slotmesh.codec.hooks import to_json
-from slotmesh.codec.json_decoding import json_decoder
-from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
+from slotmesh.codec.content_types import (
+    JSON,
+    MSGPACK,
+    OCTET_STREAM,
+    PROTOBUF,
+    TENSORS,
+    DecodeError,
+    EncodeError,
+    unknown_content_type,
+    where,
+)
+from slotmesh.codec.decoding_bounds import json_decoder
+from slotmesh.codec.msgpack import (
+    HasArrays,
+    array_head,
+    decode_again,
+    each_to_msgpack,
+    encode_plain,
+    msgpack_decoder,
+    with_arrays,
+)
 from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
 from slotmesh.codec.rpc import encode_reply
 from slotmesh.codec.tensors import OUTPUT, TENSOR_DTYPES, map_head, name_head, tensors_to_payload
+from slotmesh.codec.types.annotations import checked, way_out
+from slotmesh.codec.types.hooks import to_json
 from slotmesh.errors import Reason
-from slotmesh.foreign import described, each, text_of
-from slotmesh.shared_exceptions import forget_call
-from slotmesh.wire.rpc_frames import RPC_TYPES
+from slotmesh.foreign import described, each, forget_call, text_of
 
 _BYTES: Final = {bytes}
 
@@ -284,3 +300,49 @@ _ENCODERS: dict[str, Encode] = {
     **dict.fromkeys(RPC_TYPES, encode_reply),
     TENSORS: _encode_tensors,
 }
+
+
+# A list out of values that are encoded already, as its own content type would encode it.
+#
+# Purpose: values that come one by one are encoded while they are what they are, and take no more room than their bytes.
+
+
+class EncodedList:
+    """A list that grows at its end."""
+
+    __slots__ = ("_body", "_count", "_is_json")
+
+    def __init__(self, content_type: str) -> None:
+        """An empty list.
+
+        Raises:
+            ValueError: the content type carries no lists.
+        """
+        if not carries_lists(content_type):
+            raise ValueError(f"{content_type} carries no lists")
+        self._is_json = content_type == JSON
+        self._body = bytearray()
+        self._count = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes, but for those of the list's head."""
+        return len(self._body)
+
+    def append(self, payload: bytes) -> None:
+        """One value more, encoded."""
+        if self._is_json and self._count:
+            self._body += b","
+        self._body += payload
+        self._count += 1
+
+    def encoded(self) -> bytes:
+        """The list."""
+        if self._is_json:
+            return b"[" + self._body + b"]"
+        return array_head(self._count) + self._body
+
+
+def carries_lists(content_type: str) -> bool:
+    """Whether a list of any values is a value of this content type."""
+    return content_type in {JSON, MSGPACK}

@@ -16,10 +16,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from slotmesh.config.declaring import Field, ReadBefore, SettingsModel, field_validator
-from slotmesh.config.fields import FieldKind, FlagOnly
 from slotmesh.config.listening import start_problem
 from slotmesh.config.otlp import DEFAULT_RATIO, otlp_target
-from slotmesh.config.reading import Reading, SettingsError
+from slotmesh.config.reading import FieldKind, FlagOnly, Reading, SettingsError
 from slotmesh.units import (
     format_duration,
     format_size,

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from slotmesh.config import Duration, Settings
 from slotmesh.config.declaring import Field
-from slotmesh.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
+from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
 
 
 def _s(seconds: float) -> timedelta:

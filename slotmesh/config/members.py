@@ -14,8 +14,7 @@ from slotmesh.config import FieldKind, ServiceSettings, read_with
 from slotmesh.config.declaring import Field, ReadAfter, model_validator
 from slotmesh.config.edge import EdgeSettings
 from slotmesh.config.listening import start_problem
-from slotmesh.config.tls import TlsSettings
-from slotmesh.config.tokens import TokenSettings
+from slotmesh.config.security import TlsSettings, TokenSettings
 from slotmesh.units import join_host_port, parse_host_port
 
 OWN_HOSTNAME: Final = "@hostname"

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
     from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, describe
     from slotmesh.handlers.kinds import MethodKind
-    from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
+    from slotmesh.spec.handler_settings import BatchSettings, DeploymentSettings
 
 _LATER = {
     "BatchControl": "slotmesh.handlers.batching",
-    "BatchSettings": "slotmesh.handlers.settings",
+    "BatchSettings": "slotmesh.spec.handler_settings",
     "BatchState": "slotmesh.handlers.batching",
     "CALL": "slotmesh.handlers.description",
-    "DeploymentSettings": "slotmesh.handlers.settings",
+    "DeploymentSettings": "slotmesh.spec.handler_settings",
     "HandlerDescription": "slotmesh.handlers.description",
     "MethodDescription": "slotmesh.handlers.description",
     "MethodKind": "slotmesh.handlers.kinds",

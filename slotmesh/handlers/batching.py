@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from slotmesh.handlers.settings import (
+from slotmesh.spec.handler_settings import (
     BatchSettings,
     check_batch_wait_timeout_s,
     checked_max_batch_size,

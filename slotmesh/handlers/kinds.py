@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial, partialmethod, singledispatchmethod, wraps
 from typing import Any, Final, get_origin
 
-from slotmesh.codec.signature import resolve_annotation
+from slotmesh.codec.types.signature import resolve_annotation
 
 
 class MethodKind(StrEnum):

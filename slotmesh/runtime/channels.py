@@ -6,20 +6,138 @@ Invariants: both sides agree on the largest metadata, and no server answers more
 
 from __future__ import annotations
 
+import re
 import resource
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 import grpc
 
-from slotmesh.runtime.completion_wakes import keep_wakes_few
-from slotmesh.runtime.token_channel import TokenChannel
-from slotmesh.security.failed_handshakes import Attempt, handshake_problem
+from slotmesh.foreign import type_name
+from slotmesh.grpc_internals.completion_wakes import keep_wakes_few
+from slotmesh.security.handshakes import Attempt, handshake_problem
 from slotmesh.security.identity import Role, server_name
-from slotmesh.security.token_source import TokenSource
+from slotmesh.status import unauthenticated
+from slotmesh.streams.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, MAX_PENDING, EdgeLimits
 from slotmesh.units import join_host_port, parse_host_port
-from slotmesh.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
-from slotmesh.wire.limits import MAX_MESSAGE_BYTES
+
+# A channel whose rpcs carry a bearer token.
+#
+# Purpose: what gRPC's call credentials do, without the thread that those start for each rpc, and without interceptors,
+# whose calls are others than the transport's own.
+# Invariants: over TLS only, which the `Dialer` sees to. The calls are those of the channel behind it.
+
+# The bearer token that a client shows with each rpc.
+#
+# Invariants: in no repr, log or message. What a function gives is asked for anew for each rpc, so that a token may be
+# replaced while connections live; it has to be quick, as nothing else happens meanwhile.
+
+Token = str | Callable[[], str]
+"""A token, or a function that gives it: called for each rpc, in the thread that makes it."""
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""As RFC 6750 has it."""
+_MAX_LENGTH: Final = 8192
+
+
+class NoToken(ValueError):
+    """There is no token that could be sent; the message has no part of it."""
+
+
+class TokenSource:
+    """Gives the header that carries the token."""
+
+    def __init__(self, token: Token) -> None:
+        """Raises NoToken where it is a str that no token can be."""
+        self._token = token
+        if not callable(token):
+            self.authorization()
+
+    def authorization(self) -> str:
+        """The value of the metadata `authorization`.
+
+        Raises:
+            NoToken: the function failed, or gave none.
+        """
+        try:
+            token = self._token() if callable(self._token) else self._token
+        except BaseException as error:  # noqa: BLE001 - whatever the application's function raises
+            # Its words may hold the token.
+            raise NoToken(f"the function that gives the token raised {type_name(error)}") from None
+        if not issubclass(type(token), str):
+            raise NoToken(f"the token must be a str, got {type_name(token)}")
+        token = str.__str__(token)  # a subclass's own methods are not called
+        if not _TOKEN.fullmatch(token) or len(token) > _MAX_LENGTH:
+            raise NoToken(
+                f"the token is none that can be sent: 1 to {_MAX_LENGTH} letters, digits and . _ ~ + / -, without "
+                "spaces and line ends"
+            )
+        return f"Bearer {token}"
+
+    def __repr__(self) -> str:
+        return "<token>"
+
+
+class TokenChannel(grpc.aio.Channel):
+    """Adds `authorization` to the metadata of each rpc."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: TokenSource) -> None:
+        """Takes the channel over: closing this one closes it."""
+        self._channel = channel
+        self._token = token
+
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._channel.__aexit__(kind, error, traceback)
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._channel.channel_ready()
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return _WithToken(self._channel.unary_unary(*args, **options), self._token)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return _WithToken(self._channel.unary_stream(*args, **options), self._token)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return _WithToken(self._channel.stream_unary(*args, **options), self._token)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return _WithToken(self._channel.stream_stream(*args, **options), self._token)
+
+
+class _WithToken:
+    """A multi-callable of any kind."""
+
+    __slots__ = ("_begin", "_token")
+
+    def __init__(self, begin: Any, token: TokenSource) -> None:
+        self._begin = begin
+        self._token = token
+
+    def __call__(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
+        """Begins the rpc. Raises AioRpcError, UNAUTHENTICATED, where there is no token to be had."""
+        try:
+            authorization = self._token.authorization()
+        except NoToken as error:
+            raise unauthenticated(str(error)) from None
+        return self._begin(*args, metadata=(*(metadata or ()), ("authorization", authorization)), **options)
+
 
 MAX_METADATA_BYTES = 16 * 1024
 """Largest metadata of an rpc. Soft and hard limit are equal: between the two grpcio rejects at random."""
@@ -29,9 +147,6 @@ LOOKAHEAD_BYTES = 1024 * 1024
 
 Options = Sequence[tuple[str, int]]
 
-MAX_PENDING = 20_000
-"""Rpcs that have come and that the event loop has not seen, of each method; more are refused by gRPC. So many wait to
-begin as well, for the methods that are called most. As many as one connection may have by default."""
 
 _SHARED: Options = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

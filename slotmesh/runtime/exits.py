@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 
 _log = get_logger(__name__)
 

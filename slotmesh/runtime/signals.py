@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 
 _log = get_logger(__name__)
 

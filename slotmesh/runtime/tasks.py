@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from slotmesh.foreign import described
+from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
-from slotmesh.telemetry.log import get_logger
 
 AGAIN_AFTER_S: Final = 0.1
 """Before work is started again that has ended; on average half of it. It doubles with each end in a row."""

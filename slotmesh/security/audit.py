@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from slotmesh.errors import Failure
-from slotmesh.security.current import caller_name, current_rpc
-from slotmesh.security.identity import Identity
+from slotmesh.logs import AUDIT_LOGGER, get_logger
+from slotmesh.security.identity import Identity, caller_name, current_rpc
 from slotmesh.spec.rules import show
-from slotmesh.telemetry.log import AUDIT_LOGGER, get_logger
 
 EVERY_S: Final = 1.0
 """Of one identity and method there is at most one line in this time, seconds."""

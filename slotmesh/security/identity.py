@@ -9,10 +9,11 @@ Source: SPIFFE ID, https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-I
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
-from typing import Final
+from hashlib import blake2b, sha256
+from typing import Final, Protocol
 
 _URI: Final = re.compile(r"spiffe://([a-z0-9._-]{1,255})/([a-z]+)(?:/([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")
 _LABEL: Final = re.compile(r"[a-wyz0-9][a-z0-9-]{0,61}[a-z0-9]|[a-wyz0-9]")
@@ -165,3 +166,61 @@ def server_names_of(uri: str) -> tuple[str, ...]:
             backend = server_name(trust_domain, role, identity.backend) if identity.backend else f"*.{of_role}"
             return (of_role, backend)
     return ()
+
+
+# What somebody is known by: a token or a certificate that was checked, as far as it has to be looked at again.
+
+
+class Credential(Protocol):
+    """A token or a certificate that was accepted. It has no secret."""
+
+    @property
+    def identity(self) -> Identity:
+        """Who has shown it, and until when."""
+
+    def problem(self) -> str | None:
+        """Why it would not be accepted again, its end aside; None where it would. The words are for its holder.
+
+        Asked once a second for each stream, on the event loop: nothing is verified anew that was verified before, but
+        for what has changed since.
+        """
+
+
+# Who calls: the identity behind the rpc that the running task serves, and which rpc that is.
+#
+# Invariants: both are set once per rpc, before its handler runs; tasks that a handler starts inherit them. Where nobody
+# is asked who they are, the caller is `ANYBODY`.
+
+CALLER: Final[ContextVar[Identity]] = ContextVar("slotmesh_caller", default=ANYBODY)
+
+RPC: Final[ContextVar[str]] = ContextVar("slotmesh_rpc", default="")
+
+
+def current_rpc() -> str:
+    """The full name of the rpc that is being served here; empty where nobody is asked who they are."""
+    return RPC.get()
+
+
+def caller() -> Identity:
+    """Who makes the rpc that is being served here."""
+    return CALLER.get()
+
+
+def caller_name() -> str:
+    """The name of that identity; empty where nobody is asked who they are."""
+    who = CALLER.get()
+    return "" if who is ANYBODY else who.name
+
+
+def of_caller(chosen_id: str) -> str:
+    """An id that a caller has chosen, told from the same id of other callers. 32 hexadecimal digits, or as it was."""
+    name = caller_name()
+    if not chosen_id or not name:
+        return chosen_id
+    return blake2b(f"{name}\0{chosen_id}".encode(), digest_size=16).hexdigest()
+
+
+def quota_name() -> str:
+    """Under which name the caller's quotas are kept; empty where it has none, as members of the mesh have."""
+    name = caller_name()
+    return "" if is_member(name) else name

@@ -11,9 +11,16 @@ import codecs
 import os
 import re
 import stat
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from slotmesh.logs import get_logger
 
 MAX_BYTES: Final = 1024 * 1024
 """Of a file."""
@@ -113,3 +120,145 @@ def mode_problem(path: Path, found: os.stat_result, guard: FileGuard) -> str | N
     return (
         f"can be read or written by others on this machine: `chmod 600 {path}`" if found.st_mode & forbidden else None
     )
+
+
+# A thread of its own that has files looked at once a second, whether or not anybody asks for what they hold.
+#
+# Purpose: who asks after a long silence must neither get what was there before it, nor wait for a disk and a parser.
+# Invariants: one thread, which ends with its owner. It keeps nobody alive.
+# Owner: who decides by the files. Any thread may call it.
+
+LOOK_S: Final = 1.0
+"""How often files are looked at, at most, seconds."""
+
+
+class FileWatch:
+    """Calls one method, time and again."""
+
+    def __init__(self, look: Callable[[], object], name: str) -> None:
+        """`look` is a bound method of the owner. `name`: of the thread."""
+        self._look = weakref.WeakMethod(look)
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def ensure(self) -> None:
+        """From now on the thread is there. Quick."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=_watch, args=(self._look, _end_of(self._look)), name=self._name)
+                thread.daemon = True
+                with suppress(RuntimeError):  # the process ends
+                    thread.start()
+                self._thread = thread
+
+
+def _end_of(look: weakref.WeakMethod[Callable[[], object]]) -> threading.Event:
+    """Set when the owner of the method is there no more."""
+    ended = threading.Event()
+    if (method := look()) is None:
+        ended.set()
+    else:
+        weakref.finalize(method.__self__, ended.set).atexit = False  # type: ignore[attr-defined]  # it is bound
+    return ended
+
+
+def _watch(look: weakref.WeakMethod[Callable[[], object]], ended: threading.Event) -> None:
+    while not ended.wait(LOOK_S):
+        if (method := look()) is None:
+            return
+        method()
+        del method
+
+
+# A file that is read again while the process runs.
+#
+# Invariants: a file that cannot be used never takes the place of one that could, and each such problem is logged and
+# counted once. Whoever asks gets what was in the file a few seconds ago, at the most, after a long silence as well; no
+# event loop waits for a disk or a parser: a thread looks, from the first question on. Only that first one may wait, and
+# those to a process so busy that its threads do not run.
+# Owner: who decides by the file. Any thread may ask.
+
+STALE_S: Final = 3.0
+"""Where the thread has not looked for so long, whoever asks looks at once and waits for it, seconds."""
+_SETTLED_S: Final = 2.0
+"""A file that has changed this recently may change again without that its times tell: it is read anew."""
+
+ContentT = TypeVar("ContentT")
+
+_log = get_logger(__name__)
+
+
+class WatchedFile(Generic[ContentT]):
+    """What one file holds."""
+
+    def __init__(
+        self, path: Path, read: Callable[[Path], ContentT], *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Reads the file. `read` gives what it holds, or raises UnusableFile. `now`: seconds since any moment.
+
+        Raises:
+            UnusableFile: it cannot be used.
+        """
+        self.path = path
+        self._read = read
+        self._now = now
+        self._looking = threading.Lock()
+        """Held by the thread that looks. It guards what follows, but for reading."""
+        self._watch = FileWatch(self.look, f"look at {path.name}")
+        self._stamp = _settled_stamp(path)
+        self._content = read(path)
+        self._looked_at = now()
+        self._problem = ""
+        self.version = 1
+        """Counts the contents that were read."""
+        self.failed_reloads = 0
+        """Changes of the file after which it could not be used."""
+
+    def current(self) -> ContentT:
+        """The newest content that could be used. From the first time on a thread looks at the file once a second."""
+        self._watch.ensure()
+        if self._now() - self._looked_at >= STALE_S and not self._looking.locked():
+            return self.look()
+        return self._content
+
+    def look(self) -> ContentT:
+        """The newest content that can be used. Looks at the file, at most once a second; waits for the disk."""
+        with self._looking:
+            if self._now() - self._looked_at >= LOOK_S:
+                try:
+                    self._reload()
+                finally:
+                    self._looked_at = self._now()
+            return self._content
+
+    def _reload(self) -> None:
+        found = _settled_stamp(self.path)
+        if found is not None and found == self._stamp:
+            return
+        try:
+            content = self._read(self.path)
+        except UnusableFile as error:
+            self._stamp = None
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self.failed_reloads += 1
+                _log.warning("a file cannot be read again; what it held before stays", why=self._problem)
+            return
+        # The stamp of before the reading: what has changed meanwhile is read again.
+        self._stamp, self._problem = found, ""
+        if content != self._content:
+            self._content = content
+            self.version += 1
+            _log.info("a file was read again", file=str(self.path), version=self.version)
+
+
+def _settled_stamp(path: Path) -> FileStamp | None:
+    """The stamp of a file; None where it could change without another one, or is not there."""
+    try:
+        found = stamp(path)
+    except OSError:
+        return None
+    return None if abs(time.time() - found[2] / 1e9) < _SETTLED_S else found

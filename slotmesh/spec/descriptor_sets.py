@@ -16,9 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from slotmesh.calls.payload_framing import MESH_SERVICES
 from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, Mistake
 from slotmesh.spec.rules import show
-from slotmesh.wire.rpc_frames import MESH_SERVICES
 
 _FULL_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 MAX_NAME_CHARS: Final = 255

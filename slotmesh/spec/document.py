@@ -14,6 +14,8 @@ keys are mistakes, not silence. Whether the backends that a policy names exist i
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -24,18 +26,71 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from slotmesh.config.safe_yaml import BoundedLoader, read_with
-from slotmesh.spec.foreign_names import FOREIGN
-from slotmesh.spec.model import DOCUMENT_SETTINGS, RENAMED, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.names import did_you_mean
+from slotmesh.spec.descriptor_sets import BadDescriptors, read_services
+from slotmesh.spec.model import (
+    DOCUMENT_SETTINGS,
+    NO_SERVICES,
+    RENAMED,
+    Backend,
+    Endpoint,
+    GrpcServices,
+    InvalidSpec,
+    Mesh,
+    Mistake,
+    TrafficPolicy,
+)
+from slotmesh.spec.proto_files import services_of_descriptor_file, services_of_proto_files
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import mesh_mistakes, number, show
+from slotmesh.spec.safe_yaml import BoundedLoader, read_with, surprises
 from slotmesh.spec.sections import MAX_SPEC_BYTES, SECTIONS, Names
-from slotmesh.spec.services_document import ServicesDocument, read_services_document
-from slotmesh.spec.setting import Setting, SettingKind, choices
+from slotmesh.spec.setting import FOREIGN, Setting, SettingKind, choices
 from slotmesh.spec.tenants import limits_of
-from slotmesh.spec.yaml_surprises import surprises
-from slotmesh.suggestions import did_you_mean
 from slotmesh.units import parse_duration, parse_size
+
+# The `grpc_services` of an endpoint, as a document has them.
+#
+# - grpc_services: {protos: [greeter.proto]}            # compiled where the document is read, by grpcio-tools
+# - grpc_services: {descriptor_set: greeter.binpb}      # as protoc --include_imports --descriptor_set_out writes it
+# - grpc_services: {descriptor_set_base64: "…"}         # the same in the document itself, as `slotmesh get` prints it
+# - grpc_services: {}                                   # none any more
+#
+# Of the services that the files declare all are meant, or those that `services` names.
+
+
+class ServicesDocument(BaseModel):
+    """What the document says."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    protos: list[str] | None = None
+    descriptor_set: str | None = None
+    descriptor_set_base64: str | None = None
+    services: list[str] | None = None
+
+
+def read_services_document(document: ServicesDocument, base: Path) -> GrpcServices:
+    """The services; paths are looked for from `base` on. Raises ValueError."""
+    sources = ("protos", "descriptor_set", "descriptor_set_base64")
+    said = [name for name in sources if getattr(document, name)]
+    if not said:
+        if document.services:
+            raise ValueError(f"services: one of {', '.join(sources)} has to declare them")
+        return NO_SERVICES
+    if len(said) > 1:
+        raise ValueError(f"{said[0]} and {said[1]} contradict each other: leave one of them out")
+    names = document.services
+    if document.protos:
+        return services_of_proto_files([base / file for file in document.protos], base, names)
+    if document.descriptor_set:
+        return services_of_descriptor_file(base / document.descriptor_set, names)
+    try:
+        return read_services(base64.b64decode(document.descriptor_set_base64 or "", validate=True), names)
+    except binascii.Error as error:
+        raise ValueError(f"descriptor_set_base64: is no base64: {error}") from None
+    except BadDescriptors as bad:
+        raise ValueError(f"descriptor_set_base64: {bad}") from None
 
 
 def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:

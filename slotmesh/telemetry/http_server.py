@@ -6,22 +6,146 @@ seconds only; a handshake is made in that thread, so that others are answered me
 
 from __future__ import annotations
 
+import os
 import socket
 import socketserver
 import ssl
+import tempfile
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 
-from slotmesh.telemetry.failed_handshakes import FailedHandshakes
-from slotmesh.telemetry.http_deadlines import Deadline, Deadlines
-from slotmesh.telemetry.server_context import ServerContext
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.security_metrics import FailedHandshakes
 
 if TYPE_CHECKING:
     # Most of a second at its first import, for those who have certificates.
     from slotmesh.security.tls import TlsSource
+
+if TYPE_CHECKING:
+    from slotmesh.security.tls import TlsMaterial, TlsSource
+
+
+# TLS of the HTTP pages: a context for each connection, of the newest certificates that were checked.
+#
+# Invariants: nothing of one connection goes on in another: there are no tickets, and a context that ends with its
+# connection has no cache of sessions, so that each handshake sees the peer's certificate and checks it. What is used
+# are
+# the bytes that were checked, not what the files hold by now.
+
+
+class ServerContext:
+    """TLS for servers. Peers may show a certificate of their own."""
+
+    def __init__(self, tls: TlsSource) -> None:
+        """Raises CannotStart."""
+        self._tls = tls
+        try:
+            _made(tls.current())
+        except (OSError, ValueError) as error:
+            raise CannotStart(f"{tls.files.cert}: cannot be used for the Prometheus endpoint: {error}") from None
+
+    def is_revoked(self, certificate: bytes) -> bool:
+        """Whether this certificate, in DER form, was taken back; so is one that cannot be read. Not for event loops."""
+        from cryptography import x509  # noqa: PLC0415 - most of a second, for those who have certificates
+
+        try:
+            return self._tls.look().trust.revocations.names(x509.load_der_x509_certificate(certificate))
+        except Exception:  # noqa: BLE001 - of a dozen kinds
+            return True
+
+    def newest(self) -> ssl.SSLContext:
+        """For one connection, from now. Not for event loops: it may read files. Raises OSError, ValueError."""
+        return _made(self._tls.look())
+
+
+def _made(material: TlsMaterial) -> ssl.SSLContext:
+    """Raises OSError, ValueError."""
+    if material.cert_pem is None or material.key_pem is None:
+        raise ValueError("a server needs a certificate and its key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_verify_locations(cadata=material.ca_pem.decode("ascii", "replace"))
+    with _path_of(material.cert_pem + b"\n" + material.key_pem) as path:
+        context.load_cert_chain(path, password="")
+    return context
+
+
+@contextmanager
+def _path_of(content: bytes) -> Iterator[str]:
+    """A path at which these bytes are, for this user alone, as long as the block lasts: `ssl` takes no bytes."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{descriptor}"
+    else:
+        with tempfile.NamedTemporaryFile() as file:  # of mode 600
+            file.write(content)
+            file.flush()
+            yield file.name
+
+
+# Deadlines of HTTP connections: whoever has a connection open for too long loses it, however busy it looks.
+#
+# Invariants: the time is that of all reads and writes together, so that a byte now and then puts nothing off.
+# Owner: the HTTP server, whose thread looks; connections come and go in threads of their own.
+
+
+class Deadline:
+    """Of one connection."""
+
+    def __init__(self, connection: socket.socket, at: float, now: Callable[[], float]) -> None:
+        """`connection`: to be shut at that time, of the clock `now`, unless it is moved."""
+        self.connection = connection
+        self.at = at
+        self._now = now
+
+    def move(self, seconds: float) -> None:
+        """From now on it has so long."""
+        self.at = self._now() + seconds
+
+
+class Deadlines:
+    """Of all connections of a server."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now`: seconds of a clock that never goes back."""
+        self._now = now
+        self._lock = threading.Lock()
+        self._open: set[Deadline] = set()
+
+    @contextmanager
+    def held(self, connection: socket.socket, seconds: float) -> Iterator[Deadline]:
+        """The connection has so long, while the block lasts. Raises OSError."""
+        # A descriptor of our own: TLS takes that of the connection, which may be closed and given to another one.
+        with connection.dup() as own:
+            deadline = Deadline(own, self._now() + seconds, self._now)
+            with self._lock:
+                self._open.add(deadline)
+            try:
+                yield deadline
+            finally:
+                with self._lock:
+                    self._open.discard(deadline)
+
+    def look(self) -> None:
+        """Shuts the connections whose time is over: whoever waits for one goes on, with an error."""
+        now = self._now()
+        with self._lock:
+            for each in self._open:
+                if each.at <= now:
+                    with suppress(OSError):  # the peer has left
+                        each.connection.shutdown(socket.SHUT_RDWR)
+
 
 PEER_URIS: Final = "slotmesh.peer_uris"
 """Of a request: the URIs that the certificate of the peer names, which was checked; none without one."""

@@ -21,7 +21,7 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.util.types import AnyValue, Attributes
 
-from slotmesh.wire.trace_context import TraceContext
+from slotmesh.calls.trace_context import TraceContext
 
 MAX_ATTRIBUTES: Final = 128
 MAX_ATTRIBUTE_CHARS: Final = 1024

@@ -18,14 +18,10 @@ from opentelemetry.metrics import Meter, NoOpMeterProvider
 
 from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import OtlpTarget, otlp_target
+from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.rpc_times import RpcTimes
-from slotmesh.telemetry.certificates import observe_certificates
-from slotmesh.telemetry.failed_handshakes import FailedHandshakes, HandshakeProblem
 from slotmesh.telemetry.http_server import HttpServer, make_server
 from slotmesh.telemetry.instruments import Buckets, ReadBuckets, observe_counter, on_this_loop
-from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.loop_lag import LoopLag
 from slotmesh.telemetry.names import (
     PROCESS_LOOP_LAG,
     PROCESS_SPANS_DROPPED,
@@ -33,8 +29,9 @@ from slotmesh.telemetry.names import (
     TLS_HANDSHAKE_FAILURES,
     Metric,
 )
-from slotmesh.telemetry.page_access import PageAccess
-from slotmesh.telemetry.pages import Pages
+from slotmesh.telemetry.pages import PageAccess, Pages
+from slotmesh.telemetry.process_times import LoopLag, RpcTimes
+from slotmesh.telemetry.security_metrics import FailedHandshakes, HandshakeProblem, observe_certificates
 from slotmesh.telemetry.setup_sdk import SdkMetrics
 from slotmesh.units import join_host_port
 
@@ -93,6 +90,15 @@ class MetricsServer:
         if self._sdk is not None:
             self._lag = lag = LoopLag()
             self.observe_histogram(PROCESS_LOOP_LAG, lambda: {(): Buckets.of(lag.times)})
+
+    def prepare(self) -> None:
+        """Loads what a scrape needs.
+
+        For processes in which the folder of users' code leads the search of modules later: a `gzip.py` there would be
+        found in place of Python's.
+        """
+        if self._sdk is not None:
+            self._sdk.registry()
 
     def observe_rpcs(self, times: RpcTimes) -> None:
         """Exports the times of a server's rpcs."""

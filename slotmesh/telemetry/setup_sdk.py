@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from slotmesh.config.otlp import OtlpTarget
-    from slotmesh.telemetry.bridge import Bridge
-    from slotmesh.telemetry.setup_push import PushingReader
+    from slotmesh.telemetry.setup_readers import Bridge, PushingReader
 
 _METER: Final = "slotmesh"
 
@@ -78,7 +77,7 @@ class SdkMetrics:
         self._registry: CollectorRegistry | None = None
         self._push: PushingReader | None = None
         if otlp is not None:
-            from slotmesh.telemetry.setup_push import PushingReader  # noqa: PLC0415 - for who pushes metrics
+            from slotmesh.telemetry.setup_readers import PushingReader  # noqa: PLC0415 - for who pushes metrics
 
             self._push = PushingReader(otlp, self._bridge())
             self._set_up(instance)
@@ -88,7 +87,7 @@ class SdkMetrics:
         self._sources.append((metric, read))
 
     def _bridge(self) -> Bridge:
-        from slotmesh.telemetry.bridge import Bridge  # noqa: PLC0415 - see the head of the module
+        from slotmesh.telemetry.setup_readers import Bridge  # noqa: PLC0415 - see the head of the module
 
         return Bridge(self._sources, self._started_ns)
 
@@ -102,7 +101,7 @@ class SdkMetrics:
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - likewise
 
-        from slotmesh.telemetry.bridge import BridgedReader  # noqa: PLC0415 - likewise
+        from slotmesh.telemetry.setup_readers import BridgedReader  # noqa: PLC0415 - likewise
 
         attributes = {SERVICE_NAME: self._service_name}
         resource = Resource(attributes)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 from slotmesh.telemetry.mesh_span import MeshSpan
 from slotmesh.telemetry.otlp_spans import scope_span
 

@@ -19,8 +19,8 @@ from opentelemetry import trace
 
 from slotmesh.config import ServiceSettings
 from slotmesh.config.otlp import otlp_target, tracing_ratio
+from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS
 from slotmesh.telemetry.names import SERVICE_NAME
 from slotmesh.telemetry.tracing import Tracing

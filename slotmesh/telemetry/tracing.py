@@ -29,10 +29,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AnyValue
 
+from slotmesh.calls.trace_context import TraceContext, is_sampled
 from slotmesh.errors import Executed, Failure
 from slotmesh.telemetry import names
 from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS, MeshSpan, SpanLink, link_to
-from slotmesh.wire.trace_context import TraceContext, is_sampled
 
 MAX_ALIKE: Final = 16
 """Calls of one frame with the same parent that get spans of their own: a `map` of a thousand calls is one trace."""

@@ -8,20 +8,20 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
+from slotmesh.calls.partitions import partition_of
+from slotmesh.client.handler_mesh import current_source
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync.mesh import SyncMesh
 from slotmesh.handlers.context import (
     BatchPlace,
     CallContext,
     CallPlace,
+    HttpContext,
     Place,
     arrived_at_of,
     current_place,
     deadline_of,
 )
-from slotmesh.handlers.http_context import HttpContext
-from slotmesh.handlers.own_mesh import current_source
-from slotmesh.wire.partitions import partition_of
 
 
 class ContextFields(TypedDict, total=False):

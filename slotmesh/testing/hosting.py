@@ -18,17 +18,16 @@ from typing import Any, Final, NoReturn, cast
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.described import DescribedEndpoints
-from slotmesh.client.endpoint import Endpoint
+from slotmesh.client.endpoint import DescribedEndpoints, Endpoint
+from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
-from slotmesh.client.stream.routers import Routers
-from slotmesh.runtime.edge import Edge
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.rpc_times import RpcTimes
+from slotmesh.server.edge import Edge
 from slotmesh.spec import model
+from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.testing.backends import Backend, Handler, as_backend
-from slotmesh.testing.batch_settings import kept as batch_settings_kept
+from slotmesh.testing.backends import kept as batch_settings_kept
 from slotmesh.testing.launcher import instance_of
 from slotmesh.testing.router_stand_in import WINDOW_CALLS, ClientEnd, ReplicaEnd, RouterStandIn
 

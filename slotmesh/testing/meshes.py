@@ -20,11 +20,11 @@ from controller_service.shell.launchers.protocol import mint_replica_id
 from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
 from slotmesh.client.mesh import Mesh
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.spec import model
 from slotmesh.spec.descriptor_sets import services_of_files
 from slotmesh.testing.backends import Backend, Handler, as_backend
-from slotmesh.testing.batch_settings import kept as batch_settings_kept
+from slotmesh.testing.backends import kept as batch_settings_kept
 from slotmesh.testing.launcher import HandlerNames, InProcessLauncher, instance_of
 
 Traffic = Mapping[str, Mapping[str, float] | model.TrafficPolicy]

@@ -10,17 +10,55 @@ Owner: the hosted handler; one for each stream of the client.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import grpc
+
+from slotmesh.calls.partitions import partition_of
+from slotmesh.convert.batches import ids_from_wire, ids_to_wire
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.id_ranges import ids_from_wire, ids_to_wire
 from slotmesh.status import from_wire, to_wire
-from slotmesh.testing.pipe import Pipe
+from slotmesh.streams.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
-from slotmesh.wire.partitions import partition_of
+
+# A stream between two parties of one process, with the faces that gRPC gives to a client's and a server's end.
+#
+# Invariants: frames come in the order in which they were put; after the end of a direction its reader gets EOF, for
+# ever.
+# Owner: the stand-in for a router, on one event loop.
+
+
+class Pipe:
+    """Frames in one direction."""
+
+    def __init__(self) -> None:
+        self._frames: deque[Any] = deque()
+        self._has_ended = False
+        self._has_come = asyncio.Event()
+
+    def put(self, frame: Any) -> None:
+        """Adds the next frame; dropped after the end."""
+        if not self._has_ended:
+            self._frames.append(frame)
+            self._has_come.set()
+
+    def end(self) -> None:
+        """No frame comes any more."""
+        self._has_ended = True
+        self._has_come.set()
+
+    async def get(self) -> Any:
+        """The next frame, or EOF. Of one reader."""
+        while not self._frames:
+            if self._has_ended:
+                return grpc.aio.EOF
+            self._has_come.clear()
+            await self._has_come.wait()
+        return self._frames.popleft()
+
 
 WINDOW_CALLS: Final = 8192
 """Calls that the client may have unanswered."""

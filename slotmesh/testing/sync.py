@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from slotmesh.client.mesh import connect
 from slotmesh.client.sync import SyncMesh
-from slotmesh.runtime.unwinding import run_unwound
+from slotmesh.runtime.main import run_unwound
 from slotmesh.testing.backends import Backend, Handler
 from slotmesh.testing.meshes import (
     CLOSE_GRACE_S,

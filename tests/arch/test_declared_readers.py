@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotmesh.call_options.model import OPTIONS
-from slotmesh.call_options.option import Reader
+from slotmesh.calls.call_options import OPTIONS, Reader
 from slotmesh.spec.model import ROUTED, SETTINGS
 from tests.arch.sources import shipped_modules
 
@@ -46,4 +45,4 @@ def test_options_that_are_read_are_declared_to_be(package: str, reader: Reader) 
     found = [(where, name) for where, name in read(package, "options") if name in OPTION_READERS]
     assert found, "nobody reads any"
     wrong = [each for each in found if reader not in OPTION_READERS[each[1]]]
-    assert not wrong, f"slotmesh/call_options/model.py: read_by={reader}"
+    assert not wrong, f"slotmesh/calls/call_options.py: read_by={reader}"

@@ -6,12 +6,11 @@ from tests.arch.sources import imports, is_within, shipped_modules
 
 SETUP = (
     "slotmesh/telemetry/setup.py",
-    "slotmesh/telemetry/setup_push.py",
+    "slotmesh/telemetry/setup_readers.py",
     "slotmesh/telemetry/setup_sdk.py",
     "slotmesh/telemetry/setup_span_exporter.py",
     "slotmesh/telemetry/setup_span_queue.py",
     "slotmesh/telemetry/setup_tracing.py",
-    "slotmesh/telemetry/bridge.py",
 )
 SDK = ("opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from slotmesh.calls.slot_tokens import MAX_TOKEN_CHARS, SECRET_BYTES, SlotToken, format_token, parse_token
 from slotmesh.security.identity import Role
-from slotmesh.slots.token import MAX_TOKEN_CHARS, SECRET_BYTES, SlotToken, format_token, parse_token
 from tests.attacks.attack import Attack, scaled
 from tests.attacks.slots import OK, SlotCaller
 from tests.attacks.target import Target

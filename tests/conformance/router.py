@@ -14,8 +14,8 @@ import grpc
 
 from slotmesh.errors import Failure
 from slotmesh.runtime.channels import server_options
-from slotmesh.runtime.duplex import read_request
 from slotmesh.status import abort
+from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.conformance.frames import ids_answered, ids_of_values
 from tests.conformance.rules import StreamRules

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import BadChunk, JoinedAssembly
 from tests.conformance.rosters import RosterRules
 from tests.conformance.session import PADDING, SentCall, Session, name_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2
 
+from slotmesh.streams.limits import MIN_CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import MIN_CHUNK_BYTES
 from tests.conformance.rules import StreamRules
 from tests.conformance.session import PADDING, Session
 

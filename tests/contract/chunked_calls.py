@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.router_bench import Call, Request, next_frame
 
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 4 // 256) + b"the end"

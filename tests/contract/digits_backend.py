@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
 
 DIGITS = """
 backends:

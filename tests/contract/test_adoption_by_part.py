@@ -9,8 +9,7 @@ from typing import Final
 
 import pytest
 
-from controller_service.shell.launchers.launch_directory import LaunchDirectory, LaunchRecord
-from controller_service.shell.launchers.launched_processes import FoundProcess
+from controller_service.shell.launchers.launch_directory import FoundProcess, LaunchDirectory, LaunchRecord
 from slotmesh.runtime.process_identity import process_of
 from tests.contract.test_controller_launchers import process_launcher
 from tests.contract.test_launched_processes import is_running, left_behind

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.v1 import direct_service_pb2, direct_service_pb2_grpc
 
 pytestmark = pytest.mark.asyncio

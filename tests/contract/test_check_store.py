@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import StoreWriteFailed
 from controller_service.store.sqlite.state_file import PROBE_CHECKS, StateFile
 from slotmesh.spec.model import Backend

@@ -11,16 +11,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from controller_service.shell.repeated_requests import MAX_REPLY_BYTES
+from controller_service.shell.changes.idempotency import MAX_REPLY_BYTES
 from slotmesh.cli import changing
 from slotmesh.cli.commands import apply
 from slotmesh.cli.connection import Peer
+from slotmesh.cli.console import CommandFailed, OutputForm
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
-from slotmesh.cli.output import OutputForm
 from slotmesh.errors import BackendNotFound
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.v1 import controller_service_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.cli.scaling import ATTEMPTS, set_num_replicas
+from slotmesh.cli.changing import ATTEMPTS, set_num_replicas
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb

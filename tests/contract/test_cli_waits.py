@@ -12,10 +12,10 @@ from datetime import timedelta
 
 import pytest
 
+from slotmesh.cli.console import NOT_IN_TIME, CommandFailed
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import NOT_IN_TIME, CommandFailed
-from slotmesh.cli.patience import after_change
 from slotmesh.cli.shifting import follow_shift
+from slotmesh.cli.waiting import after_change
 from slotmesh.spec.document import parse_mesh
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.contract.test_cli_lost_replies import shift_of

@@ -15,8 +15,8 @@ from google.protobuf import wrappers_pb2
 import slotmesh
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, DecodeError, decode, encode
 from slotmesh.errors import Failure
+from slotmesh.streams.pacing import FULL_CALLS
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.frame_costs import FULL_CALLS
 from tests.support.fakes.router import FakeRouter, Response
 from tests.support.fakes.router_batches import Batch
 from tests.support.fakes.router_stream import FakeStream

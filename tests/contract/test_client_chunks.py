@@ -12,8 +12,8 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio

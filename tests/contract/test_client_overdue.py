@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client.stream.deadlines import LOOK_INTERVAL_S, SLACK_S
+from slotmesh.client.stream.abandoned_calls import OVERDUE_LOOK_INTERVAL_S, SLACK_S
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.router import FakeRouter
@@ -155,7 +155,7 @@ async def test_time_spent_waiting_is_not_given_again(
     router.release()
     assert await asyncio.gather(first, *late) == [b"1", *[key.encode() for key in keys]]
     timeouts_s = [batch.options.timeout.ToNanoseconds() / 1e9 for batch in router.batches[1:]]
-    assert all(0 < timeout_s <= 60 - LOOK_INTERVAL_S / 2 for timeout_s in timeouts_s), timeouts_s
+    assert all(0 < timeout_s <= 60 - OVERDUE_LOOK_INTERVAL_S / 2 for timeout_s in timeouts_s), timeouts_s
 
 
 async def test_in_a_lane_that_stops_nobody_but_the_replica_says_that_a_call_has_failed(

@@ -19,9 +19,8 @@ from slotmesh import SlotmeshError, Tls, connect, connect_sync
 from slotmesh.cli.app import app
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.channels import Dialer
+from slotmesh.runtime.channels import Dialer, TokenSource
 from slotmesh.security.identity import Role
-from slotmesh.security.token_source import TokenSource
 from tests.support.certificates import Authority
 from tests.support.fakes.router import FakeRouter
 from tests.support.foreign_code import KINDS

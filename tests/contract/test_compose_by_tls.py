@@ -18,7 +18,7 @@ import yaml
 
 from controller_service.app import open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from ingress_service.app import serve as serve_ingress
 from ingress_service.config import IngressSettings
 from router_service.app import serve as serve_router

@@ -15,14 +15,13 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.planning import ChangeTerms
-from controller_service.core.revisions import ChangeOrigin
-from controller_service.shell.change_journal import ChangeJournal
-from controller_service.shell.configurator import Configurator
+from controller_service.core.desired.planning import ChangeTerms
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.shell.changes.audit import ChangeJournal
+from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile
 from controller_service.store.sqlite.store import SqliteStore

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core.desired import Desired
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.transitions import fell_silent
 from controller_service.core.partitions import Incarnation
-from controller_service.core.transitions import fell_silent
-from controller_service.shell import replica_control
+from controller_service.shell.changes import controls
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import StoreWriteFailed
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 from tests.contract.test_controller_launching import make_ready
 from tests.contract.test_controller_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller
@@ -244,7 +244,7 @@ async def test_a_controller_that_has_just_started_forgets_nothing_that_may_still
 async def test_it_counts_as_forgotten_once_the_store_has_it_however_often_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replica_control, "STORED_WITHIN_S", 0.1)
+    monkeypatch.setattr(controls, "STORED_WITHIN_S", 0.1)
     async with AsyncExitStack() as members:
         mesh = await members.enter_async_context(running_controller())
         await mesh.apply(MESH)
@@ -261,7 +261,7 @@ async def test_it_counts_as_forgotten_once_the_store_has_it_however_often_it_is_
             for incarnation in ("", "", replica.incarnation):
                 code, reason, _ = await refused(forget(mesh, "a", incarnation))
                 assert (code, reason) == ("UNAVAILABLE", Reason.STORE_UNAVAILABLE)
-        monkeypatch.setattr(replica_control, "STORED_WITHIN_S", 30.0)
+        monkeypatch.setattr(controls, "STORED_WITHIN_S", 30.0)
         assert not (await forget(mesh, "a")).incarnations
         assert not store.read().roster.members
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.shell.replica_links import PARTITIONS_AN_ORDER
+from controller_service.shell.members.replica_links import PARTITIONS_AN_ORDER
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.kept_events import EventBounds, FeedEvent
-from controller_service.core.notices import EventKind, Notice
-from controller_service.shell import event_archive
+from controller_service.core.events import EventBounds, EventKind, FeedEvent, Notice
+from controller_service.shell import events as event_archive
 from controller_service.store.protocol import EventsUnwritten
-from controller_service.store.sqlite.event_file import EventFile
-from controller_service.store.sqlite.events import events_path
+from controller_service.store.sqlite.events import EventFile, events_path
 from slotmesh.v1 import controller_service_pb2 as pb
 from tests.support.controllers import Controlled, running_controller
 from tests.support.standing_by import leader_and_standby

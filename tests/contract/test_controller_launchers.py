@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.launch_directory import LaunchDirectory
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher, replica_command
-from controller_service.shell.launchers.protocol import Exit, Launcher, LaunchFailed, LaunchOrder
-from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.launchers.protocol import Exit, ExternalLauncher, Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.replica_logs import LogBook
 from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
 
@@ -244,7 +243,7 @@ from pathlib import Path
 from controller_service.shell.launchers.launch_directory import LaunchDirectory
 from controller_service.shell.launchers.process import ProcessLauncher
 from controller_service.shell.launchers.protocol import LaunchOrder
-from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.replica_logs import LogBook
 from slotmesh.runtime.parent import ParentPipe
 
 CHILD = "import os, sys; os.read(int(sys.argv[1]), 1); os.write(int(sys.argv[2]), b'orphaned')"

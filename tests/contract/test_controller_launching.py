@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell import launching
+from controller_service.shell.loops import launching
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core import unattached
+from controller_service.core.observed import replica_groups
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, as_if_killed, eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until
@@ -153,7 +153,7 @@ async def test_what_was_launched_is_not_launched_again_while_it_may_come_back(
         before = await router.wait_for(lambda it: set(owners(it, "e")) == set(ids), "both own")
         state = as_if_killed(tmp_path / "state")
 
-        monkeypatch.setattr(unattached, "RETURN_WITHIN_S", 3_600.0)
+        monkeypatch.setattr(replica_groups, "RETURN_WITHIN_S", 3_600.0)
         async with running_controller(state=state, launches=True) as mesh:
             await router.move(mesh.channel)
             await one.move(mesh.channel)
@@ -164,7 +164,7 @@ async def test_what_was_launched_is_not_launched_again_while_it_may_come_back(
             await mesh.apply(changed)
             (third,) = await mesh.wait_for_launches(1)
             # The other one does not come: it is replaced, and stays listed.
-            monkeypatch.setattr(unattached, "RETURN_WITHIN_S", 0.0)
+            monkeypatch.setattr(replica_groups, "RETURN_WITHIN_S", 0.0)
             await mesh.apply(changed.replace("num_replicas: 3", "num_replicas: 3, max_queue_time: 1s"))
             (_, new) = await mesh.wait_for_launches(2)
             assert len({third, new, *ids}) == 4

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.desired import ChangeSet
-from controller_service.core.revisions import ChangeOrigin
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.state import ChangeSet
+from controller_service.shell.changes.controls import StateKeeper
 from controller_service.shell.mesh_state import Concern, Key
-from controller_service.shell.state_keeper import StateKeeper
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Reason
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.loop_slices import LoopSlices
@@ -23,7 +24,6 @@ from slotmesh.spec.model import Backend
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2, membership_service_pb2, mesh_pb2
 from slotmesh.v1.info_service_pb2_grpc import InfoServiceStub
-from slotmesh.wire.partitions import PARTITIONS
 from tests.contract.test_controller_operators import refused
 from tests.support.controllers import Controlled, as_if_killed, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
-from controller_service.shell.repeated_requests import MAX_REPLY_BYTES
+from controller_service.shell.changes.idempotency import MAX_REPLY_BYTES
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Reason
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2, mesh_pb2, roles_pb2, route_service_pb2

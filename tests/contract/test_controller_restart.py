@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.units import parse_host_port
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import running_controller
 from tests.support.fakes.members import FakeRouter, epochs, owners
 from tests.support.replicas import running_replica

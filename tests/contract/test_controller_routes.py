@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Reason
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2 as routes_pb

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.protobuf import duration_pb2
 
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.support.controllers import Controlled, eventually, violations

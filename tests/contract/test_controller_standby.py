@@ -14,19 +14,19 @@ import pytest
 from google.protobuf import message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.serving import LEADS_NO_MORE
 from controller_service.store.protocol import LeadershipLost
 from controller_service.store.sqlite.state_lock import leader_of as leader_at
 from controller_service.store.sqlite.state_lock import lock_path
 from controller_service.store.sqlite.store import SqliteStore
-from slotmesh.cli.leader import leader_among
+from slotmesh.cli.connection import leader_among
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import (
     controller_service_pb2,
@@ -303,7 +303,7 @@ async def test_a_standby_of_which_nobody_knows_where_it_is_counts_all_the_same(
 
 
 async def test_commands_ask_the_one_that_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotmesh.cli.leader.LEADS_WITHIN_S", 0.5)
+    monkeypatch.setattr("slotmesh.cli.connection.LEADS_WITHIN_S", 0.5)
     nobody = "127.0.0.1:1"
     async with leader_and_standby(tmp_path / "state") as (leader, standby):
         assert await leader_among([standby.address, nobody, leader.address]) == leader.address

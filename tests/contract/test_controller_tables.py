@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 from tests.contract.digits_backend import DIGITS, evenly
 from tests.support.controllers import eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes

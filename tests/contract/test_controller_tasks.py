@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell.autoscaler import Autoscaler
+from controller_service.shell.loops.autoscaler import Autoscaler
+from controller_service.shell.loops.launching import ProcessWatch
+from controller_service.shell.loops.reconcile_loop import ReconcileLoop
+from controller_service.shell.loops.shifter import Shifter
 from controller_service.shell.mesh_state import Concern, Key
-from controller_service.shell.process_watch import ProcessWatch
-from controller_service.shell.reconcile_loop import ReconcileLoop
-from controller_service.shell.replica_logs.log_book import LogBook
-from controller_service.shell.shifter import Shifter
+from controller_service.shell.replica_logs import LogBook
 from tests.support.controllers import running_controller
 from tests.support.fakes.members import FakeRouter
 from tests.support.foreign_code import EndOfTheWorld

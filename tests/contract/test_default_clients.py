@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import abort, abort_own_rpc, from_rpc_error
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1 import tap_service_pb2_grpc

@@ -10,6 +10,8 @@ import pytest_asyncio
 import slotmesh
 import slotmesh.testing
 from slotmesh.runtime.channels import open_channel
+from slotmesh.streams.features import CHUNKS, EXECUTORS
+from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.testing import Backend
 from slotmesh.v1 import (
     call_pb2,
@@ -18,8 +20,6 @@ from slotmesh.v1 import (
     slot_service_pb2,
     slot_service_pb2_grpc,
 )
-from slotmesh.wire.features import CHUNKS, EXECUTORS
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.replica import echo, hold, results
 from tests.support.router_bench import Call, RouterBench, calls, next_frame, router_bench
 from tests.support.wait import wait_until

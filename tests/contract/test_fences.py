@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replica_service.config import ReplicaSettings
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
 from tests.contract.test_controller_forgetting import MESH, lose, ready
 from tests.contract.test_controller_older_state import Original
 from tests.contract.test_replica_membership import DRAINING, READY, STOPPED, FakeController, at, controller

@@ -12,7 +12,7 @@ import pytest
 
 from ingress_service.shell.route_watch import RouteWatch
 from slotmesh.runtime.channels import PLAIN_TEXT
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import mesh_pb2, route_service_pb2_grpc
 from slotmesh.v1 import route_service_pb2 as pb
 from tests.contract.test_controller_older_state import Original

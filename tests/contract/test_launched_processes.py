@@ -16,11 +16,13 @@ import pytest
 
 from controller_service.shell.launchers.launch_directory import (
     ENDED_KEPT,
+    ENDED_UNSEEN,
+    ChildProcess,
     LaunchDirectory,
     LaunchRecord,
+    ProcessEnd,
     default_directory,
 )
-from controller_service.shell.launchers.launched_processes import ENDED_UNSEEN, ChildProcess, ProcessEnd
 from controller_service.shell.launchers.process import CommandOf, ProcessLauncher
 from controller_service.shell.launchers.protocol import Exit, LaunchOrder
 from slotmesh.runtime.exits import CannotStart

@@ -6,10 +6,12 @@ modules are read in the process itself, as it ends.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +27,6 @@ NOWHERE = (
         "jwt",
         "grpc_tools.protoc",
         "numpy",
-        "opentelemetry.exporter",
-        "opentelemetry.sdk",
-        "prometheus_client",
         "unittest",
         "pdb",
         "pytest",
@@ -40,10 +39,19 @@ SERVICES = {
     "ingress_service": ("--controller=127.0.0.1:1", "--routers=127.0.0.1:1"),
     "replica_service": ("--handler=tests.e2e.handlers:Workshop",),
 }
+SDK = ("opentelemetry.exporter", "opentelemetry.sdk", "prometheus_client")
+"""Not in replicas: they load it before the folder of the handler leads the search of modules."""
 NOT_IN = {
-    "controller_service": ("starlette", "websockets", "slotmesh.client.mesh", "replica_service", "router_service"),
-    "router_service": ("starlette", "websockets", "sqlite3", "slotmesh.client.mesh", "controller_service"),
-    "ingress_service": ("sqlite3", "controller_service", "router_service", "replica_service"),
+    "controller_service": (
+        *SDK,
+        "starlette",
+        "websockets",
+        "slotmesh.client.mesh",
+        "replica_service",
+        "router_service",
+    ),
+    "router_service": (*SDK, "starlette", "websockets", "sqlite3", "slotmesh.client.mesh", "controller_service"),
+    "ingress_service": (*SDK, "sqlite3", "controller_service", "router_service", "replica_service"),
     "replica_service": ("starlette", "websockets", "sqlite3", "controller_service", "router_service"),
 }
 TELLS = """
@@ -88,6 +96,35 @@ def test_a_service_is_ready_without_what_it_does_not_need(module: str, tmp_path:
     modules = modules_of_service(module, SERVICES[module], tmp_path)
     assert "grpc.aio" in modules
     assert loaded(modules, (*NOWHERE, *NOT_IN[module])) == []
+
+
+@pytest.mark.slow
+def test_modules_beside_a_handler_do_not_break_its_metrics(tmp_path: Path) -> None:
+    (tmp_path / "shadowed.py").write_text("def handle(x: int) -> int:\n    return x\n", "utf-8")
+    for name in ("gzip", "html", "prometheus_client"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is not the one')\n", "utf-8")
+    read_end, write_end = os.pipe()
+    command = [*(sys.executable, "-P", "-m", "replica_service"), "--handler=shadowed:handle", "--log-format=json"]
+    with subprocess.Popen(
+        [*command, "--port=0", f"--announce-fd={write_end}"],
+        pass_fds=(write_end,),
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(write_end)
+        try:
+            assert process.stderr is not None
+            lines = (json.loads(line) for line in process.stderr)
+            url = next(line["url"] for line in lines if line["event"] == "serving metrics")
+            address = url.removeprefix("http://").removesuffix("/metrics")
+            with os.fdopen(read_end) as announced:
+                assert announced.read()
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=BOUND_S) as answer:
+                assert b"slotmesh_replica_calls_total" in answer.read()
+        finally:
+            process.terminate()
+            process.communicate(timeout=BOUND_S)
 
 
 def modules_of(code: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from slotmesh.runtime.info_servicer import InfoServicer
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.info_servicer import InfoServicer
+from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import info_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2_grpc
 from slotmesh.version import VERSION

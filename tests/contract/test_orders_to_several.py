@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, owners
 from tests.support.wait import wait_until

@@ -12,10 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from slotmesh.cli.checking.asking import _context as context_of_check
 from slotmesh.client.tls import Tls
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsSource
-from slotmesh.telemetry.server_context import ServerContext
+from slotmesh.server.server import GrpcServer
+from slotmesh.telemetry.http_server import ServerContext
 from tests.support.certificates import Authority
 
 WRITTEN: Final[dict[str, Callable[[bytes], bytes]]] = {

@@ -12,16 +12,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from slotmesh.runtime.announce import AnnouncePipe, announce
 from slotmesh.runtime.main import run
-from slotmesh.runtime.parent import ORPHANED_EXIT_CODE, ParentPipe, watch_parent
+from slotmesh.runtime.parent import ORPHANED_EXIT_CODE, AnnouncePipe, ParentPipe, announce, watch_parent
 from slotmesh.runtime.signals import stop_signals
 from tests.support.wait import wait_until, within
 
 PROGRAM = """
 import asyncio, sys
 from slotmesh.config import SettingsError
-from slotmesh.runtime.announce import announce
+from slotmesh.runtime.parent import announce
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
 from slotmesh.runtime.parent import watch_parent

@@ -10,8 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Role
+from slotmesh.server.server import GrpcServer
 from tests.arch.sources import ROOT
 from tests.support.certificates import Authority
 

@@ -13,13 +13,13 @@ import grpc
 import pytest
 
 from slotmesh.codec import JSON
+from slotmesh.convert.specification import struct_to_wire
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import own_process
-from slotmesh.runtime.server import GrpcServer
-from slotmesh.spec.wire import struct_to_wire
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
+from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc, mesh_pb2
 from slotmesh.version import VERSION

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from tests.support.wait import wait_until, within
 

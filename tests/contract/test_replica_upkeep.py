@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from replica_service.shell.handler import health as upkeep
-from replica_service.shell.links.member_report import MAX_REPORTED_CHARS
+from replica_service.shell.handler import upkeep
+from replica_service.shell.links.controller_link import MAX_REPORTED_CHARS
 from slotmesh.codec import JSON
+from slotmesh.convert.specification import duration_to_wire, struct_to_wire
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.spec.wire import duration_to_wire, struct_to_wire
 from tests.contract.test_replica_membership import DRAINING, READY, STOPPED, Attachment, at, controller
 from tests.support.foreign_code import KINDS, raised_by
 from tests.support.replicas import RunningReplica, running_replica

@@ -9,14 +9,13 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.convert.mistakes import MAX_FEATURES
-from router_service.convert.sessions import MAX_UNANSWERED_RANGES
-from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
+from router_service.convert.sessions import MAX_FEATURES, MAX_UNANSWERED_RANGES
 from slotmesh.errors import Reason
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.names import MAX_ENDPOINT_CHARS
 from slotmesh.status import from_rpc_error
+from slotmesh.streams.limits import MAX_ELEMENTS
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import MAX_ELEMENTS
 from tests.support.fakes.replica import hold
 from tests.support.router_bench import Call, Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until

@@ -10,10 +10,10 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
-from slotmesh.security.fair_bound import SHARE
+from router_service.core.features.uploads import MAX_UPLOAD_BYTES
+from slotmesh.calls.fair_shares import SHARE
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from tests.contract.chunked_calls import LARGE, announced, chunks_of, upload
 from tests.support.fakes.replica import FakeReplica
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench

@@ -15,10 +15,10 @@ import pytest_asyncio
 import slotmesh
 from router_service.app import serve
 from router_service.config import RouterSettings
-from router_service.shell import first_table
+from router_service.shell import dispatcher
+from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
-from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
 from tests.support.fakes.controller import FakeController, fake_controller, table
@@ -128,7 +128,7 @@ async def test_a_slot_that_is_newer_than_the_table_waits_for_a_newer_one(started
 
 @pytest.mark.asyncio
 async def test_where_no_table_comes_callers_hear_why(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_table, "FIRST_TABLE_WAIT_S", 0.05)
+    monkeypatch.setattr(dispatcher, "FIRST_TABLE_WAIT_S", 0.05)
     for rpc, request in ((started.calls.Call, CALL), (started.slots.ReserveSlot, RESERVE)):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await rpc(request)

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Failure
 from slotmesh.runtime import loop_slices
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import membership_service_pb2 as pb
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeRouter
 from tests.support.wait import wait_until

@@ -13,12 +13,12 @@ import pytest
 import slotmesh
 from router_service.app import serve
 from router_service.config import RouterSettings
+from slotmesh.calls.partitions import partition_of
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import tap_service_pb2 as pb
 from slotmesh.v1 import tap_service_pb2_grpc
-from slotmesh.wire.partitions import partition_of
 from tests.support.fakes.controller import fake_controller, table
 from tests.support.fakes.replica import FakeReplica, fake_replica, hold
 

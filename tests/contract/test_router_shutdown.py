@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Reason
-from slotmesh.runtime.duplex import read_frame
 from slotmesh.status import from_rpc_error
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.support.fakes.replica import echo, hold
 from tests.support.router_bench import (

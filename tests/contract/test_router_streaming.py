@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Executed, Reason
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from tests.contract.yielding_replica import end, read_end, read_values, running, say_large, values
 from tests.support.fakes.replica import cancelled, fail, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench

@@ -14,8 +14,8 @@ from google.protobuf import duration_pb2
 from router_service.shell.clients.taken_values import TAKE_VALUES
 from slotmesh.errors import Executed, Reason
 from slotmesh.status import from_rpc_error
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from tests.contract.yielding_replica import end, request, running, say_large, taken, values
 from tests.support.fakes.replica import cancelled, fail, hold, results
 from tests.support.router_bench import RouterBench, router_bench

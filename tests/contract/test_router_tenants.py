@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from router_service.app import serve
 from router_service.config import RouterSettings
-from router_service.core.tenants.book import MAX_NAMED
+from router_service.core.tenants import MAX_NAMED
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error

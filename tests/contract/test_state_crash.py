@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from controller_service.core.desired import Desired
+from controller_service.core.desired.state import Desired
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from tests.support.state_changes import random_change
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import StoreWriteFailed
-from controller_service.store.sqlite.refusals import StateRefused
+from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.model import Backend

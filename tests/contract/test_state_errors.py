@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import Conflict, StoreWriteFailed
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from controller_service.store.sqlite.store import SqliteStore

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
 from controller_service.store.sqlite.rows import read_head
 from controller_service.store.sqlite.state_file import StateFile, read_file

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.store.sqlite.migration import back_up
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.store.sqlite.connecting import back_up
 from controller_service.store.sqlite.state_file import StateFile, create_file
 from slotmesh.spec.model import Backend
 

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import StoreWriteFailed
-from controller_service.store.sqlite.migration import backup_path, migrate
-from controller_service.store.sqlite.refusals import StateRefused
-from controller_service.store.sqlite.schema import VERSION, checksum_of
+from controller_service.store.sqlite.connecting import StateRefused, backup_path, migrate
+from controller_service.store.sqlite.rows import VERSION, checksum_of
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from slotmesh.spec.model import Backend
 

@@ -16,7 +16,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Reason
-from slotmesh.wire.frame_costs import FULL_CALLS
+from slotmesh.streams.pacing import FULL_CALLS
 from tests.contract.odd_failures import odd_fails
 from tests.support.fakes.router import FakeRouter
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client.sync.values import FETCHED_VALUES
-from slotmesh.client.values.call_values import TAKE_VALUES
+from slotmesh.client.calls.values import TAKE_VALUES
+from slotmesh.client.sync.method import FETCHED_VALUES
 from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed
 from tests.support.fakes.counting import count, counted

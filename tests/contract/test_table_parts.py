@@ -7,11 +7,11 @@ import pytest
 
 from controller_service.core.partitions import Incarnation, ownership_of
 from controller_service.core.routing import AnnouncedTable, ListedEndpoint, Routes
-from controller_service.shell.table_board import TableBoard, TableTooLarge
+from controller_service.shell.members.tables import TableBoard, TableTooLarge
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.streams.features import TABLE_PARTS
+from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
 from slotmesh.v1 import membership_service_pb2 as pb
-from slotmesh.wire.features import TABLE_PARTS
-from slotmesh.wire.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
-from slotmesh.wire.partitions import PARTITIONS
 from tests.contract.test_table_deltas import change, in_force
 from tests.support.controllers import running_controller
 from tests.support.fakes.controller import table

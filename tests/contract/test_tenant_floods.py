@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from router_service.core.queueing.fair_queue import FEW_CALLS
+from router_service.core.queueing.backend_queues import FEW_CALLS
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.channels import open_channel
 from slotmesh.testing import Backend

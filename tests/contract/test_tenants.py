@@ -15,11 +15,11 @@ import slotmesh.testing
 from examples.own_proto import greeter_pb2
 from examples.own_proto.greeter_pb2_grpc import GreeterStub
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.convert.specification import endpoint_from_wire, endpoint_to_wire
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Endpoint
 from slotmesh.spec.tenants import NO_LIMITS, TenantLimit, TenantLimits
-from slotmesh.spec.wire import endpoint_from_wire, endpoint_to_wire
 from slotmesh.status import from_rpc_error
 from slotmesh.testing import RunningMesh
 from slotmesh.v1 import controller_service_pb2 as pb

@@ -14,12 +14,12 @@ import pytest
 
 from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from router_service.app import serve
 from router_service.config import RouterSettings
 from router_service.shell.replicas.channel import ReplicaChannel
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import controller_service_pb2
 from tests.support.certificates import Authority
 from tests.support.controllers import eventually

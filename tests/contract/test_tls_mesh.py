@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slotmesh import connect, connect_sync
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.current_channel import CurrentChannel
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsSource
+from slotmesh.server.server import GrpcServer
+from slotmesh.transport.current_channel import CurrentChannel
 from tests.support.certificates import Authority
 from tests.support.tcp_proxy import tcp_proxy
 from tests.support.tls_mesh import ENDPOINT, TlsMesh, tls_mesh

@@ -22,9 +22,9 @@ from slotmesh import RouterLost, Tls, connect
 from slotmesh.cli.app import app
 from slotmesh.client.tls import SystemTls
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsMaterial, TlsSource
+from slotmesh.server.server import GrpcServer
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.asyncio

@@ -10,8 +10,7 @@ import pytest
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
 from slotmesh.client.mesh import Mesh as Client
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.model import Autoscale, Backend, Endpoint, Mesh, TrafficPolicy
 
 NAP = "benchmarks.handler:Nap"
 TIMEOUT_S = 60.0

@@ -23,7 +23,7 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.patience import FAILING_S
+from slotmesh.cli.waiting import FAILING_S
 from tests.support.mesh import ROOT
 from tests.support.shell import Said
 from tests.support.shell import slotmesh as command

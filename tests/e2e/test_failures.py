@@ -14,7 +14,8 @@ import slotmesh
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import (
     call_pb2,
     controller_service_pb2,
@@ -22,7 +23,6 @@ from slotmesh.v1 import (
     router_service_pb2,
     router_service_pb2_grpc,
 )
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from tests.support.mesh import MeshRun, started_mesh
 
 LOOP: Final = "module"

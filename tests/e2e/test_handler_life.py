@@ -15,7 +15,7 @@ import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import FAILED, READY, ReplicaStatus
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, ReplicaStatus
 from slotmesh.codec import MSGPACK, decode, encode
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
@@ -118,7 +118,7 @@ async def test_a_constructor_that_always_fails_is_shown_and_tried_again_later_an
         await apply(mesh, "Broken", broken="no model at /models/v7")
         await until(mesh, "Broken", lambda _: len(started(file, "construct")) >= 5)
         failed = await until(mesh, "Broken", lambda found: any("no model" in it.error for it in found))
-        assert {it.state for it in failed if it.error} == {FAILED}
+        assert {it.state for it in failed if it.error} == {FAILED_STATE}
         status = await command("status", "--tracebacks", env={"SLOTMESH_ADDRESS": mesh.controller_address})
         assert "RuntimeError: no model at /models/v7" in status.out
         assert "Traceback (most recent call last)" in status.out
@@ -134,7 +134,7 @@ async def test_a_constructor_that_fails_twice_and_then_works_serves(tmp_path: Pa
     file = tmp_path / "records"
     async with mesh_of("Steady", file) as (mesh, _):
         await apply(mesh, "Flaky", flaky=str(tmp_path / "attempts"))
-        (ready,) = await until(mesh, "Flaky", lambda found: [it.state for it in found] == [READY])
+        (ready,) = await until(mesh, "Flaky", lambda found: [it.state for it in found] == [READY_STATE])
         assert ready.error == ""
         assert (tmp_path / "attempts").read_bytes() == b"..."
         assert len(started(file, "construct")) == 4
@@ -184,7 +184,7 @@ async def test_a_replica_that_gets_sick_is_replaced_without_a_failed_call(tmp_pa
         assert [sick] == list(before.values())
         found = await until(mesh, "Steady", lambda found: any(it.error for it in found), timeout=10)
         assert "health check failed" in next(it.error for it in found if it.pid == sick)
-        await until(mesh, "Steady", lambda found: [it.state for it in found if it.pid != sick] == [READY])
+        await until(mesh, "Steady", lambda found: [it.state for it in found if it.pid != sick] == [READY_STATE])
         await until(mesh, "Steady", lambda found: sick not in {it.pid for it in found})
         stop.set()
         await asyncio.gather(*callers)

@@ -12,7 +12,7 @@ import pytest
 
 import slotmesh
 from benchmarks.processes import ProcessMesh, process_mesh
-from slotmesh.cli.snapshot import FAILED
+from slotmesh.cli.snapshot import FAILED_STATE
 from slotmesh.client.mesh import Mesh as Client
 from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 from tests.support.metrics import Metrics
@@ -72,7 +72,7 @@ async def test_a_canary_that_does_not_start_costs_no_call(handler: str) -> None:
         assert await during == {"good": 300}
 
         async def has_failed() -> bool:
-            return any(it.state == FAILED for it in (await mesh.operator.members()).replicas)
+            return any(it.state == FAILED_STATE for it in (await mesh.operator.members()).replicas)
 
         await until(has_failed)
         assert await names(client, 1000) == {"good": 1000}

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import grpc
 
-from slotmesh.runtime.guards import GuardedRegistration, Handler
+from slotmesh.server.guards import GuardedRegistration, Handler
 
 OF_DEFECTS: Final = "internal error; see the log"
 """What the guards tell a client of an error that nobody has foreseen."""

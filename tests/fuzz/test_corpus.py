@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.runtime.guards import GuardedRegistration
+from slotmesh.server.guards import GuardedRegistration
 from tests.fuzz.hunt import CORPUS, with_hypothesis
 from tests.fuzz.hunt import Hunt as FuzzHunt
 from tests.fuzz.rpcs import recorded_handlers

@@ -116,7 +116,7 @@ _QUOTAS: Final = (
     ),
     mutant(
         "a stream that is refused runs",
-        RUNTIME,
+        "slotmesh/server",
         "failure = None if quota is None else quota.refusal(quota_name())",
         "failure = None",
         "tests/contract/security/test_quotas.py",

@@ -46,7 +46,7 @@ GUARDS: Final = (
     ),
     mutant(
         "a function that gives no token ends more than its rpc",
-        "slotmesh/security",
+        "slotmesh/runtime",
         "except BaseException as error:  # noqa: BLE001 - whatever the application's function raises",
         "except Exception as error:  # noqa: BLE001 - whatever the application's function raises",
         "tests/contract/test_client_tokens.py",

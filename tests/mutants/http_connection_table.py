@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import mutant
 
-CONNECTION: Final = "ingress_service/core/connection"
+CONNECTION: Final = "ingress_service/core/http1"
 SHELL: Final = "ingress_service/shell"
 _MODEL: Final = "tests/properties/test_http_connection.py"
 _SOCKETS: Final = "tests/contract/ingress/test_connections.py"

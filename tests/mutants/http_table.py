@@ -13,14 +13,14 @@ _FLOODS: Final = "tests/contract/ingress/test_floods.py"
 _SHARES: Final = (
     mutant(
         "one holder can take all of a bound that many share",
-        SECURITY,
+        "slotmesh/calls",
         "if has_share and held > self.share and held - amount > own:",
         "if False:",
         "tests/unit/security/test_fair_bound.py",
     ),
     mutant(
         "newcomers find no reserve of a bound that many share",
-        SECURITY,
+        "slotmesh/calls",
         "room = self.most + self.reserve if held <= self.floor else self.most",
         "room = self.most",
         "tests/unit/security/test_fair_bound.py",
@@ -89,7 +89,7 @@ _REQUESTS: Final = (
 _HEADS: Final = (
     mutant(
         "a handler's header can end its line",
-        "slotmesh/wire",
+        "slotmesh/calls",
         '_VALUE: Final = re.compile(r"[\\t\\x20-\\x7e\\x80-\\xff]*")',
         '_VALUE: Final = re.compile(r"(?s).*")',
         "tests/contract/ingress/test_http_context.py",

@@ -12,14 +12,14 @@ REPLICA: Final = "replica_service/shell"
 ISLANDS: Final = (
     mutant(
         "all calls of a run share one context",
-        EXECUTORS,
+        "replica_service/shell/handler",
         "            run = copy_context().run\n",
         "",
         "tests/unit/replica/test_contexts_of_calls.py",
     ),
     mutant(
         "calls share decimal's context with what ran before the replica was started",
-        EXECUTORS,
+        "replica_service/shell/handler",
         "if type(value) is not decimal.Context:",
         "if True:",
         "tests/unit/replica/test_contexts_of_calls.py",
@@ -61,7 +61,7 @@ ISLANDS: Final = (
     ),
     mutant(
         "a weak reference to a task does not count",
-        EXECUTORS,
+        "replica_service/shell/handler",
         "or getweakrefcount(self.task) != self._weak_references",
         "or False",
         "tests/unit/replica/test_tasks_of_calls.py",

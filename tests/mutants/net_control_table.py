@@ -84,7 +84,7 @@ _SEVERAL: Final = (
 _EDGES: Final = (
     mutant(
         "a holder with exactly its share is refused",
-        SECURITY,
+        "slotmesh/calls",
         "held > self.share and held - amount > own",
         "held >= self.share and held - amount > own",
         "tests/unit/security/test_bounds.py",

@@ -131,7 +131,7 @@ _EDGES: Final = (
     ),
     mutant(
         "options of exactly as many bytes as they may have are refused",
-        WIRE,
+        "slotmesh/streams",
         "if size > field.most_bytes:",
         "if size >= field.most_bytes:",
         "tests/unit/wire/test_frame_bounds.py",
@@ -190,7 +190,7 @@ _IDENTITIES: Final = (
     ),
     mutant(
         "an rpc of the user's protos that has changed its kind keeps its handler",
-        "slotmesh/runtime",
+        "slotmesh/server",
         "(known := self._known.get(path)) is not None and known[0] == kind:",
         "(known := self._known.get(path)) is not None:",
         "tests/unit/runtime/test_own_rpcs.py",
@@ -267,7 +267,7 @@ _TABLES: Final = (
     ),
     mutant(
         "chunks of 16 KiB, which older peers send, are refused",
-        WIRE,
+        "slotmesh/streams",
         "MIN_CHUNK_BYTES: Final = 16 * 1024",
         "MIN_CHUNK_BYTES: Final = 32 * 1024",
         "tests/unit/wire/test_what_peers_rely_on.py",

@@ -88,14 +88,14 @@ STARTUP: Final = (
     ),
     mutant(
         "a traceback in JSON has the frames of the cause only",
-        TELEMETRY,
+        "slotmesh",
         "following, is_cause = context, False",
         "break",
         "tests/unit/telemetry/test_log.py",
     ),
     mutant(
         "what a field holds steers the terminal",
-        TELEMETRY,
+        "slotmesh",
         "return printable_text(repr(value))",
         "return str(value)",
         "tests/unit/telemetry/test_log.py",

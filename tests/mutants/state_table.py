@@ -50,7 +50,7 @@ _HEARTBEATS: Final = (
     ),
     mutant(
         "a stream that may be silent for a short time only is cut while it rests",
-        "slotmesh/wire",
+        "slotmesh/streams",
         "min(timeout_s / HEARTBEATS_PER_TIMEOUT, IDLE_HEARTBEAT_S)",
         "IDLE_HEARTBEAT_S",
         "tests/unit/runtime/test_edge_limits.py",

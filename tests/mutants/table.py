@@ -260,7 +260,7 @@ _QUEUES: Final = (
     ),
     mutant(
         "a deadline that was put off is looked at all the same",
-        "slotmesh/wire",
+        "slotmesh/calls",
         "            if item is not None and item.alarm == when:\n                item.alarm = inf",
         "            if item is not None:\n                item.alarm = inf",
         "tests/properties/test_wire_deadline_heap.py",

@@ -10,11 +10,9 @@ from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.commands import CallDelivery
-from router_service.core.events import CallsCancelled, CallsSubmitted
-from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.events import CallsResent, RosterAcknowledged, SessionConnected
-from router_service.core.sessions.session import SessionConnection
-from slotmesh.client.stream.rosters import Rosters
+from router_service.core.events import CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged, SessionConnected
+from router_service.core.rosters import RosterVersion, SessionConnection
+from slotmesh.client.stream.session import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.keyed_batches import keyed_batch
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options

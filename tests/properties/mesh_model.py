@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from replica_service.core.calls import StartTurn
-from replica_service.core.commands import StartCalls
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.runs import StartTurn
 from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailure, DeliverResults
+from router_service.core.events import SessionDisconnected
 from router_service.core.runs import CallerBook
-from router_service.core.sessions.events import SessionDisconnected
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.mesh_client import Call, Client, Connection
 from tests.support.hand_executor import Running

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.batching.batcher import Batcher
-from replica_service.core.calls import ReplicaLane, ReplicaRun
-from replica_service.core.permits.vacancies import CAPACITY_GAP_S
+from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
+from replica_service.core.state.batcher import Batcher
+from replica_service.core.state.permits import CAPACITY_GAP_S
 from tests.properties.replica_model import (
     KEYED_WINDOW,
     KEYS,

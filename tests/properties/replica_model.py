@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import (
+from replica_service.core.calls.call_metadata import Weighed
+from replica_service.core.calls.commands import (
     AnswerAttach,
     AnswerRenewal,
     Fail,
@@ -22,10 +21,11 @@ from replica_service.core.commands import (
     TellDetached,
     TellKeys,
 )
-from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
-from replica_service.core.lanes.lanes import MAX_TURN_CALLS
-from replica_service.core.permits.vacancies import CAPACITY_GAP_S
+from replica_service.core.calls.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
+from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.state.lanes import MAX_TURN_CALLS
+from replica_service.core.state.permits import CAPACITY_GAP_S
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

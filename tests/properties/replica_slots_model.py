@@ -8,11 +8,10 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaLane, ReplicaRun
-from replica_service.core.commands import Grant, ReplicaCommand, StartCalls
-from replica_service.core.events import DispatchCame, ReleaseCame, ReplicaTimePassed, StampEchoed
-from replica_service.core.slots.slot_table import ReservedSlot, SlotState
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
+from replica_service.core.calls.commands import Grant, ReplicaCommand, StartCalls
+from replica_service.core.calls.events import DispatchCame, ReleaseCame, ReplicaTimePassed, StampEchoed
+from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
 

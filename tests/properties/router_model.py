@@ -27,22 +27,18 @@ from router_service.core.commands import (
     RouterCommand,
     TakeValues,
 )
-from router_service.core.events import CallsSubmitted, RouterEvent
-from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefused
+from router_service.core.events import CallsSubmitted, LinkLost, LinkOpened, RouterEvent, RunsRefused, TableReceived
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.partition_owners import PartitionOwners
-from router_service.core.routing.rosters import ReplicaKey, RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
+from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.calls.payload_block import block_of
 from slotmesh.spec import model
-from slotmesh.spec.model import BalancerName
-from slotmesh.spec.prospect import Prospect
-from slotmesh.wire.chunks import joined
-from slotmesh.wire.partitions import PARTITIONS, partition_of
-from slotmesh.wire.payload_block import block_of
+from slotmesh.spec.model import BalancerName, Prospect
+from slotmesh.streams.chunks import joined
 from tests.properties.router_model_parts import (
     BACKENDS,
     CALLERS,

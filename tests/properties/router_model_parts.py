@@ -6,10 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import compress
 
-from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.errors import Failure, Reason
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from router_service.core import balancers
+from router_service.core.calls import Reserve
 from router_service.core.events import RouterTimePassed
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing import routing_hooks
 from router_service.core.runs import CallerBook
-from router_service.core.slots.slot import Reserve
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
     LINK_WAIT_S,
@@ -52,7 +52,7 @@ def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
     for held in model.held.values():
         replica = held.replica
         dispatching = [*replica.ops, *replica.inflight.values()]
-        at_work = sum(routing_hooks.is_counted(sent) for sent in dispatching if not sent.takes_room)
+        at_work = sum(balancers.is_counted(sent) for sent in dispatching if not sent.takes_room)
         expected[replica] += replica.own + at_work
     for slot in model.scheduler._parts.slot_operations.routed._slots.values():
         expected[slot.replica] += 1

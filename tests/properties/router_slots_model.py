@@ -6,7 +6,7 @@ import random
 from math import inf
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import RouterCallOptions
+from router_service.core.calls import Flow, LeasedSlot, ReleasedSlot, Reserve, RouterCallOptions
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
@@ -19,24 +19,33 @@ from router_service.core.commands import (
     ReportLoad,
     RouterCommand,
 )
-from router_service.core.events import RouterEvent, RouterTimePassed
-from router_service.core.flows import Flow
+from router_service.core.events import (
+    LinkLost,
+    LinkOpened,
+    RouterEvent,
+    RouterTimePassed,
+    RunsCompleted,
+    SlotOperationsAnswered,
+    SlotRequested,
+    TableReceived,
+)
+from router_service.core.features.slot_operations import (
+    OutgoingDispatch,
+    OutgoingRelease,
+    OutgoingRenew,
+    OutgoingReserve,
+)
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.queueing.reservations import constraint_of
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import LinkLost, LinkOpened, RunsCompleted
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import ReplicaKey, RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.rosters import ReplicaKey, RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.slots.events import SlotOperationsAnswered, SlotRequested
-from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
-from router_service.core.slots.slot import LeasedSlot, ReleasedSlot, Reserve
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 from tests.properties.router_slots_operations import (
     MAX_ONGOING,
     MAX_QUEUED,

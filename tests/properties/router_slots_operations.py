@@ -7,12 +7,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
 
+from router_service.core.balancers import Candidate
 from router_service.core.callers import Caller
+from router_service.core.calls import Dispatch, Release, Renew, Reserve
+from router_service.core.features.slot_operations import OutgoingDispatch, OutgoingRelease, OutgoingRenew
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.balancers import Candidate
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew
-from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve
+from router_service.core.rosters import ReplicaKey
 from slotmesh.errors import Executed, Failure, Reason
 
 MAX_ONGOING = 2

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.lane_stops import StopGenerations
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.queues import CallQueue, LaneGroups
+from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls

@@ -9,10 +9,17 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.autoscaling.choosing import GRACE_S, STOOD_STILL_S, WARM_UP_S, choose, first_scale
-from controller_service.core.autoscaling.needs import TOLERANCE, need_of
+from controller_service.core.reconciling.autoscaling import (
+    GRACE_S,
+    STOOD_STILL_S,
+    TOLERANCE,
+    WARM_UP_S,
+    choose,
+    first_scale,
+    need_of,
+)
 from slotmesh.autoscaling import ScaleFigures
-from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import Autoscale
 from tests.support.examples import examples
 from tests.unit.controller.scales import QUIET, ScaledBackend
 

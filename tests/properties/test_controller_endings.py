@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller_service.core import launches, transitions
-from controller_service.core.endings import START_PATIENCE_S, DueEndings, find_endings
-from controller_service.core.liveness import Leases
-from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.transitions import Hello, ObservedReport, Transition
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.leases import Leases
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
+from controller_service.core.reconciling.backends import START_PATIENCE_S, DueEndings, find_endings
 from tests.support.examples import examples
 
 LEASE_S = 3.0

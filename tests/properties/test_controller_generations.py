@@ -13,19 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core import handovers, routers, transitions
-from controller_service.core.adoption import adopt, has_rivals
-from controller_service.core.brought_table import BroughtTable
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.lineage import BroughtTable
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.adoption import adopt, has_rivals
+from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport, Transition
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
-from controller_service.core.reconcile_endpoints import BROUGHT_WITHIN_S, reconcile_endpoint
+from controller_service.core.reconciling.endpoints import BROUGHT_WITHIN_S, reconcile_endpoint
+from controller_service.core.reconciling.routes import RouteBuilder, all_members, build_routes
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.roster_listing import all_members
-from controller_service.core.route_builder import RouteBuilder, build_routes
-from controller_service.core.transitions import Hello, NamesakeLives, ObservedReport, Transition
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
 from tests.support.group_facts import require_facts, require_same_routes
 
@@ -155,7 +154,7 @@ class World(RuleBasedStateMachine):
                 for number, epoch in epochs.items():
                     process.refuses[number] = max(epoch, process.refuses.get(number, 0))
                 emptied = {number: epoch for number, epoch in epochs.items() if number not in process.runs}
-                self.see(handovers.emptied(self.observed, owner, {"e": emptied}))
+                self.see(routers.emptied(self.observed, owner, {"e": emptied}))
 
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
@@ -206,7 +205,7 @@ class World(RuleBasedStateMachine):
         if outcome.ownership is not None:
             self.desired = self.desired.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
             owned, balancing = {"e": outcome.ownership}, {"e"} if outcome.balancing else set()
-            self.see(handovers.told_to_leave(self.observed, owned, balancing=balancing, now=self.now))
+            self.see(routers.told_to_leave(self.observed, owned, balancing=balancing, now=self.now))
         members = all_members(build_routes(self.desired, self.observed))
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
         self.desired = self.desired.apply(ChangeSet(put_roster=roster))
@@ -316,7 +315,7 @@ class World(RuleBasedStateMachine):
         """It has given up everything, except that it goes on with what it runs."""
         process.fence = max(process.fence, self.desired.epoch_floor)
         busy = {"e": frozenset(process.runs)}
-        self.see(handovers.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
+        self.see(routers.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
 
     def leaving(self) -> dict[Incarnation, dict[int, int]]:
         ownership = self.desired.ownership.get("e")

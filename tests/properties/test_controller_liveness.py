@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller_service.core.liveness import Leases
+from controller_service.core.observed.leases import Leases
 from tests.support.examples import examples
 
 MEMBERS = st.sampled_from(["a", "b", "c", "d"])

@@ -18,7 +18,7 @@ from controller_service.core.partitions import (
     hand_over,
     shares,
 )
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
 from tests.support.examples import examples
 
 BACKENDS = ("v1", "v2", "v3")

@@ -10,21 +10,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller_service.core import launches, transitions
-from controller_service.core.backend_endpoints import find_concerns
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired, restored
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.state import Observed, ReplicaState, wanted_replicas
+from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.reconcile import DrainReplica, ForgetReplica, KillReplica, StartReplicas, reconcile_backend
-from controller_service.core.reconcile_endpoints import reconcile_endpoint
-from controller_service.core.replica_numbers import wanted_replicas
-from controller_service.core.rollouts.progress import RolloutStep
-from controller_service.core.rollouts.record import restored
+from controller_service.core.reconciling.backends import (
+    DrainReplica,
+    ForgetReplica,
+    KillReplica,
+    StartReplicas,
+    reconcile_backend,
+)
+from controller_service.core.reconciling.endpoints import find_concerns, reconcile_endpoint
+from controller_service.core.reconciling.rollouts import RolloutStep
+from controller_service.core.reconciling.routes import RosterListing, RouteBuilder, all_members, build_routes
 from controller_service.core.roster import NO_ROSTER
-from controller_service.core.roster_listing import RosterListing, all_members
-from controller_service.core.route_builder import RouteBuilder, build_routes
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import Hello, ObservedReport, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
 

@@ -14,14 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core import launches, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.reconcile import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
-from controller_service.core.rollouts.progress import RolloutPhase, show_progress
-from controller_service.core.rollouts.record import restored
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import Hello, ObservedReport, Transition
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired, restored
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport, Transition
+from controller_service.core.reconciling.backends import DrainReplica, ForgetReplica, StartReplicas, reconcile_backend
+from controller_service.core.reconciling.rollouts import RolloutPhase, show_progress
 from slotmesh.spec.model import Backend
 from tests.support.examples import examples
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from slotmesh.wire.leadership import MOST_TOLD, ControllerSearch, TermFence
+from slotmesh.streams.leadership import MOST_TOLD, ControllerSearch, TermFence
 from tests.support.examples import examples
 
 NAMES = "abcdef"

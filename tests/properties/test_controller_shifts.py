@@ -11,12 +11,18 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.backend_load import NO_ENDS, BackendLoad, CallEnds
-from controller_service.core.observed import ObservedRouter
-from controller_service.core.shifting.figures import CallFlow, StepFigures
-from controller_service.core.shifting.following import ShiftLook, follow
-from controller_service.core.shifting.judgement import p99, still_unknown, tripped
-from controller_service.core.shifting.record import Guard, GuardFigure, ShiftPhase, ShiftRecord
+from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord
+from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
+from controller_service.core.observed.state import ObservedRouter
+from controller_service.core.reconciling.shift_steps import (
+    CallFlow,
+    ShiftLook,
+    StepFigures,
+    follow,
+    p99,
+    still_unknown,
+    tripped,
+)
 from slotmesh.histogram import CALL_TIMES, Histogram
 from tests.support.examples import examples
 

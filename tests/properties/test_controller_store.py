@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.revisions import configuration_at, subject_of
+from controller_service.core.desired.revisions import configuration_at, subject_of
+from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.store.protocol import Conflict
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from controller_service.store.state_document import export_state, import_state

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core.fences import DRIFT, fenced
-from controller_service.core.liveness import Leases
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.observed.leases import DRIFT, Leases, fenced
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
 from controller_service.core.partitions import Incarnation
-from controller_service.core.transitions import Hello, ObservedReport, attached, ended, fell_silent, reported
-from replica_service.core.health.fence import Fence, FenceSettings
+from replica_service.core.lifecycle import Fence, FenceSettings
 from replica_service.shell.fencing import KernelTimer
 from tests.support.examples import examples
 

@@ -13,10 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import AnswerAttach, Fail, Grant, Refuse, ReplicaCommand, StartCalls, TellDetached
-from replica_service.core.events import (
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot, SlotState
+from replica_service.core.calls.commands import (
+    AnswerAttach,
+    Fail,
+    Grant,
+    Refuse,
+    ReplicaCommand,
+    StartCalls,
+    TellDetached,
+)
+from replica_service.core.calls.events import (
     AttachCame,
     CallsEnded,
     DetachCame,
@@ -30,8 +37,8 @@ from replica_service.core.events import (
     SlotCallCame,
     StreamRenewed,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.slots.slot_table import ReservedSlot, SlotState
 from slotmesh.errors import Executed, Reason
 from tests.support.examples import examples
 

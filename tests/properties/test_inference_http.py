@@ -11,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from slotmesh.calls.method_outlines import FIXED
 from slotmesh.errors import Failure
-from slotmesh.oip.checks import RequestMistake
-from slotmesh.oip.datatypes import FIXED
-from slotmesh.oip.json_answers import HttpAnswer, answer_to_http
-from slotmesh.oip.json_requests import inference_from_http
-from slotmesh.oip.model import InferenceAnswer, Tensor
-from slotmesh.oip.payloads import payload_of
-from slotmesh.oip.results import answer_of
+from slotmesh.oip.calls import answer_of, payload_of
+from slotmesh.oip.http import HttpAnswer, answer_to_http, inference_from_http
+from slotmesh.oip.model import InferenceAnswer, RequestMistake, Tensor
 from tests.contract.inference_http.bodies import LENGTH, arrays, body_of
 from tests.support.http_client import HttpAnswer as Answered
 

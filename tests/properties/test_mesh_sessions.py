@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replica_service.core.failures import TAKEN_BACK
-from router_service.core import cancellation
-from slotmesh.wire.partitions import partition_of
+from router_service.core.lifecycle import cancellation
+from slotmesh.calls.partitions import partition_of
 from tests.properties.mesh_invariants import all_calls_end, answers_belong_to_calls_that_are_here
 from tests.properties.mesh_model import (
     CALL_SHARE,

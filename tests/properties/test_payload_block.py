@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.payload_block import (
+from slotmesh.calls.payload_block import (
     PayloadBlock,
     block_of,
     concatenated,

@@ -15,10 +15,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import FRESH_S, ReplicaRun
-from replica_service.core.commands import StartCalls
-from replica_service.core.events import (
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.events import (
     BatchEnded,
     CallsEnded,
     EpochFenced,
@@ -34,6 +33,7 @@ from replica_service.core.events import (
     TurnEnded,
     WorkReturned,
 )
+from replica_service.core.calls.runs import FRESH_S, ReplicaRun
 from slotmesh.errors import Reason
 from tests.properties.replica_invariants import ALWAYS, nothing_is_left
 from tests.properties.replica_model import (

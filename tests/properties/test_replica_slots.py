@@ -13,11 +13,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.commands import AnswerRenewal
-from replica_service.core.events import RenewalCame, RunsCame
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.commands import AnswerRenewal
+from replica_service.core.calls.events import RenewalCame, RunsCame
+from slotmesh.calls.slot_tokens import MAX_LEASE_S
 from slotmesh.errors import Failure
-from slotmesh.slots.limits import MAX_LEASE_S
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel
 from tests.properties.test_replica_scheduler import SchedulerMachine
 from tests.support.examples import examples

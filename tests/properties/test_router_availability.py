@@ -8,8 +8,8 @@ from itertools import accumulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.core.routing.rendezvous import choose
-from slotmesh.spec.prospect import Prospect
+from router_service.core.routing.traffic import choose
+from slotmesh.spec.model import Prospect
 from tests.support.examples import examples
 from tests.unit.router.world import World
 

@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router_service.core.queueing.due_queue import DueQueue
-from router_service.core.queueing.fair_queue import FEW_CALLS
+from router_service.core.queueing.backend_queues import FEW_CALLS, DueQueue
 from router_service.core.runs import RouterRun
 from tests.support.examples import examples
 from tests.unit.router.parts import caller, run

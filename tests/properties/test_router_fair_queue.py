@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router_service.core.queueing.fair_queue import FEW_CALLS, TURN_CALLS, FairQueue
+from router_service.core.limits.quotas import TenantAccount, TenantFigures
+from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
 from router_service.core.runs import RouterRun
-from router_service.core.tenants.account import TenantAccount, TenantFigures
 from tests.support.examples import examples
 from tests.unit.router.parts import caller, run
 

@@ -13,22 +13,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core.events import CallerLeft, CallsCancelled, RouterTimePassed
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import (
+from router_service.core.events import (
+    CallerLeft,
+    CallsCancelled,
     CapacityReported,
     DrainAnnounced,
+    RouterTimePassed,
     RunsCompleted,
     RunsRefused,
     ServiceTimesReported,
+    TableReceived,
 )
-from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.table import RoutingTable
+from router_service.core.limits.capacity import MethodTime, ReportedCapacity
+from router_service.core.routing_table import RoutingTable
+from slotmesh.calls.partitions import partition_of
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.model import BalancerName
-from slotmesh.spec.prospect import Prospect
-from slotmesh.wire.partitions import partition_of
+from slotmesh.spec.model import BalancerName, Prospect
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import RouterModel
 from tests.properties.router_model_parts import (

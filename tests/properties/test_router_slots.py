@@ -13,16 +13,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core.calls import RouterCallOptions
-from router_service.core.events import CallerLeft, CallsSubmitted, RouterTimePassed
-from router_service.core.replicas.events import CapacityReported, DrainAnnounced, RunsCompleted, RunsRefused
-from router_service.core.slots.events import (
+from router_service.core.calls import (
+    Dispatch,
+    LeasedSlot,
+    OperationAnswer,
+    Release,
+    ReleasedSlot,
+    Renew,
+    Reserve,
+    RouterCallOptions,
+)
+from router_service.core.events import (
     CallDispatched,
+    CallerLeft,
+    CallsSubmitted,
+    CapacityReported,
+    DrainAnnounced,
+    RouterTimePassed,
+    RunsCompleted,
+    RunsRefused,
     SlotAbandoned,
     SlotOperationRequested,
     SlotOperationsAnswered,
 )
-from router_service.core.slots.slot import Dispatch, LeasedSlot, OperationAnswer, Release, ReleasedSlot, Renew, Reserve
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import BalancerName
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left

@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import Fail, Grant, ReplicaCommand, StartCalls
-from replica_service.core.events import CallsEnded, DispatchCame, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, SlotState
+from replica_service.core.calls.commands import Fail, Grant, ReplicaCommand, StartCalls
+from replica_service.core.calls.events import CallsEnded, DispatchCame, ReplicaTimePassed, RunsCame
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Reason
 from tests.support.examples import examples
 

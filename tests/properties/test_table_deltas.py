@@ -14,24 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller_service.convert.brought_tables import brought_from_wire
-from controller_service.core import routers, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partitions import Incarnation, ownership_of
+from controller_service.core.reconciling.routes import RosterListing, RouteBuilder
 from controller_service.core.roster import CoveredTables
-from controller_service.core.roster_listing import RosterListing
-from controller_service.core.route_builder import RouteBuilder
 from controller_service.core.routing import AnnouncedTable
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.shell.table_board import TableBoard
-from controller_service.shell.table_feed import TableFeed
+from controller_service.shell.members.tables import TableBoard, TableFeed
 from router_service import convert
-from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, follow_delta
+from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, GrpcServices, TrafficPolicy
 from slotmesh.spec.tenants import TenantLimits
 from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
 from tests.support.state_changes import LIMITS, SERVICES
 

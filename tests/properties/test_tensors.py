@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from router_service.convert.inference.answers import answer_to_wire
-from router_service.convert.inference.requests import request_of
+from router_service.convert.inference import answer_to_wire, request_of
+from slotmesh.calls.method_outlines import FIXED, OF_DTYPE
 from slotmesh.codec import TENSORS, ArgumentsDecoder, DecodeError, decode, encode
 from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings, joined_strings
-from slotmesh.codec.tensor_rows import split_rows
+from slotmesh.codec.tensors import split_rows
 from slotmesh.errors import Failure
-from slotmesh.oip.datatypes import FIXED, OF_DTYPE
+from slotmesh.oip.calls import BrokenPayload, payload_of, tensors_of
 from slotmesh.oip.model import InferenceAnswer, Tensor
-from slotmesh.oip.payloads import BrokenPayload, payload_of, tensors_of
 from tests.contract.inference.inference_client import arrays, request
 from tests.support.examples import examples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.wire.thresholds import DynamicThreshold
+from slotmesh.calls.fair_shares import DynamicThreshold
 from tests.support.examples import examples
 
 THRESHOLDS = st.builds(DynamicThreshold, times=st.integers(1, 64), per=st.integers(1, 64))

@@ -12,13 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.security.identity import Identity
 from slotmesh.security.tokens import BadToken, Tokens
-from slotmesh.security.tokens.document import BadTokenFile, parse_tokens, write_tokens
-from slotmesh.security.tokens.failures import REFUSAL
-from slotmesh.security.tokens.holders import roles_of
-from slotmesh.security.tokens.jwt_rules import DEFAULT_ALGORITHMS
-from slotmesh.security.tokens.key_set import BadKeySet, parse_keys
-from slotmesh.security.tokens.registry import REMEMBERED_S, with_created, with_revoked
-from slotmesh.security.tokens.static_tokens import StaticTokens, new_secret
+from slotmesh.security.tokens.jwt_tokens import BadKeySet, parse_keys
+from slotmesh.security.tokens.rules import DEFAULT_ALGORITHMS, REFUSAL, roles_of
+from slotmesh.security.tokens.static_tokens import BadTokenFile, StaticTokens, new_secret, parse_tokens, write_tokens
+from slotmesh.security.tokens.token_file import REMEMBERED_S, with_created, with_revoked
 from tests.support.examples import examples
 from tests.support.issuers import RULES, Issuer
 from tests.support.token_files import accepts, created

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from slotmesh.wire.deadline_heap import DeadlineHeap
+from slotmesh.calls.deadline_heap import DeadlineHeap
 from tests.support.examples import examples
 
 MOMENTS = st.one_of(st.integers(0, 20).map(float), st.just(inf))

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from slotmesh.wire.ledger import Ledger
+from slotmesh.calls.id_ranges import Ledger
 from tests.support.examples import examples
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.ranges import (
+from slotmesh.calls.id_ranges import (
     Range,
     among,
     append,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_service.core.routing import AnnouncedTable
-from controller_service.shell.table_board import TableBoard
+from controller_service.shell.members.tables import TableBoard
 from slotmesh.v1 import membership_service_pb2
 
 

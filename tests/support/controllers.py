@@ -17,11 +17,10 @@ from grpc_status import rpc_status
 
 from controller_service.app import Controller, MakeLauncher, open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launchers.protocol import Instance, mint_replica_id
+from controller_service.shell.launchers.protocol import ExternalLauncher, Instance, mint_replica_id
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 from tests.support.fakes.launcher import FakeLauncher

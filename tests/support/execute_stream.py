@@ -9,13 +9,11 @@ from typing import Any
 
 import grpc
 
-from slotmesh.batch_payloads import list_of
-from slotmesh.id_ranges import ids_from_wire
-from slotmesh.outcome_ids import ids_of_results
+from slotmesh.convert.batches import ids_from_wire, ids_of_results, list_of
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.wait import wait_until
 
 Request = replica_service_pb2.ExecuteRequest

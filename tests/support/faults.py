@@ -26,11 +26,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import Members
-from slotmesh.runtime.announce import AnnouncePipe
-from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.units import parse_host_port
 from tests.support.mesh import ROOT

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller_service.core.desired import Desired
-from controller_service.core.observed import Observed
-from controller_service.core.route_builder import RouteBuilder, build_routes
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.state import Observed
+from controller_service.core.reconciling.routes import RouteBuilder, build_routes
 
 
 def require_facts(observed: Observed, endpoint: str) -> None:

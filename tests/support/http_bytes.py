@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import h11
 
-from ingress_service.core.connection.limits import ConnectionLimits
-from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import Counters
-from ingress_service.core.peers import PeerAddresses
-from ingress_service.shell.failed_requests import FailedRequests
-from ingress_service.shell.http_protocol import HttpProtocol
-from ingress_service.shell.served_connections import ServedConnections
+from ingress_service.core.http1.heads import ConnectionLimits
+from ingress_service.core.peers import ConnectionBound, PeerAddresses
+from ingress_service.shell.http.connection import HttpProtocol
+from ingress_service.shell.http.served_connections import ServedConnections
+from ingress_service.shell.request_log import FailedRequests
 
 LIMITS: Final = ConnectionLimits(
     header_bytes=8192,

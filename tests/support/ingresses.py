@@ -9,9 +9,9 @@ from typing import Any
 
 from ingress_service.app import Ingress, serve
 from ingress_service.config import IngressSettings
+from slotmesh.convert.specification import route_to_wire
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.routes import Route
-from slotmesh.spec.wire import route_to_wire
 from slotmesh.testing import RunningMesh
 from slotmesh.testing import mesh as running_mesh
 from slotmesh.v1 import controller_service_pb2 as pb

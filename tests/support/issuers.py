@@ -11,7 +11,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 
-from slotmesh.security.tokens.jwt_rules import JwtRules
+from slotmesh.security.tokens.rules import JwtRules
 
 ISSUER: Final = "https://issuer.test"
 AUDIENCE: Final = "slotmesh"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from router_service.core.calls import KeyedBatch, RouterCallOptions
-from slotmesh.wire.chunks import Payload
-from slotmesh.wire.partitions import partition_of
+from slotmesh.calls.partitions import partition_of
+from slotmesh.streams.chunks import Payload
 
 
 def keyed_batch(

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import Members
-from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.runtime.parent import AnnouncePipe
 from tests.support.mesh import MARK, ROOT, marked
 from tests.support.wait import wait_until
 

@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.partition_owners import PartitionOwners
-from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.events import TableReceived
+from router_service.core.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
+from slotmesh.calls.partitions import PARTITIONS, partition_of
 from slotmesh.spec.model import Backend
-from slotmesh.wire.partitions import PARTITIONS, partition_of
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire
 from tests.support.shared_tables import sharing

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replica_service import convert as replica_convert
-from replica_service.core.calls import RouterPeer, StartTurn
-from replica_service.core.commands import StartCalls
-from replica_service.core.events import PartitionsRevoked, StampEchoed
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.events import PartitionsRevoked, StampEchoed
+from replica_service.core.calls.runs import RouterPeer, StartTurn
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.binding import bind_methods
-from replica_service.shell.links.router_outbox import Outbox
+from replica_service.shell.router_outbox import Outbox
 from router_service import convert as router_convert
 from router_service.core.commands import (
     AskReconcile,
@@ -31,26 +31,27 @@ from router_service.core.commands import (
     ReportLoad,
     RouterCommand,
 )
-from router_service.core.events import RouterEvent, RouterTimePassed
-from router_service.core.replicas.events import (
+from router_service.core.events import (
     CapacityReported,
     LanesStopped,
     LinkLost,
     LinkOpened,
+    RouterEvent,
+    RouterTimePassed,
     RunsCompleted,
     RunsRefused,
+    SessionReconciled,
 )
 from router_service.core.replicas.replica import RoutedReplica as RouterReplica
-from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+from router_service.core.rosters import ReplicaKey, RosterVersion
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.events import SessionReconciled
+from slotmesh.convert.batches import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
-from slotmesh.id_ranges import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.status import from_wire
+from slotmesh.streams.features import HEARTBEATS
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.features import HEARTBEATS
 from tests.support.fakes.clock import FakeClock
 from tests.support.hand_executor import HandExecutor, Running
 

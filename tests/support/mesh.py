@@ -20,7 +20,7 @@ from typing import Final
 from uuid import uuid4
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.snapshot import READY, Members
+from slotmesh.cli.snapshot import READY_STATE, Members
 from tests.support.wait import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ class MeshRun:
 
     async def replica_pids(self) -> dict[str, int]:
         """Process ids of the replicas that are ready, by replica id."""
-        return {it.replica_id: it.pid for it in (await self.members()).replicas if it.state == READY}
+        return {it.replica_id: it.pid for it in (await self.members()).replicas if it.state == READY_STATE}
 
     async def kill_replica(self, replica_id: str = "", number: signal.Signals = signal.SIGKILL) -> str:
         """Sends a signal to a replica (to the first one by id, unless told which); returns its id."""

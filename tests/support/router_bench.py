@@ -11,11 +11,9 @@ import grpc
 
 from router_service.app import serve
 from router_service.config import RouterSettings
-from slotmesh.batch_payloads import list_of
-from slotmesh.id_ranges import ids_from_wire
-from slotmesh.outcome_ids import ids_of_results
+from slotmesh.convert.batches import ids_from_wire, ids_of_results, list_of
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.duplex import read_frame
+from slotmesh.transport.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.controller import FakeController, fake_controller, table
 from tests.support.fakes.replica import FakeReplica, fake_replica

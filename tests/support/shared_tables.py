@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router_service.core.routing.table import RoutingTable
+from router_service.core.routing_table import RoutingTable
 
 
 def sharing(table: RoutingTable, before: RoutingTable) -> RoutingTable:

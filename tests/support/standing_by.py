@@ -15,10 +15,10 @@ import grpc
 from controller_service.config import ControllerSettings
 from controller_service.serving import ControllerLife
 from controller_service.store.sqlite.state_lock import lock_path
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
 from slotmesh.security.identity import Role
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import info_service_pb2

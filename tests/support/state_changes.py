@@ -7,23 +7,22 @@ from random import Random
 
 from google.protobuf import descriptor_pb2
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
-from controller_service.core.revisions import ChangeOrigin
-from controller_service.core.rollouts.record import RolloutRecord
 from controller_service.core.roster import (
     CoveredTables,
     DepartedIncarnation,
     IncarnationRoster,
     ListedIncarnation,
 )
-from controller_service.core.shifting.record import Guard, GuardFigure, ShiftPhase, ShiftRecord
 from examples.own_proto import greeter_pb2
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.descriptor_sets import Files, read_services
 from slotmesh.spec.model import Backend, BalancerName, Endpoint, GrpcServices, JsonValue, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.tenants import TenantLimit, TenantLimits
-from slotmesh.wire.partitions import PARTITIONS
 
 NAMES = ("v1", "v2", "V-3", "x_y", "e.1")
 PATHS = ("/", "/a", "/a/{b}", "/users/{name}/x")

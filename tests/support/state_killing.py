@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from controller_service.core.desired import Desired
+from controller_service.core.desired.state import Desired
 from controller_service.store.sqlite.state_file import StateFile, read_file
 from tests.support.state_changes import random_change
 

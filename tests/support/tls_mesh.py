@@ -10,12 +10,12 @@ from typing import Any
 
 from controller_service.app import Controller, open_controller
 from controller_service.config import ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from replica_service.app import ReplicaApp
 from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh import Mesh, Tls, connect
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
 from tests.support.certificates import Authority
 from tests.support.replicas import HANDLERS, running_replica

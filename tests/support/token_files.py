@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 
 from slotmesh.security.identity import Identity
-from slotmesh.security.tokens.failures import BadToken
-from slotmesh.security.tokens.holders import roles_of
-from slotmesh.security.tokens.registry import with_created, with_revoked
+from slotmesh.security.tokens.rules import BadToken, roles_of
 from slotmesh.security.tokens.static_tokens import new_secret
-from slotmesh.security.tokens.token_file import change_tokens
+from slotmesh.security.tokens.token_file import change_tokens, with_created, with_revoked
 from slotmesh.security.tokens.verifier import Tokens
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import slotmesh.testing
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import BalancerName, SloScope
+from slotmesh.spec.model import Autoscale, BalancerName, SloScope
 
 
 class Echo:

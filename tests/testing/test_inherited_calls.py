@@ -9,7 +9,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import slotmesh
 import slotmesh.testing
-from slotmesh.client.calls.inherited import rounded_down
+from slotmesh.client.calls.call_spec import rounded_down
 from slotmesh.testing import Backend
 from tests.support.rank_handler import Rank
 from tests.support.wait import wait_until, within

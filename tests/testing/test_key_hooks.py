@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import slotmesh
+from slotmesh.calls.partitions import partition_of
 from slotmesh.testing import Backend, call_context, make_context
 from slotmesh.testing import handler as hosted
 from slotmesh.testing import mesh as running_mesh
-from slotmesh.wire.partitions import partition_of
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

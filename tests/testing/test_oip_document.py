@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from slotmesh.oip.datatypes import DATATYPES
-from slotmesh.oip.service import EXTENSIONS
+from slotmesh.calls.method_outlines import DATATYPES
+from slotmesh.oip.model import EXTENSIONS
 from tests.e2e.test_triton_client import PYTHON
 from tests.support.console import commands_of
 from tests.support.mesh import ROOT, MeshRun, started_mesh

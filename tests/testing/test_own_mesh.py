@@ -11,7 +11,7 @@ import pytest
 
 import slotmesh
 import slotmesh.testing
-from slotmesh.handlers.own_mesh import current_source, of_process
+from slotmesh.client.handler_mesh import current_source, of_process
 from slotmesh.testing import Backend
 from tests.support.rank_handler import Rank
 from tests.support.wait import wait_until

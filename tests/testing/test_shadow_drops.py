@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 import slotmesh.testing
+from slotmesh.cli.commands.traffic import as_json as traffic_json
+from slotmesh.cli.commands.traffic import print_traffic
+from slotmesh.cli.figures.rows import figures_of
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import ShadowCount, Snapshot
 from slotmesh.cli.top.document import document_of
-from slotmesh.cli.top.figures import figures_of
 from slotmesh.cli.view.report import as_json as status_json
 from slotmesh.cli.view.report import print_tables
-from slotmesh.cli.view.traffic_report import as_json as traffic_json
-from slotmesh.cli.view.traffic_report import print_traffic
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.testing import Backend
 from tests.support.wait import within

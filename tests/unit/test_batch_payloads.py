@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.batch_payloads import MIN_BLOCK_CALLS, count_of, list_of, mistake_of, payloads_of, write
+from slotmesh.calls.payload_block import PayloadBlock, block_of
+from slotmesh.convert.batches import MIN_BLOCK_CALLS, count_of, list_of, mistake_of, payloads_of, write
+from slotmesh.streams.limits import MAX_ELEMENTS
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from slotmesh.wire.limits import MAX_ELEMENTS
-from slotmesh.wire.payload_block import PayloadBlock, block_of
 
 BATCHES: list[Any] = [router_service_pb2.CallBatch, replica_service_pb2.RunBatch, call_pb2.ResultBatch]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotmesh.id_ranges import ids_from_wire, ids_to_wire, ranges_from_wire, ranges_to_wire
+from slotmesh.convert.batches import ids_from_wire, ids_to_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.v1 import call_pb2
 
 RANGES = [call_pb2.IdRange(first=1, last=3), call_pb2.IdRange(first=7, last=7), call_pb2.IdRange(first=9, last=8)]

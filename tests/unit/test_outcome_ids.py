@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.outcome_ids import errors_to_wire, ids_of_results, ranges_of_failed, write_ids
+from slotmesh.convert.batches import errors_to_wire, ids_of_results, ranges_of_failed, write_ids
 from slotmesh.v1 import call_pb2
 
 ids_of_a_part = st.one_of(

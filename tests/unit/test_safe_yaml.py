@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from slotmesh.config import Settings, SettingsError
-from slotmesh.config.safe_yaml import read_yaml
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import InvalidSpec
+from slotmesh.spec.safe_yaml import read_yaml
 
 LAUGHS = "\n".join(
     ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]

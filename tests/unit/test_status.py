@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 
 from slotmesh import status
 from slotmesh.errors import ERROR_OF, Executed, Failure, Reason, SlotmeshError
-from slotmesh.runtime.guards import failure_of
+from slotmesh.server.guards import failure_of
 from slotmesh.v1 import call_pb2
 
 EVERY_REASON = pytest.mark.parametrize("reason", list(Reason))

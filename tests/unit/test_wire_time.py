@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from slotmesh.wire_time import put_seconds, seconds_of
+from slotmesh.convert.slot_requests import put_seconds, seconds_of
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.1, 0.999_999_999_9, 1.0, 59.25, 1e7 + 0.123, 1.8e9 + 0.5])

@@ -7,15 +7,74 @@ Owner: `shell.code.snapshots`, in a thread.
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import pkgutil
+import re
 import site
+import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Final
+
+from slotmesh.names import did_you_mean
+from slotmesh.runtime.environment import importable_here
+
+# The controller's own files, which are part of no snapshot: the state file, the launch directory.
+#
+# Invariants: they are known by the folder that they are in, and not by its path: a project may be on the import path by
+# another path than that of the state file in it, as by a symlink. Files of the project that are only named alike, as
+# `run.py` beside the launch directory `run`, are not left out.
+# Owner: `shell.code.scanning`.
+
+FileId = tuple[int, int]
+"""Device and inode."""
+_BESIDE: Final = re.compile(
+    r"(-(wal|shm|journal|room)|\.(code|lock|events|damaged|unfinished)|\.backup-v\d+|\.standby-[\w-]+(\.new)?)*"
+)
+"""What the names of files that the store keeps beside the state file have after its name."""
+
+
+class OwnFiles:
+    """As they are when `look` was called last."""
+
+    def __init__(self, own: Collection[Path]) -> None:
+        self._paths = frozenset(path for it in own for path in (it.absolute(), it.resolve()))
+        self._names: dict[FileId, set[str]] = {}
+        """By the folder that they are in; also where there is no such file yet."""
+        self._ids: set[FileId] = set()
+
+    def look(self) -> None:
+        """Before a walk: which folders and files they are."""
+        self._names.clear()
+        self._ids = {*_ids(self._paths)}
+        for path in self._paths:
+            for folder in _ids([path.parent]):
+                self._names.setdefault(folder, set()).add(path.name)
+
+    def has(self, found: FileId) -> bool:
+        """Whether a file or folder is one of them, whatever the path by which it was found."""
+        return found in self._ids
+
+    def has_beside(self, folder: FileId, name: str) -> bool:
+        """Whether what has that name in a folder is one of them, or kept beside one."""
+        return any(
+            name.startswith(it) and _BESIDE.fullmatch(name, len(it)) is not None for it in self._names.get(folder, ())
+        )
+
+
+def _ids(paths: Collection[Path]) -> Iterator[FileId]:
+    for path in paths:
+        with suppress(OSError):
+            found = path.stat()
+            yield found.st_dev, found.st_ino
+
 
 _OTHERS: Final = (BuiltinImporter, FrozenImporter, PathFinder)
 
@@ -101,3 +160,72 @@ def _installed() -> tuple[Path, ...]:
 def _distribution_of(package: str, changed_ns: int) -> str:  # noqa: ARG001 - a key: what is installed has changed
     names = importlib.metadata.packages_distributions().get(package, [])
     return f"{names[0]}=={importlib.metadata.version(names[0])}" if names else ""
+
+
+# Whether a handler's module exists for the replicas that this controller starts, and what was probably meant.
+#
+# Invariants: no user code is imported or executed. A module is absent only where a new interpreter does not find its
+# outermost package either, which may have been installed since this process started; or where it is missing in a
+# package
+# of the project. Other modules, as of packages that change where they look, are left to the replicas.
+# Owner: `shell.code.snapshots`, in a thread.
+
+_LOOK: Final = "import sys, importlib.util as u; sys.exit(3 * (u.find_spec(sys.argv[1]) is None))"
+"""Exits with 3 where there is no such module. The outermost name alone: a dotted one imports its packages."""
+_ABSENT: Final = 3
+_LOOK_S: Final = 10.0
+
+
+def absence_of(handler: str) -> str:
+    """Why the module of `MODULE:NAME` is not there, in words; empty where it is, or may be."""
+    module, _, name = handler.partition(":")
+    parts = module.split(".")
+    if parts[-1] == "py" and len(parts) > 1 and (root_of(meant := f"{module.removesuffix('.py')}:{name}")) is not None:
+        return f"there is no module {module!r}; did you mean {meant}?"
+    if (outermost := root_of(parts[0])) is None:
+        return "" if _is_found(parts[0]) else _not_in(Path.cwd(), parts[0])
+    for depth in range(2, len(parts) + 1):
+        package = root_of(".".join(parts[: depth - 1]))
+        if package is None or not _is_plain(package):
+            return ""
+        if root_of(".".join(parts[:depth])) is None:
+            folder = package.file.parent
+            if (folder / parts[depth - 1]).is_dir():
+                return ""  # a package without a file of its own
+            return _not_in(folder, parts[depth - 1], ".".join(parts[: depth - 1]), root=outermost.path)
+    return ""
+
+
+def _is_plain(package: HandlerRoot) -> bool:
+    """A package of the project whose modules are the files beside its `__init__.py`."""
+    if package.is_installed or package.file.name != "__init__.py":
+        return False
+    try:
+        return "__path__" not in package.file.read_text("utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _not_in(folder: Path, name: str, package: str = "", *, root: Path | None = None) -> str:
+    before = f"{package}." if package else ""
+    near = did_you_mean(name, [it.name for it in pkgutil.iter_modules([str(folder)])])
+    near = near.replace("mean ", f"mean {before}", 1)
+    elsewhere = "" if package else ", and is not installed"
+    return f"module {before + name!r} is not in {root or folder}{elsewhere}{near}"
+
+
+def _is_found(name: str) -> bool:
+    if BuiltinImporter.find_spec(name) is not None or FrozenImporter.find_spec(name) is not None:
+        return True
+    try:
+        looked = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-c", _LOOK, name],
+            env=importable_here(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LOOK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return looked.returncode != _ABSENT

@@ -20,10 +20,9 @@ from typing import Final, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
-from controller_service.shell.code.own_files import FileId, OwnFiles
-from controller_service.shell.code.roots import HandlerRoot
+from controller_service.shell.code.roots import FileId, HandlerRoot, OwnFiles
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
-from slotmesh.spec.mesh_files import is_mesh_file
+from slotmesh.spec.sections import is_mesh_file
 from slotmesh.units import format_size
 
 IGNORE_FILE: Final = ".slotmeshignore"

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.core.handler_code import HandlerCode
-from controller_service.shell.code.absence import absence_of
-from controller_service.shell.code.roots import HandlerRoot, root_of
+from controller_service.core.desired.handler_code import HandlerCode
+from controller_service.shell.code.roots import HandlerRoot, absence_of, root_of
 from controller_service.shell.code.scanning import CannotSnapshot, ProjectScanner
 from controller_service.shell.code.storage import CodeStorage
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.launchers.launch_directory import code_directory
 from slotmesh.code_manifest import CodeManifest, content_digest
+from slotmesh.logs import get_logger
 from slotmesh.spec.model import CODE, DISTRIBUTION
-from slotmesh.telemetry.log import get_logger
 
 SETTLE_S: Final = 300.0
 """How long a snapshot is kept although nothing needs it, since it was taken or applied last."""

@@ -21,19 +21,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from controller_service.shell.code.links import has_links, make_links, set_links
-from controller_service.shell.code.writing import BUFFER_BYTES, CodeChanged, sync, write_file, write_pack, write_synced
-from slotmesh.code_files import added_files
+from controller_service.shell.code.writing import (
+    BUFFER_BYTES,
+    CodeChanged,
+    has_links,
+    make_links,
+    set_links,
+    sync,
+    write_file,
+    write_pack,
+    write_synced,
+)
 from slotmesh.code_manifest import (
     FILES,
     MANIFEST,
     BadManifest,
     CodeManifest,
+    added_files,
     content_digest,
     manifest_of,
     manifest_text,
 )
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 
 PACK: Final = "pack"
 """Beside the manifest: the contents of its files, in its order."""

@@ -21,11 +21,13 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from controller_service.core.lineage import HeldTable
-from controller_service.shell.launchers.launch_directory import LOG_SUFFIX, LaunchDirectory, LaunchRecord
-from controller_service.shell.launchers.launched_processes import (
+from controller_service.shell.launchers.launch_directory import (
+    LOG_SUFFIX,
     ChildProcess,
     FoundProcess,
+    LaunchDirectory,
     LaunchedProcess,
+    LaunchRecord,
     ProcessEnd,
 )
 from controller_service.shell.launchers.protocol import (
@@ -36,10 +38,10 @@ from controller_service.shell.launchers.protocol import (
     OnExit,
     Stranger,
 )
-from controller_service.shell.replica_logs.log_book import LogBook
+from controller_service.shell.replica_logs import LogBook
+from slotmesh.logs import get_logger
 from slotmesh.runtime.environment import importable_here
 from slotmesh.runtime.process_identity import find_by_argument, pid_of, process_of
-from slotmesh.telemetry.log import get_logger
 from slotmesh.units import format_duration
 
 CommandOf: TypeAlias = Callable[[str, LaunchOrder], Sequence[str]]

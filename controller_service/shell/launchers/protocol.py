@@ -130,3 +130,42 @@ class Launcher(Protocol):
 def mint_replica_id(backend: str) -> str:
     """A new replica id: `BACKEND-` and 6 random characters, never a number that is used again."""
     return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"
+
+
+# Replicas are started outside the controller (by a person, compose, Kubernetes); they attach by themselves.
+
+
+class ExternalLauncher:
+    """Implements `Launcher` by starting nothing."""
+
+    @property
+    def launches(self) -> bool:
+        return False
+
+    @property
+    def imports_snapshots(self) -> bool:
+        return False
+
+    async def start(self, order: LaunchOrder, count: int) -> None:
+        raise LaunchFailed(f"{count} replicas of {order.backend} are started by somebody else: none is launched here")
+
+    def stop(self, replica_id: str, *, grace_s: float) -> None:
+        """Nothing was started here; the order to drain goes over the replica's membership stream."""
+
+    def kill(self, replica_id: str) -> None:
+        """Nothing was started here."""
+
+    def observe(self) -> Sequence[Instance]:
+        return ()
+
+    def strangers(self) -> Sequence[Stranger]:
+        return ()
+
+    def disown(self) -> None:
+        """There are none."""
+
+    async def leave(self) -> None:
+        """Nothing was started here."""
+
+    async def close(self) -> None:
+        """Nothing was started here."""

@@ -7,18 +7,127 @@ Owner: the thread of the store.
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+import stat
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from controller_service.core.desired import Desired
-from controller_service.store.sqlite.migration import sync_directory
-from controller_service.store.sqlite.private_files import create_private, shut_from_others
-from controller_service.store.sqlite.refusals import StateRefused, damaged
-from controller_service.store.sqlite.rows import Head, write_changes
-from controller_service.store.sqlite.schema import APPLICATION_ID, CREATE, VERSION
+from controller_service.core.desired.state import Desired
+from controller_service.store.protocol import Leader
+from controller_service.store.sqlite.rows import (
+    APPLICATION_ID,
+    CREATE,
+    MIGRATIONS,
+    VERSION,
+    Head,
+    Migrations,
+    write_changes,
+)
+from slotmesh.logs import get_logger
+
+# State files are for their user alone: files of mode 600, whatever the umask says.
+#
+# Purpose: SQLite makes files as the umask says, and gives a write-ahead log the mode of its database: so databases are
+# made here, before SQLite opens them.
+# Invariants: no file is readable for others before it has content; one that was left so by an older version is shut
+# when
+# it is opened. Neither follows a symbolic link that somebody else may have put there.
+
+PRIVATE: Final = 0o600
+_BESIDE: Final = ("", "-wal", "-shm")
+"""What SQLite has of one database."""
+
+_log = get_logger(__name__)
+
+
+def create_private(path: Path) -> None:
+    """An empty file, which was not there. Raises OSError."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE))
+
+
+def shut_from_others(path: Path) -> None:
+    """Takes a database, its log and backups from others who can read or write them, with a warning. Never raises."""
+    backups = (it for it in path.parent.iterdir() if it.name.startswith(f"{path.name}.backup-v"))
+    for beside in (*(path.with_name(f"{path.name}{suffix}") for suffix in _BESIDE), *backups):
+        with suppress(OSError):  # there is none, or it is somebody else's, who decides
+            descriptor = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                shut_descriptor(descriptor, beside)
+            finally:
+                os.close(descriptor)
+
+
+def shut_descriptor(descriptor: int, path: Path) -> None:
+    """The same of one file that is open. Raises OSError where it belongs to somebody else."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & ~PRIVATE:
+        os.fchmod(descriptor, mode & PRIVATE)
+        _log.warning("others could read or write a state file; now they cannot", path=str(path), mode=f"{mode:03o}")
+
+
+# What an operator reads where a state file cannot be used: each message names the file and the way out.
+
+_OTHER_FILE: Final = "or name another file with --state"
+_BY_CODE: Final = {
+    sqlite3.SQLITE_FULL: "the disk is full: make room on it",
+    sqlite3.SQLITE_READONLY: "it cannot be written: make the file and its directory writable for this user",
+    sqlite3.SQLITE_PERM: "it cannot be written: make the file and its directory writable for this user",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: make the file and its directory readable and writable for this user",
+    sqlite3.SQLITE_IOERR: "the disk reports an error: look at the disk, and at quotas and limits of file sizes",
+    sqlite3.SQLITE_BUSY: "another program holds it locked: end that one",
+    sqlite3.SQLITE_LOCKED: "another program holds it locked: end that one",
+}
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+UNWRITTEN: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+)
+"""Errors after which a transaction is certainly not in the file: its end was not written."""
+
+
+class StateRefused(Exception):
+    """A state file that cannot be used. Nothing of it was changed."""
+
+
+class StateInUse(StateRefused):
+    """Another controller has the file."""
+
+    def __init__(self, path: Path, leader: Leader) -> None:
+        super().__init__(
+            f"{path}: is in use by {leader.name}: stop that one, or give this one another file with --state"
+        )
+        self.leader = leader
+
+
+def damaged(path: Path, what: str) -> StateRefused:
+    """The file is there, and is not what was written. It is never begun anew by itself."""
+    return StateRefused(
+        f"{path}: the state file is damaged ({what}). Nothing was changed. Move it away, with"
+        f" {path.name}-wal beside it, and begin anew from an export (`slotmesh state import`), or with an empty state"
+    )
+
+
+def refused(path: Path, error: sqlite3.Error | OSError) -> StateRefused:
+    """An error while a state file was opened, in an operator's words."""
+    if isinstance(error, OSError):
+        return StateRefused(f"{path}: {error.strerror or error}: mend that, {_OTHER_FILE}")
+    if code_of(error) in _DAMAGED:
+        return damaged(path, str(error))
+    return StateRefused(f"{path}: {reason_of(error)}, {_OTHER_FILE}")
+
+
+def reason_of(error: sqlite3.Error) -> str:
+    """What is wrong, and the way out."""
+    words = _BY_CODE.get(code_of(error))
+    return f"{words} ({error})" if words is not None else str(error)
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The primary result code; SQLITE_ERROR where there is none."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
 
 BUSY_TIMEOUT_S: Final = 5.0
 """Wait for others that read the file, as an export does."""
@@ -113,3 +222,68 @@ def create(path: Path, generation: str, desired: Desired) -> None:
         connection.execute("COMMIT")
     unfinished.replace(path)
     sync_directory(path.parent)
+
+
+# Brings the tables of an older state file to the newest version: forward only, after a backup.
+#
+# Invariants: a step is one transaction with its version, so that a file has one version or the next; the backup is
+# whole
+# before the first step begins, and is a state file itself.
+
+
+def migrate(
+    connection: sqlite3.Connection, path: Path, *, to: int = VERSION, migrations: Migrations = MIGRATIONS
+) -> Path | None:
+    """Returns where the backup is, if there was anything to do. Raises StateRefused for a newer version."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == to:
+        return None
+    if version > to:
+        raise StateRefused(
+            f"{path}: was written by a newer slotmesh (schema {version}; this version knows {to}). Nothing was changed."
+            f" Use the newer version again, or go back to {backup_path(path, to)} if there is one: what changed since"
+            " is not in there"
+        )
+    if version < 1 or any(each not in migrations for each in range(version, to)):
+        raise StateRefused(f"{path}: has schema {version}, which this version of slotmesh cannot bring to {to}")
+    backup = back_up(connection, backup_path(path, version))
+    for each in range(version, to):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in migrations[each]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {each + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    return backup
+
+
+def backup_path(path: Path, version: int) -> Path:
+    return path.with_name(f"{path.name}.backup-v{version}")
+
+
+def back_up(connection: sqlite3.Connection, backup: Path) -> Path:
+    """A copy of the database, which is there as a whole or not at all."""
+    unfinished = backup.with_name(f"{backup.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    create_private(unfinished)
+    copy = sqlite3.connect(unfinished, isolation_level=None)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+    unfinished.replace(backup)
+    sync_directory(backup.parent)
+    return backup
+
+
+def sync_directory(folder: Path) -> None:
+    """What was created or renamed in it is there after a power failure, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

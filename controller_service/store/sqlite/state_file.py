@@ -17,29 +17,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.store.bad_document import BadDocument
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.store.document_fields import BadDocument
 from controller_service.store.protocol import Conflict, LeadershipLost, StoreWriteFailed
 from controller_service.store.sqlite.connecting import (
+    UNWRITTEN,
+    StateRefused,
+    code_of,
     connect,
     connect_to_write,
     create,
+    damaged,
+    migrate,
+    reason_of,
+    refused,
     require_folder,
     require_state_file,
     require_usable_path,
 )
-from controller_service.store.sqlite.migration import migrate
-from controller_service.store.sqlite.refusals import (
-    UNWRITTEN,
-    StateRefused,
-    code_of,
-    damaged,
-    reason_of,
-    refused,
-)
 from controller_service.store.sqlite.rows import DamagedRows, Head, read_head, read_state, write_changes
-from controller_service.store.sqlite.standby_notes import standbys_of
-from controller_service.store.sqlite.state_lock import StateLock, leader_of
+from controller_service.store.sqlite.state_lock import StateLock, leader_of, standbys_of
 from slotmesh.ids import new_id
 
 PROBE_CHECKS: Final = 30

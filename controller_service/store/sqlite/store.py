@@ -15,15 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.revisions import UNKNOWN_ORIGIN, ChangeOrigin
-from controller_service.store.newest import NewestRevision
-from controller_service.store.protocol import Conflict, Leader, OnCommitted, Standing, StoreWriteFailed
+from controller_service.core.desired.revisions import UNKNOWN_ORIGIN, ChangeOrigin
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.store.protocol import Conflict, Leader, NewestRevision, OnCommitted, Standing, StoreWriteFailed
+from controller_service.store.sqlite.connecting import StateInUse
 from controller_service.store.sqlite.events import SqliteEvents, events_path
-from controller_service.store.sqlite.refusals import StateInUse
-from controller_service.store.sqlite.standby_notes import StandbyNote
 from controller_service.store.sqlite.state_file import StateFile
-from controller_service.store.sqlite.state_lock import UNKNOWN_LEADER
+from controller_service.store.sqlite.state_lock import UNKNOWN_LEADER, StandbyNote
 
 CHECK_S: Final = 1.0
 """How often a leader looks whether it leads, and who waits."""

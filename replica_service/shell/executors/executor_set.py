@@ -5,19 +5,25 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from replica_service.core.calls import RouterPeer
+from replica_service.core.calls.commands import Part, StartBatch, StartCalls
+from replica_service.core.calls.events import WorkReturned
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.state.lanes import note_failure
 from replica_service.shell.executors.generators import GeneratorExecutor
-from replica_service.shell.executors.on_loop import AsyncExecutor
+from replica_service.shell.executors.loop import AsyncExecutor
 from replica_service.shell.executors.own_loop import OwnLoopExecutor
 from replica_service.shell.executors.protocol import Executor, OutcomeSink
 from replica_service.shell.executors.threads import ThreadExecutor
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop, SharedLoop
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.sessions import Sessions
+from slotmesh.calls.id_ranges import Range, common, merged
 from slotmesh.handlers import MethodKind
-from slotmesh.runtime.pump import WokenPumps
+from slotmesh.transport.pump import WokenPumps
 
 
 class ExecutorSet:
@@ -66,3 +72,120 @@ class ExecutorSet:
         await self.of_async.close()
         await self.generators.close()
         await self.threads.close()
+
+
+# Takes work that must not start any more out of the executors.
+#
+# Purpose: the scheduler knows what it has handed to executors, and they know what of it has started; work is recalled
+# here, after the scheduler has given up what waits.
+# Invariants: what has started goes on, unless it is cancelled; what has not is returned to the scheduler, which has it
+# wait again or answers it, before this returns.
+# Owner: the engine.
+
+Unstarted = StartCalls | StartBatch
+
+
+class Recalls:
+    """Recalls work from the executors of one replica."""
+
+    def __init__(
+        self,
+        scheduler: ReplicaScheduler,
+        sessions: Sessions,
+        executors: ExecutorSet,
+        post: Callable[[WorkReturned], None],
+    ) -> None:
+        """`post` gives the scheduler events of work that was not started."""
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._executors = executors
+        self._post = post
+
+    def hold(self, runs: Iterable[ReplicaRun]) -> None:
+        """No further call of their turns starts."""
+        for turn in self._scheduler.turns_of(runs):
+            self._executors.by_method[turn.run.options.method].hold(turn)
+            if turn.run.record is not None:
+                self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+
+    def hold_all(self, links: Iterable[RouterPeer]) -> None:
+        """The same for all runs of these links."""
+        for link in links:
+            self.hold(link.waiting.values())
+
+    def abandon(self, link: RouterPeer) -> None:
+        """The link has ended: none of its calls starts; running ones are cancelled if no other link gets them."""
+        self.hold(link.waiting.values())
+        self.recall(lambda run: run.link is link)
+        self._executors.abandon(link)
+
+    def recall(
+        self,
+        is_one_of_them: Callable[[ReplicaRun], bool],
+        cancelled: Callable[[Unstarted], Sequence[Part]] = lambda _: (),
+    ) -> None:
+        """Takes from the executors what else has not started of these runs. `cancelled`: which of it never will."""
+        for executor in self._executors.all:
+            for work in executor.recall(is_one_of_them):
+                self._post(WorkReturned(work, cancelled(work)))
+
+    def cancel(self, link: RouterPeer, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
+        """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.
+
+        So are calls that run for another link, and that this one has joined. Returns the run ids, on this link, at
+        which lanes have stopped.
+        """
+        self.take_back(link, own)
+        stopped = self.stop_behind(link, own)
+        for run, first, last, at in self._sessions.running_of(link, ranges):
+            joined = [(run.first + first, run.first + last)]
+            self.take_back(run.link, joined)
+            shift = at - joined[0][0]
+            stopped += [(begin + shift, end + shift) for begin, end in self.stop_behind(run.link, joined)]
+        return stopped
+
+    def take_back(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
+        """These run ids were taken back: what has not started is answered, what runs is cancelled."""
+        wanted = merged(ranges)
+
+        def taken_back(run: ReplicaRun, lo: int, hi: int) -> list[Range]:
+            return common(run.first + lo, run.first + hi - 1, wanted) if run.link is link else []
+
+        def cancelled(work: Unstarted) -> list[Part]:
+            parts = work.parts if isinstance(work, StartBatch) else ((work.run, work.lo, work.hi),)
+            return [
+                (run, first - run.first, last + 1 - run.first)
+                for run, lo, hi in parts
+                for first, last in taken_back(run, lo, hi)
+            ]
+
+        self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), cancelled)
+        for executor in self._executors.all:
+            executor.cancel(link, wanted)
+
+    def stop_behind(self, link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
+        """The calls of these run ids that run, or are about to, in lanes that stop: their routers fail them.
+
+        So nothing behind them starts any more, even if they end well. A call behind which another one has started has
+        ended well already, and keeps that outcome.
+        """
+        wanted = merged(ranges)
+        stopped: list[Range] = []
+        for turn in self._scheduler.turns_of(link.waiting.values()):
+            run = turn.run
+            if run.options.stop_generation and common(run.first + turn.lo, run.first + turn.hi - 1, wanted):
+                self._executors.by_method[run.options.method].hold(turn)
+                if run.lane is not None and run.lane.turn is turn:
+                    stopped += self._stop(run, max(turn.stop - 1, turn.lo), turn.hi, wanted)
+        for run, lo, hi in self._scheduler.in_batches():
+            if run.link is link and run.lane is not None and run.options.stop_generation:
+                stopped += self._stop(run, lo, hi, wanted)
+        return merged(stopped)
+
+    @staticmethod
+    def _stop(run: ReplicaRun, lo: int, hi: int, wanted: Sequence[Range]) -> list[Range]:
+        """Notes the first of the run's calls from index `lo` up to `hi` that is wanted; returns all that are."""
+        found = common(run.first + lo, run.first + hi - 1, wanted)
+        if found:
+            note_failure(run, found[0][0] - run.first)
+        return found

@@ -1,7 +1,7 @@
 """Driving a handler that yields: stepped while its callers keep up, paused while they do not, closed at the end.
 
-Purpose: one drive for each generator, with all calls that it serves: one, or those of a batch. `on_loop_drive.py` and
-`thread_drive.py` have how it is stepped; what they share is here.
+Purpose: one drive for each generator, with all calls that it serves: one, or those of a batch. `drives.py`
+has how it is stepped; what they share is here.
 Invariants: a generator is stepped by one task or thread at a time, in a context of its own; it does not begin while a
 link is not fresh, past a deadline, or once it was cancelled; once it has begun it is closed before its permit comes
 free; a caller gets the outcome of its call once, after its last value.
@@ -19,9 +19,9 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from replica_service.shell.executors.batch_invocations import ends_call
+from replica_service.shell.executors.batches import ends_call
+from replica_service.shell.executors.generator_recipients import Recipient
 from replica_service.shell.executors.protocol import OutcomeSink
-from replica_service.shell.executors.recipients import Recipient
 from replica_service.shell.handler.failures import HandlerErrors
 from slotmesh.errors import Failure
 from slotmesh.foreign import is_exception

@@ -18,28 +18,24 @@ from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.core.call_options import MAX_CREDIT
-from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
-from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.calls.call_metadata import MAX_CREDIT
+from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
+from replica_service.core.calls.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
-from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, claim, may_begin
-from replica_service.shell.call_traces import entered, entered_batch
-from replica_service.shell.executors.batch_invocations import Invocation, invocations
-from replica_service.shell.executors.call_context import SinglePlace, batch_place
+from replica_service.core.state.claims import Skip, StartNow, TurnClaims, claim, may_begin
+from replica_service.shell.executors.batches import Invocation, in_time, invocations
+from replica_service.shell.executors.drives import AsyncDrive, InThread, OwnLoopDrive, ThreadDrive
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
-from replica_service.shell.executors.islands import base_context
-from replica_service.shell.executors.late_calls import in_time
-from replica_service.shell.executors.on_loop_drive import AsyncDrive
-from replica_service.shell.executors.own_loop_drive import OwnLoopDrive
+from replica_service.shell.executors.generator_recipients import Recipient, mistake_in, recipient_of
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
-from replica_service.shell.executors.recipients import Recipient, mistake_in, recipient_of
-from replica_service.shell.executors.thread_drive import InThread, ThreadDrive
+from replica_service.shell.handler.call_context import SinglePlace, base_context, batch_place
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.telemetry import entered, entered_batch
+from slotmesh.calls.id_ranges import among
 from slotmesh.errors import Failure
-from slotmesh.wire.ranges import among
 
 
 class _Entry(NamedTuple):

@@ -5,25 +5,115 @@ Owner: the executor of `def` methods.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.commands import StartBatch
-from replica_service.core.starting.claims import may_begin
-from replica_service.shell.call_traces import traced_batch
-from replica_service.shell.executors.batch_invocations import Invocation, OnFailed, invocations
-from replica_service.shell.executors.call_context import batch_place
-from replica_service.shell.executors.encoding import Outcome
-from replica_service.shell.executors.late_calls import in_time
-from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes
+from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
+from replica_service.core.calls.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.calls.runs import ReplicaRun, StartTurn
+from replica_service.core.state.claims import may_begin
+from replica_service.shell.executors.batches import Invocation, OnFailed, in_time, invocations
+from replica_service.shell.executors.protocol import Outcome, OutcomeSink
+from replica_service.shell.handler.call_context import batch_place
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.telemetry import traced_batch
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import current_place
+
+# Outcomes on their way from the threads that execute calls to the loop that delivers them.
+#
+# Purpose: they come back in bursts: the loop is woken once, however many there are, and results of neighbours are
+# joined.
+# Invariants: each outcome that is put down is delivered once, in the order in which they were put down.
+# Owner: the executor of `def` methods. `put` is called in its threads, everything else on its loop.
+
+SLOW_BATCH_S = 0.001
+"""After a batch of this length, the loop waits until the next one is under way."""
+
+Done = tuple[WorkCommand, ReplicaRun | None, int, Any]
+"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
+
+Without a run it is the outcomes of a whole batch, each an `Outcome`, or `UNSTARTED`: the work comes back.
+"""
+UNSTARTED = "unstarted"
+
+
+class ThreadOutcomes:
+    """What threads have put down."""
+
+    def __init__(self, sink: OutcomeSink, now: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
+        self._sink = sink
+        self._now = now
+        self._loop = loop
+        self._done: deque[Done] = deque()
+        self._is_posted = False
+        self.hands_over = False
+        """A batch has ended that took long: the next one is not to wait for the interpreter."""
+
+    def put(self, work: WorkCommand, run: ReplicaRun | None, index: int, outcome: Any) -> None:
+        """In a thread: see `Done`."""
+        self._done.append((work, run, index, outcome))
+        if not self._is_posted:
+            self._is_posted = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        """Takes what workers have put down, joining results of neighbours."""
+        self._is_posted = False  # before the first look: outcomes that are put down later are posted again
+        done = self._done
+        while done:
+            work, run, index, outcome = done.popleft()
+            if type(outcome) is bytes:
+                payloads = [outcome]
+                while done and done[0][1] is run and done[0][2] == index + len(payloads) and type(done[0][3]) is bytes:
+                    payloads.append(done.popleft()[3])
+                outcome = payloads
+            self._tell(work, run, index, outcome)
+
+    def _tell(self, work: WorkCommand, run: ReplicaRun | None, index: int, outcome: Any) -> None:
+        sink = self._sink
+        if run is None:
+            if outcome is UNSTARTED and not isinstance(work, StartTurn):
+                sink.post(WorkReturned(work))
+            elif isinstance(work, StartTurn):
+                sink.post(TurnEnded(work, index))
+            elif isinstance(work, StartBatch):
+                self._tell_batch(work, outcome)
+            return
+        if isinstance(outcome, list):
+            count = len(outcome)
+            sink.payloads(run, index, outcome)
+        else:
+            count, failure = outcome
+            sink.failed(run, index, count, failure)
+        if isinstance(work, StartCalls):
+            sink.post(CallsEnded(run, count))
+
+    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[Outcome]) -> None:
+        """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
+
+        But lanes do, which may stop at a failure.
+        """
+        sink = self._sink
+        if not batch.lanes:
+            self.hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
+            sink.post(BatchEnded(batch))
+            self.hands_over = False
+        for run, index, count, outcome in outcomes:
+            if isinstance(outcome, Failure):
+                sink.failed(run, index, count, outcome)
+            else:
+                sink.payloads(run, index, outcome)
+        if batch.lanes:
+            sink.post(BatchEnded(batch))
 
 
 class ThreadBatches:

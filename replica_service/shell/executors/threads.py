@@ -3,7 +3,7 @@
 Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
 How many threads take part: one more wakes the next only where calls are known to be slow (they wait, or compute without
 the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
-threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_outcomes.py`.
+threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_batches.py`.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
 at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is delivered exactly once,
 as is the end of each piece of work.
@@ -20,23 +20,20 @@ from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
-from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
+from replica_service.core.calls.commands import StartBatch, StartCalls, WorkCommand
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.failures import LATE
-from replica_service.core.lanes.lane_history import is_late
-from replica_service.core.starting.claims import Claim, Skip, TurnClaims, claim
-from replica_service.shell.executors.batch_invocations import is_of
-from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
-from replica_service.shell.executors.encoding import Unsendable, encoded
-from replica_service.shell.executors.islands import base_context
-from replica_service.shell.executors.protocol import OutcomeSink
-from replica_service.shell.executors.thread_batches import ThreadBatches
-from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes
+from replica_service.core.state.claims import Claim, Skip, TurnClaims, claim
+from replica_service.core.state.lanes import is_late
+from replica_service.shell.executors.batches import is_of
+from replica_service.shell.executors.protocol import OutcomeSink, Unsendable, encoded
+from replica_service.shell.executors.thread_batches import UNSTARTED, ThreadBatches, ThreadOutcomes
+from replica_service.shell.handler.call_context import SinglePlace, ThreadPlace, base_context
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
-from slotmesh.telemetry.log import get_logger
+from slotmesh.logs import get_logger
 
 MAX_THREADS = 1024
 SLOW_S = 0.0001

@@ -15,17 +15,15 @@ from contextvars import copy_context
 from replica_service.shell.handler.methods import FailedCall
 from slotmesh.codec import EncodeError
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
-from slotmesh.foreign import described, text_of, type_name
+from slotmesh.foreign import described, forget_call, text_of, type_name
 from slotmesh.handlers import CALL
 from slotmesh.handlers.rpc_context import RpcRaised
 from slotmesh.ids import new_id
-from slotmesh.shared_exceptions import forget_call
+from slotmesh.logs import get_logger, without_text
+from slotmesh.names import sendable_text
 from slotmesh.status import STATUS_NUMBERS
-from slotmesh.telemetry.log import get_logger
+from slotmesh.streams.limits import MAX_MESSAGE_CHARS
 from slotmesh.telemetry.names import LOG_REF
-from slotmesh.telemetry.textless import without_text
-from slotmesh.wire.limits import MAX_MESSAGE_CHARS
-from slotmesh.wire.sendable_text import sendable_text
 
 MAX_TRACEBACKS_PER_S = 5
 

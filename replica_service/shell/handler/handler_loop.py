@@ -5,7 +5,7 @@ clients, locks, connections) work in all of it: its methods, and what the replic
 `await handler_loop.run(handler.check_health)`; with a loop of its own also its constructor.
 Invariants: users' code that is called here ends neither loop, whatever it raises; nor does a task that it has started,
 which asyncio would let end its loop by SystemExit or KeyboardInterrupt: a loop of the handler's own goes on, and the
-service's does by `slotmesh.runtime.unwinding`. A loop of the handler's own is closed once, and its thread does not keep
+service's does by `slotmesh.runtime.main`. A loop of the handler's own is closed once, and its thread does not keep
 the process.
 Owner: the replica, on the service's loop.
 """
@@ -21,9 +21,8 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from slotmesh.foreign import shown
-from slotmesh.runtime.loop_errors import log_loop_errors
-from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.textless import without_text
+from slotmesh.logs import get_logger, without_text
+from slotmesh.runtime.main import log_loop_errors
 
 ResultT = TypeVar("ResultT")
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from slotmesh.calls.method_outlines import MethodOutline, MethodTensors
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
-from slotmesh.codec.result_types import check_result
-from slotmesh.codec.tensor_types import method_tensors
+from slotmesh.codec.tensor_arguments import method_tensors
+from slotmesh.codec.types.signature import check_result
 from slotmesh.errors import Failure
 from slotmesh.handlers import (
     CALL,
@@ -22,10 +23,8 @@ from slotmesh.handlers import (
     batch_control,
     whole_batches,
 )
+from slotmesh.handlers.description import result_type
 from slotmesh.handlers.kinds import layers, runnable
-from slotmesh.handlers.outlines import result_type
-from slotmesh.oip.signatures import MethodTensors
-from slotmesh.wire.outlines import MethodOutline
 
 StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""

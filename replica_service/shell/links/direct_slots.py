@@ -9,18 +9,235 @@ Owner: the servicer of slots.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from replica_service.convert import Granted, SlotReleased, reservation_run
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
-from replica_service.core.failures import EXPIRED, OVERDUE
+from replica_service.convert import Granted, Issuer, SlotAnswer, SlotReleased, reservation_run
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, SlotState
+from replica_service.core.calls.events import DispatchCame, RenewalCame, RunsCame
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.failures import CUT_OFF, ENDED, EXPIRED, OVERDUE
 from replica_service.shell.engine import Engine
-from replica_service.shell.links.direct_link import DirectCall, DirectLink, WriteValue
-from replica_service.shell.links.slot_requests import AwaitedReservation, ReservationTerms, SlotRequests
 from slotmesh.errors import Failure, Reason
+from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
+from slotmesh.spec.rules import show
+
+# Reservations that callers wait for here: one caller each, or several under one request id.
+#
+# Purpose: a caller that sends the same request id again joins the reservation under way, or gets the granted slot.
+# Invariants: a reservation is cancelled when the last caller that waits for it has left; a slot under a request id
+# stays
+# with that id for as long as it is reserved, so that a lost reply loses nothing, and otherwise goes back when its only
+# caller has left.
+# Owner: the direct slots.
+
+_LEAST_SWEEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationTerms:
+    """What is asked for. The same request id cannot mean two of them."""
+
+    endpoint: str
+    ttl_s: float
+    identity: str = ""
+    """The name of who asks; empty where nobody was asked who they are."""
+
+
+class AwaitedReservation:
+    """A reservation, the rpcs that wait for it, and its answer."""
+
+    def __init__(self, wish: ReservationTerms, take_back: Callable[[], None]) -> None:
+        """`take_back` is called once no rpc waits for it any more; it is answered then."""
+        self.wish = wish
+        self.answer: Granted | Failure | None = None
+        self._take_back = take_back
+        self._waiters: set[asyncio.Future[Granted | Failure]] = set()
+
+    def answered(self, answer: Granted | Failure) -> None:
+        """It became a slot, or will not."""
+        self.answer = answer
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    async def wait(self, patience_s: float | None, given_up: Failure) -> Granted | Failure:
+        """What it becomes; after `patience_s` seconds `given_up`."""
+        if self.answer is not None:
+            return self.answer
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Granted | Failure] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = None if patience_s is None else loop.call_later(patience_s, self._leave, waiter, given_up)
+        try:
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._leave(waiter, given_up)
+
+    def is_over(self, now: float) -> bool:
+        """Whether neither a slot is held nor any rpc waits for one."""
+        if isinstance(self.answer, Granted):
+            slot = self.answer.slot
+            return slot.state is not SlotState.RESERVED or now >= slot.expires_at
+        return self.answer is not None
+
+    def _leave(self, waiter: asyncio.Future[Granted | Failure], given_up: Failure) -> None:
+        if waiter not in self._waiters:
+            return
+        self._waiters.discard(waiter)
+        if not waiter.done():
+            waiter.set_result(given_up)
+        if not self._waiters and self.answer is None:
+            self._take_back()
+
+
+class SlotRequests:
+    """Reservations by request id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, AwaitedReservation] = {}
+        self._sweep_at = _LEAST_SWEEP
+
+    def find(self, request_id: str, wish: ReservationTerms, now: float) -> AwaitedReservation | Failure | None:
+        """The reservation of this id; None where there is none, or it is over."""
+        found = self._by_id.get(request_id)
+        if found is None or found.is_over(now):
+            return None
+        if found.wish != wish:
+            message = f"request_id: {show(request_id)!r} was used for another reservation, which still lives"
+            return Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "request_id"})
+        return found
+
+    def add(self, request_id: str, reservation: AwaitedReservation, now: float) -> None:
+        """Records this reservation under the id."""
+        self._by_id[request_id] = reservation
+        if len(self._by_id) >= self._sweep_at:
+            self._by_id = {each: found for each, found in self._by_id.items() if not found.is_over(now)}
+            self._sweep_at = max(_LEAST_SWEEP, 2 * len(self._by_id))
+
+
+# The link of callers that are connected to the replica itself: brings the engine's answers to the rpcs that wait.
+#
+# Purpose: to the engine it is one more router, which needs no heartbeats: what is in this process is as fresh as it can
+# be. Each run id is a call or a reservation of one rpc, which gets its answer at once.
+# Invariants: an rpc that waits for a run id gets its outcome once; answers for rpcs that have ended are dropped.
+# Owner: the direct slots.
+
+WriteValue = Callable[[bytes, str], Awaitable[object]]
+"""Takes a payload and its content type."""
+
+
+class DirectCall:
+    """A call in a slot: its values, and how it ends."""
+
+    def __init__(self) -> None:
+        self._values: deque[tuple[bytes, str]] = deque()
+        self._failure: Failure | None = None
+        self.is_over = False
+        """It has ended, whether that was written or not."""
+        self._has_come = asyncio.Event()
+
+    def value(self, payload: bytes, content_type: str) -> None:
+        """A result: the only one, or one that the handler has yielded."""
+        self._values.append((payload, content_type))
+        self._has_come.set()
+
+    def over(self, failure: Failure | None) -> None:
+        """It has ended, and why it failed, if it did."""
+        self._failure = failure
+        self.is_over = True
+        self._has_come.set()
+
+    async def write(self, write: WriteValue, taken: Callable[[], None]) -> Failure | None:
+        """Writes the results as they come, each followed by `taken`; returns why the call failed, if it did."""
+        while True:
+            await self._has_come.wait()
+            self._has_come.clear()
+            while self._values:
+                await write(*self._values.popleft())
+                taken()
+            if self.is_over:
+                return self._failure
+
+
+class DirectLink:
+    """Takes the place of an outbox. A reservation waits as a function of its answer."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        """`issuer` names this replica."""
+        self.issuer = issuer
+        self.link = RouterPeer(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
+        self._calls: dict[int, DirectCall] = {}
+        self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
+
+    def expect_call(self, call: DirectCall) -> int:
+        """A new run id, whose answers go to the call."""
+        self.link.last_run_id += 1
+        self._calls[self.link.last_run_id] = call
+        return self.link.last_run_id
+
+    def expect_slot(self, answer: Callable[[Granted | Failure], None]) -> int:
+        """A new run id, under which a reservation may wait."""
+        self.link.last_run_id += 1
+        self._reservations[self.link.last_run_id] = answer
+        return self.link.last_run_id
+
+    def forget(self, run_id: int) -> None:
+        """The caller has left."""
+        self._calls.pop(run_id, None)
+
+    # -- from the engine -------------------------------------------------------------------------------------------
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        del size  # of all of them, bytes
+        for run_id, payload in enumerate(payloads, first):
+            if (call := self._calls.pop(run_id, None)) is not None:
+                call.value(payload, content_type)
+                call.over(None)
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        del size
+        if (call := self._calls.get(run_id)) is not None:
+            for payload in payloads:
+                call.value(payload, content_type)
+
+    def done(self, first: int, count: int) -> None:
+        self._over(first, count, None)
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        # Routers retry calls that are cut off; these callers would have to do so themselves.
+        self._over(first, count, ENDED if failure is CUT_OFF else failure)
+
+    def refused(self, first: int, count: int, failure: Failure) -> None:
+        """Fails calls that are handed back: there is no router here that could send them elsewhere."""
+        if (answer := self._reservations.pop(first, None)) is not None:
+            answer(failure)
+        else:
+            self._over(first, count, failure)
+
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        waiting = self._reservations.pop(op_id, None)
+        if waiting is not None and isinstance(answer, Granted | Failure):
+            waiting(answer)
+
+    def tell_capacity(self) -> None:
+        """Ignored: callers are answered at once whether there is room."""
+
+    def end(self) -> None:
+        """The replica ends, whatever still runs."""
+        for run_id in list(self._calls):
+            self._over(run_id, 1, ENDED)
+
+    def _over(self, first: int, count: int, failure: Failure | None) -> None:
+        for run_id in range(first, first + count):
+            if (call := self._calls.pop(run_id, None)) is not None:
+                call.over(failure)
+
 
 RETRY_DELAY_S = 0.1
 """When to ask again for a slot: it is not known when the next one comes free."""

@@ -11,32 +11,98 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import grpc
 
 from replica_service import convert
-from replica_service.core.events import StampEchoed
+from replica_service.core.calls.events import PayloadCame, PayloadFailed, StampEchoed
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
-from replica_service.shell.links.requests import RouterRequests
-from replica_service.shell.links.uploads import RouterUploads
+from replica_service.shell.handler.rpc_requests import RouterRequests
+from slotmesh.calls.payload_framing import RPC_REQUESTS
+from slotmesh.convert.batches import ranges_from_wire
 from slotmesh.errors import Failure, Reason, SlotmeshError
-from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.duplex import read_request, run_stream
-from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.features import HEARTBEATS
+from slotmesh.transport.duplex import read_request, run_stream
+from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
-from slotmesh.wire.features import HEARTBEATS
-from slotmesh.wire.rpc_frames import RPC_REQUESTS
+
+if TYPE_CHECKING:
+    from replica_service.shell.engine import Engine
+
+
+# Payloads of calls that come in chunks from one router.
+#
+# Purpose: puts chunks together, and posts when a payload is complete, or never will be.
+# Invariants: only calls that wait for their payload have one here: the engine names those that it answers. A chunk of
+# any
+# other call is dropped; one that breaks the rules fails its call, and no other.
+# Owner: the router's stream.
+
+
+class RouterUploads:
+    """What one router has announced and not brought."""
+
+    def __init__(self, engine: Engine, link: RouterPeer) -> None:
+        self._engine = engine
+        self._link = link
+        self._under_way: dict[int, tuple[ReplicaRun, JoinedAssembly]] = {}
+        """By run id."""
+        link.uploads = self
+
+    def __bool__(self) -> bool:
+        """Whether any is under way."""
+        return bool(self._under_way)
+
+    def announce(self, sizes: Mapping[int, int]) -> None:
+        """The chunks of these calls, by run id, come next; of so many bytes. Those that were answered do not count."""
+        for run_id, size in sizes.items():
+            run = self._link.waiting.get(run_id)
+            if run is not None and run.awaits:
+                self._under_way[run_id] = (run, JoinedAssembly(size))
+
+    def add(self, chunk: call_pb2.Chunk) -> None:
+        """The next chunk of some payload."""
+        found = self._under_way.get(chunk.call_id)
+        if found is None:
+            return
+        run, assembly = found
+        try:
+            is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
+        except BadChunk as mistake:
+            self._spoil(run, f"chunk.{mistake}", f"chunk.{mistake.field}")
+            return
+        if is_complete:
+            del self._under_way[chunk.call_id]
+            self._engine.post(PayloadCame(run, assembly.payload()))
+
+    def forget(self, run_id: int) -> None:
+        """The call of this run id has its answer, or never came in chunks."""
+        self._under_way.pop(run_id, None)
+
+    def end(self) -> None:
+        """The router sends nothing more."""
+        for run, assembly in list(self._under_way.values()):
+            got = f"{assembly.received} of {assembly.total} bytes"
+            self._spoil(run, f"chunk: the stream was half-closed after {got}", "chunk")
+
+    def _spoil(self, run: ReplicaRun, message: str, field: str) -> None:
+        failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": field})
+        self._engine.post(PayloadFailed(run, failure))
+
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
 
 HEARTBEAT_S = 1.0
 """How often a frame goes to a router that echoes stamps."""
-Request = replica_service_pb2.ExecuteRequest
+ExecuteRequest = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 
 
@@ -46,7 +112,7 @@ class RouterStream:
     def __init__(
         self,
         engine: Engine,
-        context: grpc.aio.ServicerContext[Request, Response],
+        context: grpc.aio.ServicerContext[ExecuteRequest, Response],
         clock: Clock,
         features: Collection[str] = (),
         stream_id: str = "",
@@ -130,7 +196,7 @@ class RouterStream:
         self._heard_out.set()
         await self._engine.finish(self._link)
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: ExecuteRequest) -> None:
         match request.WhichOneof("frame"):
             case "runs":
                 traces = self._engine.traces

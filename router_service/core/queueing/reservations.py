@@ -13,8 +13,8 @@ from bisect import insort
 from collections.abc import Collection, Iterator
 from typing import Protocol, TypeVar
 
+from router_service.core.calls import Reserve
 from router_service.core.runs import RouterRun
-from router_service.core.slots.slot import Reserve
 
 MAX_WAITING = 256
 """Of one backend. What replicas hand back is let in beyond it."""

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, cast
 
-from router_service.core.calls import NO_CALLS, FirstAttempt, RouterCallOptions
-from router_service.core.keyed.key_order import KeyOrder
+from router_service.core.calls import NO_CALLS, FirstAttempt, KeyOrder, RouterCallOptions
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.rosters import SessionConnection
 from router_service.core.runs import RouterRun, Sent
-from router_service.core.sessions.session import SessionConnection
-from slotmesh.wire.chunks import Payload
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
-from slotmesh.wire.pacing import COUNTED_FRAMES
-from slotmesh.wire.payload_block import concatenated, nbytes_of
-from slotmesh.wire.ranges import joined
-from slotmesh.wire.trace_context import TraceContext, ids_with
+from slotmesh.calls.id_ranges import joined
+from slotmesh.calls.payload_block import concatenated, nbytes_of
+from slotmesh.calls.trace_context import TraceContext, ids_with
+from slotmesh.streams.chunks import Payload
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+from slotmesh.streams.pacing import COUNTED_FRAMES
 
 MAX_FRAME_SLICES = 256
 """Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router

@@ -14,16 +14,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from router_service.core import balancers
+from router_service.core.limits.capacity import QUICK_NS, MethodTime, ReportedCapacity
 from router_service.core.queueing.run_queues import RunQueue
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.slicing import QUICK_NS, MethodTime
-from router_service.core.routing import routing_hooks
-from router_service.core.routing.backends import RoutedBackend
-from router_service.core.routing.table import ReplicaRoute
+from router_service.core.replicas.backends import RoutedBackend
+from router_service.core.routing_table import ReplicaRoute
 from router_service.core.runs import Bound, RouterRun, Sent
-from slotmesh.oip.signatures import NO_TENSORS, MethodTensors
-from slotmesh.wire.ledger import Ledger
-from slotmesh.wire.outlines import MethodOutline
+from slotmesh.calls.id_ranges import Ledger
+from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTensors
 
 
 class ReadyPartition(Protocol):
@@ -263,8 +261,8 @@ class RoutedReplica:
             box.insert(place, part)
         gone = sent.remaining - sum(part.count for part in parts)
         sent.run.sents.remove(sent)
-        if self.backend.hooks is not None and routing_hooks.is_counted(sent):
-            routing_hooks.abandoned(self.backend.hooks, self, gone)
+        if self.backend.hooks is not None and balancers.is_counted(sent):
+            balancers.abandoned(self.backend.hooks, self, gone)
         self._gone(sent, gone)
         sent.remaining = 0
 
@@ -275,8 +273,8 @@ class RoutedReplica:
         self.outbox.clear()
         for sent in unsent:
             sent.run.sents.remove(sent)
-            if routing_hooks.is_counted(sent):
-                routing_hooks.abandoned(self.backend.hooks, self, sent.remaining)
+            if balancers.is_counted(sent):
+                balancers.abandoned(self.backend.hooks, self, sent.remaining)
             self._gone(sent, sent.remaining)
         return unsent
 
@@ -284,8 +282,8 @@ class RoutedReplica:
         """The link broke: forgets and returns all that frames carried and is not answered, in order of sending."""
         lost = list(self.inflight.values())
         if self.backend.hooks is not None:
-            gone = sum(sent.remaining for sent in lost if routing_hooks.is_counted(sent))
-            routing_hooks.abandoned(self.backend.hooks, self, gone)
+            gone = sum(sent.remaining for sent in lost if balancers.is_counted(sent))
+            balancers.abandoned(self.backend.hooks, self, gone)
         self.inflight.reset()
         self.own = self.keyed = self.bound = self.work_ns = 0
         self.links += 1

@@ -8,7 +8,74 @@ Owner: the backend.
 
 from __future__ import annotations
 
-from router_service.core.queueing.recent_count import RecentCount
+from router_service.core.limits.rates import RecentCount
+from router_service.core.rosters import ReplicaKey
+
+# When a replica whose link failed is tried again.
+#
+# Purpose: a replica that fails again and again is left alone for longer and longer, but never so many of a backend that
+# the rest could not carry the load.
+# Invariants: intervals double from `FIRST_S` to `LONGEST_S`, jittered, until a link has held for `HEALTHY_S`. While
+# more
+# than half of a backend's replicas are out, they are tried at the first interval.
+# Owner: the backend.
+
+FIRST_S = 0.1
+LONGEST_S = 3.0
+"""Keyed calls wait for their owner: longer would be felt when it is back."""
+HEALTHY_S = 10.0
+
+
+class _Record:
+    __slots__ = ("strikes", "up_since")
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        self.up_since: float | None = None
+
+
+class Ejections:
+    """Which replicas of one backend are out, and for how long."""
+
+    __slots__ = ("_records", "out")
+
+    def __init__(self) -> None:
+        self._records: dict[ReplicaKey, _Record] = {}
+        self.out = 0
+        """Replicas that are out now."""
+
+    def failed(self, replica: ReplicaKey, replicas: int, now: float, chance: float) -> float:
+        """The replica could not be reached, or its link broke; it is one of `replicas`.
+
+        Returns seconds until it may be tried again. `chance` is uniform in [0, 1).
+        """
+        record = self._records.get(replica)
+        if record is None:
+            record = self._records[replica] = _Record()
+        if record.up_since is not None and now - record.up_since >= HEALTHY_S:
+            record.strikes = 0
+        if record.up_since is not None or not record.strikes:
+            self.out += 1
+        record.up_since = None
+        record.strikes += 1
+        ceiling_s = min(LONGEST_S, FIRST_S * 2.0 ** min(record.strikes - 1, 16))
+        if 2 * self.out > replicas:
+            ceiling_s = FIRST_S
+        return ceiling_s * (0.5 + 0.5 * chance)
+
+    def came_back(self, replica: ReplicaKey, now: float) -> None:
+        """The replica's link is up."""
+        record = self._records.get(replica)
+        if record is not None and record.up_since is None:
+            record.up_since = now
+            self.out -= 1
+
+    def forget(self, replica: ReplicaKey) -> None:
+        """The replica left the backend."""
+        record = self._records.pop(replica, None)
+        if record is not None and record.up_since is None:
+            self.out -= 1
+
 
 SHARE = 0.2
 FLOOR = 3

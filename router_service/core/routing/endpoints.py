@@ -8,15 +8,89 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from router_service.core.keyed.partitions import Partition
-from router_service.core.queueing.admission import Account
+from router_service.core.failures import UNAVAILABLE_DELAY_S, listed
+from router_service.core.limits.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
+from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.routing.standing import PolicyStanding
-from router_service.core.routing.table import EndpointRoute
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.traffic import PolicyStanding
+from router_service.core.routing_table import EndpointRoute
+from router_service.core.runs import RouterRun
+from slotmesh.errors import Failure, Reason
+
+# One partition of an endpoint's ordering keys: who owns it, and what waits for that owner.
+#
+# Purpose: order per key through every change of owner.
+# Invariants: runs leave in order of arrival. Nothing is sent to an owner while calls sent to an earlier one are
+# unanswered, nor at an epoch at which a replica has said that it is not the owner; so nothing overtakes.
+# Owner: the scheduler; made when the first key of the partition is called.
+
+
+class Partition:
+    """State of one partition of one endpoint."""
+
+    __slots__ = ("endpoint", "epoch", "inflight", "listed", "number", "owner", "queue", "refused_epoch", "stale")
+
+    def __init__(self, endpoint: str, number: int) -> None:
+        self.endpoint = endpoint
+        self.number = number
+        self.owner: RoutedReplica | None = None
+        self.epoch = 0
+        """Epoch of the owner; strictly increases with each change."""
+        self.inflight = 0
+        """Slices sent and not answered, to whichever owner. Of slices with calls of several keys: calls."""
+        self.stale = 0
+        """Those of them that went to an earlier owner."""
+        self.refused_epoch = -1
+        """The newest epoch at which a replica has refused to be the owner: runs wait for a newer one."""
+        self.queue = RunQueue()
+        self.listed = False
+        """Whether the partition is in the owner's list of partitions with something to send."""
+
+    def assign(self, owner: RoutedReplica | None, epoch: int) -> None:
+        """Names the owner."""
+        if epoch == self.epoch and owner is self.owner:
+            return
+        if epoch != self.epoch:
+            self.stale = self.inflight
+        self.owner, self.epoch = owner, epoch
+        self.listed = False
+
+    @property
+    def sendable(self) -> bool:
+        """Whether the head of the queue may be sent to the owner, room aside."""
+        owner = self.owner
+        return (
+            owner is not None
+            and owner.linked
+            and not owner.draining
+            and not owner.is_joining
+            and not self.stale
+            and self.epoch > self.refused_epoch
+        )
+
+    def sent(self, owner_epoch: int) -> None:
+        """A slice left for the owner at this epoch."""
+        self.inflight += 1
+        self.stale += owner_epoch != self.epoch
+
+    def answered(self, owner_epoch: int, _lo: int, _count: int, *, is_last: bool) -> Sequence[int]:
+        """Calls of a slice are at the owner no more; `is_last`: none is. Returns its own number if it may go on."""
+        return (self.number,) if is_last and self.settled(owner_epoch) else ()
+
+    def settled(self, owner_epoch: int) -> bool:
+        """A slice has its outcome, or came back. Returns whether what waits may go on, and is not listed."""
+        self.inflight -= 1
+        if owner_epoch != self.epoch:
+            self.stale -= 1
+        return not self.stale and bool(self.queue) and not self.listed
+
+    def refused(self, owner_epoch: int, _lo: int = 0, _count: int = 0) -> None:
+        """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""
+        self.refused_epoch = max(self.refused_epoch, owner_epoch)
 
 
 class RoutedEndpoint:
@@ -73,3 +147,57 @@ class RoutedEndpoint:
             return None, 0
         key, epoch = self.route.owners[number]
         return (replicas.get(key) if key is not None else None), epoch
+
+
+# Calls that name the backend which must execute them: whether it may.
+#
+# Invariants: only backends of the endpoint's policy can be named, those of weight 0 included. Sequences go to the owner
+# of their partition, whichever backend that is of: a call with an ordering key may name a backend only where there is
+# no
+# other.
+# Owner: pure functions of the intake.
+
+
+def named_mistake(
+    run: RouterRun, endpoint: RoutedEndpoint, backends: Mapping[str, RoutedBackend[RoutedReplica]]
+) -> Failure | None:
+    """Why the backend that the run names cannot have it; None where it can."""
+    name = run.options.backend
+    known = endpoint.route.weights or {}
+    if name not in known:
+        return no_version(endpoint.name, name, known)
+    if run.options.partition >= 0 and endpoint.policy.only != name:
+        return sequence_elsewhere(endpoint.name, name)
+    backend = backends.get(name)
+    if backend is not None and not (backend.is_serving or backend.is_coming):
+        return version_unavailable(endpoint.name, name)
+    return None
+
+
+def no_version(endpoint: str, backend: str, known: Iterable[str]) -> Failure:
+    """The endpoint's policy does not name the backend that the call names."""
+    return Failure(
+        reason=Reason.BACKEND_NOT_FOUND,
+        message=f"no backend of {endpoint} is named {backend!r}; there is: {listed(known)}",
+        metadata={"endpoint": endpoint, "backend": backend},
+    )
+
+
+def sequence_elsewhere(endpoint: str, backend: str) -> Failure:
+    """A call with an ordering key names one of several backends."""
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=f"model_version: calls of a sequence go to the backend that owns it, and {endpoint} has other backends "
+        f"than {backend}: leave the version empty",
+        metadata={"field": "model_version"},
+    )
+
+
+def version_unavailable(endpoint: str, backend: str) -> Failure:
+    """The backend that the call names has no replica, and none is on its way."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"no replica of {backend} serves {endpoint}, and none is on its way: `slotmesh status` shows why",
+        retry_delay_s=UNAVAILABLE_DELAY_S,
+        metadata={"endpoint": endpoint, "backend": backend},
+    )

@@ -14,15 +14,14 @@ from collections.abc import Collection, Iterator
 
 from router_service.core.commands import CloseLink, OpenLink, RouterCommand
 from router_service.core.counters import RouterCounters
-from router_service.core.keyed.partitions import Partition
+from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.backends import RoutedBackend
-from router_service.core.routing.endpoints import RoutedEndpoint
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.routing.sampling import Chance
-from router_service.core.routing.standing import PolicyStandings
-from router_service.core.routing.table import BackendRoute, RoutingTable
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.endpoints import Partition, RoutedEndpoint
+from router_service.core.routing.traffic import PolicyStandings
+from router_service.core.routing_table import BackendRoute, RoutingTable
 from router_service.core.runs import RouterRun, SliceHolder
+from router_service.core.sampling import Chance
 
 
 class Topology:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from router_service.core.keyed.partitions import Partition
-from router_service.core.queueing.admission import Account
+from router_service.core.limits.admission import Account
 from router_service.core.queueing.reservations import constraint_of
+from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.backends import RoutedBackend
-from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.endpoints import Partition, RoutedEndpoint
 from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 
 _NAMED = 4
 """Replicas and backends that a message names; it counts the others."""

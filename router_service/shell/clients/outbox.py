@@ -1,9 +1,9 @@
 """Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
 
 Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
-`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread_results.py`), the payloads of its results
-are dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
-(`slotmesh.wire.pacing`).
+`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/limits/unread_results.py`), the payloads of
+its results are dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about
+to come (`slotmesh.streams.pacing`).
 Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
 A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
 replicas until the client acknowledges the frame.
@@ -21,26 +21,32 @@ from router_service import convert
 from router_service.core import failures
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
-from router_service.core.streaming.events import StreamedOutcomesLeft
-from router_service.core.unread_results import Unread
-from router_service.shell.clients.dropped_results import DroppedResults
-from router_service.shell.clients.frame_timing import FrameTiming
-from router_service.shell.clients.outcome_sizes import bytes_of, held_by
-from router_service.shell.clients.result_batches import FrameResults, add_chunked, add_values
-from router_service.shell.clients.single_deliveries import results_singly, singly, values_singly
+from router_service.core.events import StreamedOutcomesLeft
+from router_service.core.limits.unread_results import Unread
+from router_service.shell.clients.result_frames import (
+    DroppedResults,
+    FrameResults,
+    FrameTiming,
+    UnacknowledgedRuns,
+    add_chunked,
+    add_values,
+    bytes_of,
+    held_by,
+    results_singly,
+    singly,
+    values_singly,
+)
 from router_service.shell.clients.taken_values import Taking
-from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.id_ranges import ids_to_wire
-from slotmesh.outcome_ids import errors_to_wire
-from slotmesh.runtime.pacer import Pacer
+from slotmesh.calls.payload_block import PayloadBlock, largest_of
+from slotmesh.convert.batches import errors_to_wire, ids_to_wire
 from slotmesh.status import to_wire
+from slotmesh.streams.chunks import Announced, ChunkTurns, Lines, joined
+from slotmesh.streams.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.telemetry.names import DIRECTION_OUT
+from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import Announced, ChunkTurns, Lines, joined
-from slotmesh.wire.features import BLOCKS, CHUNKS, EXECUTORS, ID_RANGES, TAKE_ITEMS
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
-from slotmesh.wire.payload_block import PayloadBlock, largest_of
 
 Response = router_service_pb2.StreamCallsResponse
 

@@ -14,31 +14,26 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Any
 
 from router_service import convert
-from router_service.core.caller_shares import CallerShare
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, KeyedBatch
 from router_service.core.commands import DeliverFailure, DeliverValues, Delivery
-from router_service.core.events import CallsCancelled, CallsSubmitted
-from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.events import AllCallsResent, CallsResent, RosterAcknowledged
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.unread_results import Unread
-from router_service.shell.clients.call_reader import MAX_STEP, CallReader
+from router_service.core.events import AllCallsResent, CallsCancelled, CallsResent, CallsSubmitted, RosterAcknowledged
+from router_service.core.limits.quotas import CallerShare
+from router_service.core.limits.unread_results import Unread
+from router_service.core.rosters import RosterVersion, SessionConnection
+from router_service.shell.clients.call_reader import MAX_STEP, CallReader, ClientUploads
 from router_service.shell.clients.outbox import ResultOutbox
-from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.batch_payloads import count_of
+from slotmesh.convert.batches import count_of, ranges_from_wire
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.id_ranges import ranges_from_wire
-from slotmesh.runtime.interruption import Interruption
-from slotmesh.runtime.pacer import Pacer
-from slotmesh.runtime.pump import StreamPump
-from slotmesh.security.limits import known_endpoints
+from slotmesh.security.permissions import known_endpoints
 from slotmesh.status import to_wire
+from slotmesh.streams.features import CHUNKS
+from slotmesh.streams.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.telemetry.names import DIRECTION_IN
+from slotmesh.transport.duplex import Interruption
+from slotmesh.transport.pump import Pacer, StreamPump
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS
-from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 

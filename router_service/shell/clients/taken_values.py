@@ -1,6 +1,6 @@
 """Counts the values that one caller has taken, by which handlers that yield may go on.
 
-Purpose: a replica lets a handler run a credit ahead of what was taken of its values (`core/streaming/credits.py`). Here
+Purpose: a replica lets a handler run a credit ahead of what was taken of its values (`core/callers.py`). Here
 the values of one caller are counted: they are taken when written, for a client that does not acknowledge them; else
 when it acknowledges them. Where it has many such calls these have smaller credits, which are for the way to the router:
 their values are taken when they leave it, as long as the client is not far behind.
@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sized
 from typing import Final
 
+from router_service.core.callers import ALONE, CREDITS, HALF, CallCredit
 from router_service.core.commands import DeliverValues
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.streaming.credits import ALONE, CREDITS, HALF, CallCredit
 from router_service.shell.dispatcher import Dispatcher
 
 TAKE_VALUES: Final = ALONE.values // 4

@@ -8,28 +8,131 @@ Owner: the router's servicer; `slot_calls` shares the flows and the bound.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import grpc
 
 from router_service import convert
-from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import START_WINDOW, Caller
-from router_service.core.calls import RouterCallOptions
+from router_service.core.calls import Flow, RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import CallsSubmitted
-from router_service.core.flows import Flow
-from router_service.shell.clients.passed_call import PassedCall
-from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
+from router_service.core.limits.quotas import CallQuotas
+from router_service.shell.clients.own_rpcs import PassedCall
+from router_service.shell.clients.result_frames import values_singly
+from router_service.shell.clients.taken_values import Taking
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import CallerSink
+from slotmesh.calls.fair_shares import DynamicThreshold
+from slotmesh.calls.trace_context import REQUEST_ID, TraceContext, is_request_id, is_traceparent, is_tracestate
 from slotmesh.errors import Failure, Reason
-from slotmesh.security.current import quota_name
-from slotmesh.security.limits import known_endpoints
-from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
-from slotmesh.wire.thresholds import DynamicThreshold
-from slotmesh.wire.trace_context import TraceContext
+from slotmesh.security.identity import quota_name
+from slotmesh.security.permissions import known_endpoints
+from slotmesh.streams.chunks import joined
+from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.v1 import call_pb2
+
+# What of the gRPC metadata of unary rpcs handlers get to see: nothing but what an allow-list names.
+#
+# The trace context is taken where the list names it, or the router makes spans; `x-request-id` always, if it is an id.
+#
+# Invariants: what a call says of itself in its options goes before what its rpc says; both together are bounded as the
+# options are. Reserved names are on no list. A trace context that is none is passed over, as W3C Trace Context asks
+# for.
+# Owner: the servicers.
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_TRACE: Final = frozenset({"traceparent", "tracestate"})
+
+
+class HandedMetadata:
+    """The allow-list."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: Collection[str] = (), *, with_traces: bool = False) -> None:
+        self._keys = frozenset(keys) | {REQUEST_ID} | (_TRACE if with_traces else frozenset())
+
+    def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
+        """Adds what the rpc says to the options of its call; returns its trace context, if it has one."""
+        return self.take_of(context.invocation_metadata() or (), wire)
+
+    def take_of(self, said: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions) -> TraceContext | None:
+        """The same, of metadata."""
+        trace: dict[str, str] = {}
+        keys = self._keys
+        for key, value in said:
+            if key not in keys or not isinstance(value, str):
+                continue
+            if key in _TRACE:
+                trace[key] = value
+            elif key not in wire.metadata and (key != REQUEST_ID or is_request_id(value)):
+                wire.metadata[key] = value
+        traceparent, tracestate = trace.get("traceparent", ""), trace.get("tracestate", "")
+        if not is_traceparent(traceparent):
+            return None
+        return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
+
+
+# One unary call that streams the values of its handler.
+#
+# Purpose: writes each value to the client as it comes, then how the call ended.
+# Invariants: values are written in order, one at a time, and before the failure that may follow them. What waits for a
+# client that reads slowly is at most the credit of one call: its handler goes on when values were written.
+# Owner: the servicer's task of this call.
+
+WriteValue = Callable[[bytes, str, str, str], Awaitable[object]]
+"""Takes a payload, its content type, and who executes the call: backend and replica, empty but for the first value."""
+
+
+class StreamedCall:
+    """Values and outcome of one call, on their way to the client."""
+
+    def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:
+        self._taking = Taking(dispatcher, {})
+        self._write = write
+        self._deliveries: deque[Delivery] = deque()
+        self._has_come = asyncio.Event()
+        self._is_first = True
+        """No value was written."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Values of the call, or its outcome."""
+        self._deliveries.append(delivery)
+        self._has_come.set()
+
+    async def run(self) -> Failure | None:
+        """Writes until the call has ended; returns why it failed, if it did."""
+        while True:
+            await self._has_come.wait()
+            self._has_come.clear()
+            while self._deliveries:
+                match self._deliveries.popleft():
+                    case DeliverValues() as values:
+                        await self._write_values(values)
+                    case DeliverFailure(failure=failure):
+                        return failure
+                    case DeliverDone():
+                        return None
+                    case result:
+                        await self._write_value(joined(result.payloads[0]), result)
+                        return None
+
+    async def _write_values(self, values: DeliverValues) -> None:
+        for each in values_singly(values):
+            self._taking.leave(each)
+            payload = joined(each.payloads[0])  # type: ignore[arg-type]  # only a writer of chunks puts a size in its place
+            await self._write_value(payload, each)
+            self._taking.written()
+
+    async def _write_value(self, payload: bytes, source: DeliverValues | DeliverResults) -> None:
+        backend, replica_id = (source.replica.backend.name, source.replica.replica_id) if self._is_first else ("", "")
+        self._is_first = False
+        await self._write(payload, source.content_type, backend, replica_id)
+
 
 _TENANT_THRESHOLD: Final = DynamicThreshold()
 """Of what one tenant may have pending."""

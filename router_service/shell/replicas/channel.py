@@ -7,17 +7,148 @@ Owner: the replica's link.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service.core.replicas.replica import RoutedReplica
+from slotmesh.calls.payload_framing import MAX_REQUEST_FRAME_BYTES, MAX_REQUESTS_AHEAD
+from slotmesh.convert.batches import ids_of_results, payloads_of
+from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.current_channel import CurrentChannel
 from slotmesh.security.identity import Role
-from slotmesh.telemetry.log import get_logger
-from slotmesh.v1 import replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.streams.chunks import BadChunk, PartsAssembly, Payload, joined
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.transport.current_channel import CurrentChannel
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+
+# Results that come in chunks from one replica.
+#
+# Purpose: puts chunks together until the frame comes that brings the outcome itself.
+# Invariants: chunks that break the rules raise: the replica is not to be trusted with more. Parts are passed on as they
+# came, never joined. What belongs to calls that failed instead is dropped.
+# Owner: the replica's link, for one stream.
+
+
+class ArrivingResults:
+    """Payloads of results under way, by run id."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, PartsAssembly] = {}
+
+    def add(self, chunk: call_pb2.Chunk) -> None:
+        """The next chunk of a result.
+
+        Raises:
+            BadChunk: it is not.
+        """
+        assembly = self._under_way.get(chunk.call_id)
+        if assembly is None:
+            if not 0 < chunk.total <= MAX_PAYLOAD_BYTES:
+                raise BadChunk("total", f"{chunk.total} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
+            assembly = self._under_way[chunk.call_id] = PartsAssembly(chunk.total)
+        assembly.add(chunk.offset, chunk.total, chunk.data)
+
+    def payloads(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
+        """The payloads of a batch, with those that chunks have brought.
+
+        Raises:
+            BadChunk: the batch names a payload that is not complete.
+        """
+        if not batch.chunked_sizes:
+            return payloads_of(batch)
+        payloads: list[Payload] = list(batch.payloads)
+        run_ids = ids_of_results(batch)
+        for at, size in enumerate(batch.chunked_sizes):
+            if size:
+                assembly = self._under_way.pop(run_ids[at], None)
+                if assembly is None or assembly.received != size:
+                    raise BadChunk("chunked_sizes", f"{size} bytes of run {run_ids[at]} have not come")
+                payload = assembly.payload()
+                payloads[at] = payload if size > CHUNK_BYTES else joined(payload)
+        return payloads
+
+    def drop(self, run_ids: Iterable[int]) -> None:
+        """These calls have failed: what has come of their results is of no use."""
+        if self._under_way:
+            for run_id in run_ids:
+                self._under_way.pop(run_id, None)
+
+
+# Requests of calls that take several, on their way to one replica.
+#
+# Purpose: requests of many calls leave as one frame, in turns; a large one is cut, so that nobody waits behind it.
+# Invariants: those of one call leave in order; a frame has little more than `MAX_REQUEST_FRAME_BYTES`. What waits here
+# was allowed by the replica, call by call.
+# Owner: the frames of the link.
+
+Batch = replica_service_pb2.RequestBatch
+
+
+class OutgoingRequests:
+    """By run id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[bytes | None]] = {}
+        """None stands behind the last one. No entry where nothing waits; in the order of turns."""
+
+    def __bool__(self) -> bool:
+        """Whether any waits."""
+        return bool(self._waiting)
+
+    def add(self, run_id: int, requests: Sequence[bytes | None]) -> None:
+        """Requests; None: there are no more."""
+        waiting = self._waiting.get(run_id)
+        if waiting is None:
+            waiting = self._waiting[run_id] = deque()
+        waiting.extend(requests)
+
+    def discard(self, run_id: int) -> None:
+        """Nobody waits for this call any more."""
+        self._waiting.pop(run_id, None)
+
+    def clear(self) -> None:
+        """The link is gone."""
+        self._waiting.clear()
+
+    def take(self) -> replica_service_pb2.RequestItems:
+        """The next frame. Only where something waits."""
+        frame = replica_service_pb2.RequestItems()
+        room = MAX_REQUEST_FRAME_BYTES
+        while self._waiting and room > 0 and len(frame.batches) < MAX_REQUESTS_AHEAD:
+            run_id, waiting = next(iter(self._waiting.items()))
+            del self._waiting[run_id]
+            room -= _fill(frame.batches.add(run_id=run_id), waiting, room)
+            if waiting:
+                self._waiting[run_id] = waiting  # behind the others
+        return frame
+
+
+def _fill(batch: Batch, waiting: deque[bytes | None], room: int) -> int:
+    """Moves what fits into the batch; returns how many bytes that are."""
+    size = 0
+    while waiting:
+        request = waiting[0]
+        if request is None:
+            waiting.popleft()
+            batch.is_last = True
+            break
+        left = room - size
+        if len(request) > left:
+            if left > 0:
+                batch.payloads.append(request[:left])
+                waiting[0] = request[left:]
+                batch.is_cut = True
+                size = room
+            break
+        batch.payloads.append(request)
+        waiting.popleft()
+        size += len(request)
+    return size
+
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse

@@ -1,7 +1,8 @@
 """What one replica is to be told, cut into frames: the writing half of a link.
 
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.wire.pacing`). The
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.streams.pacing`).
+The
 replica's own queues are the core's; what else there is to say is kept here.
 Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
 without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
@@ -10,6 +11,7 @@ Owner: the `ReplicaLink`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
@@ -18,19 +20,74 @@ from router_service import convert
 from router_service.core.commands import CancelRun
 from router_service.core.replicas.frames import is_full, pending
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.sessions.session import SessionConnection
+from router_service.core.rosters import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.acks import RunAcks
-from router_service.shell.replicas.outgoing_requests import OutgoingRequests
-from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
+from router_service.shell.replicas.channel import OutgoingRequests
+from slotmesh.calls.id_ranges import Range, merged
+from slotmesh.convert.batches import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.pacer import Pacer
+from slotmesh.streams.chunks import ChunkTurns
+from slotmesh.streams.features import BLOCKS
+from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
 from slotmesh.telemetry.names import DIRECTION_OUT
+from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.chunks import ChunkTurns
-from slotmesh.wire.features import BLOCKS
-from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
-from slotmesh.wire.ranges import Range
+
+# Acknowledgements for a replica: gathered for a while, sent in one frame.
+#
+# Purpose: clients acknowledge frames of results; each replica gets the runs of its own in them, as few ranges of run
+# ids.
+# Invariants: ids are those of the link that is up; what was gathered for an earlier link is dropped with it.
+# Owner: the link to that replica.
+
+ACK_GAP_S = 0.05
+"""Between two frames of acknowledgements, at least: each costs as much as a hundred calls."""
+
+
+class RunAcks:
+    """Acknowledged runs on their way to one replica."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when `take` has something to give."""
+        self._wake = wake
+        self._ranges: deque[Range] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_due = False
+        """`take` has something to give."""
+
+    def add(self, first: int, count: int) -> None:
+        """The outcomes of these runs need not be kept."""
+        self._ranges.append((first, first + count - 1))
+        if self._timer is None and not self.is_due:
+            self._timer = asyncio.get_running_loop().call_later(ACK_GAP_S, self._fall_due)
+
+    def take(self) -> list[Range] | None:
+        """What was gathered, up to the bound of a frame, once its time has come: disjoint, ascending."""
+        if not self.is_due:
+            return None
+        ranges = [self._ranges.popleft() for _ in range(min(len(self._ranges), MAX_FRAME_RANGES))]
+        self.is_due = bool(self._ranges)
+        return merged(ranges)
+
+    def flush(self) -> None:
+        """`take` gives what there is at once: it is the last chance."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._fall_due()
+
+    def drop(self) -> None:
+        """The link has ended, and its run ids have no meaning any more."""
+        self._ranges.clear()
+        self.is_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fall_due(self) -> None:
+        self._timer = None
+        self.is_due = True
+        self._wake()
+
 
 Request = replica_service_pb2.ExecuteRequest
 

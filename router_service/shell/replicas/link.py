@@ -17,45 +17,44 @@ import grpc
 from router_service import convert
 from router_service.core.calls import Failures
 from router_service.core.commands import CancelRun
-from router_service.core.replicas.ejection import LONGEST_S
-from router_service.core.replicas.events import (
+from router_service.core.events import (
     CapacityReported,
     DrainAnnounced,
     LanesStopped,
     LinkFailed,
     LinkLost,
     LinkOpened,
+    RequestsTaken,
     RunsCompleted,
     RunsRefused,
     ServiceTimesReported,
+    SessionReconciled,
+    SlotOperationsAnswered,
 )
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.sessions.events import SessionReconciled
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.slots.events import SlotOperationsAnswered
-from router_service.core.streaming.events import RequestsTaken
+from router_service.core.replicas.retries import LONGEST_S
+from router_service.core.rosters import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.channel import ExecuteCall, ReplicaChannel, Request, Response
+from router_service.shell.replicas.channel import ArrivingResults, ExecuteCall, ReplicaChannel, Request, Response
 from router_service.shell.replicas.frames import LinkFrames
-from router_service.shell.replicas.link_report import LinkReport
-from router_service.shell.replicas.result_chunks import ArrivingResults
-from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
+from router_service.shell.reports import LinkReport
+from slotmesh.calls.method_outlines import MethodOutline, fitting
+from slotmesh.convert.batches import ids_from_wire, ranges_from_wire
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.ids import STREAM_ID_BYTES, new_id
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.logs import get_logger
 from slotmesh.runtime.channels import Dialer
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.duplex import run_stream
-from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor, is_cancelled
 from slotmesh.status import from_wire
-from slotmesh.telemetry.log import get_logger
+from slotmesh.streams.chunks import BadChunk
+from slotmesh.streams.features import OF_ROUTERS_TO_REPLICAS
+from slotmesh.streams.limits import MAX_METHODS
 from slotmesh.telemetry.names import DIRECTION_IN
+from slotmesh.transport.duplex import run_stream
+from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
-from slotmesh.wire.chunks import BadChunk
-from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
-from slotmesh.wire.limits import MAX_METHODS
-from slotmesh.wire.outlines import MethodOutline, fitting
 
 LEFT_PAUSE_S = 1.0
 """A replica that has ended the stream because it drains is not asked again at once."""

@@ -11,18 +11,143 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import threading
+import time
 from collections.abc import Sequence
-from http.client import HTTPException
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from types import TracebackType
 from typing import Any, Final
 
-from slotmesh.cli.checking.http_exchange import HttpExchange
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressFacts, IngressUrl, ServerAnswer, Validity
 from slotmesh.cli.credentials import credentials
 from slotmesh.client.tls import Tls
+from slotmesh.runtime.channels import TokenSource
 from slotmesh.security.secret_files import authorities_in
-from slotmesh.security.token_source import TokenSource
 from slotmesh.units import parse_host_port
+
+# Some requests by HTTP with one deadline for all of them.
+#
+# Purpose: a socket's own timeout begins anew with each byte, so a server that sends one now and then would hold whoever
+# asks for as long as it likes.
+# Invariants: when the time is over the socket is shut, whichever thread waits for it, and what was asked has failed by
+# TimeoutError: no answer that was cut off looks like a whole one. The resolver of names alone has bounds of its own.
+# Owner: who asks; not for two threads.
+
+
+class HttpExchange:
+    """Requests to one server, to be used as a context: by one connection, or more where the server closes it."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, within_s: float) -> None:
+        """`context`: of TLS; None for plain text. The time begins now."""
+        self._deadline = _Deadline(within_s)
+        self._connection = _Connection(host, port, context, self._deadline)
+
+    def __enter__(self) -> HttpExchange:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._deadline.cancel()
+        self._connection.close()
+        # A socket that is shut under a request looks like any other failure of its server.
+        if isinstance(error, (OSError, HTTPException)) and self._deadline.is_over:
+            raise TimeoutError from None
+
+    def shown_certificate(self) -> dict[str, Any]:
+        """What the server's certificate says; nothing in plain text."""
+        if self._connection.sock is None:
+            self._connection.connect()
+        connected = self._connection.sock
+        return dict(connected.getpeercert() or {}) if isinstance(connected, ssl.SSLSocket) else {}
+
+    def get(self, path: str, headers: dict[str, str], max_bytes: int) -> tuple[int, bytes]:
+        """Status and body of a page.
+
+        Raises OSError, TimeoutError among them, HTTPException where it is no HTTP or too long, and UnicodeError where
+        the host is none.
+        """
+        self._connection.request("GET", path, headers=headers)
+        response = self._connection.getresponse()
+        body = response.read(max_bytes + 1)
+        self._deadline.left_s()
+        if len(body) > max_bytes:
+            raise HTTPException("too long")
+        return response.status, body
+
+
+class _Deadline:
+    """Shuts the socket that it is told of when the time is over."""
+
+    def __init__(self, within_s: float) -> None:
+        self._at = time.monotonic() + within_s
+        self._socket: socket.socket | None = None
+        self.is_over = False
+        self._timer = threading.Timer(within_s, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def left_s(self) -> float:
+        """Until it is over. Raises TimeoutError where it is."""
+        left = self._at - time.monotonic()
+        if self.is_over or left <= 0:
+            self.is_over = True
+            raise TimeoutError
+        return left
+
+    def watch(self, connected: socket.socket) -> None:
+        """That one is shut, from now on. Raises TimeoutError where it is over."""
+        self._socket = connected
+        self.left_s()
+
+    def cancel(self) -> None:
+        """All is done."""
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._socket is not None:
+            with suppress(OSError):  # it is closed
+                # SSLSocket's own would take TLS from the socket under the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _Connection(HTTPConnection):
+    """Connects within what is left of the time, to whichever address of the host takes it."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, deadline: _Deadline) -> None:
+        super().__init__(host, port)
+        self._context = context
+        self._deadline = deadline
+        if context is not None:
+            self.default_port = 443
+
+    def connect(self) -> None:
+        """Called by a request, too, where the server has closed the connection."""
+        self.sock = connected = self._connected()
+        self._deadline.watch(connected)
+        if self._context is not None:
+            self.sock = secured = self._context.wrap_socket(
+                connected, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            self._deadline.watch(secured)
+            secured.do_handshake()
+
+    def _connected(self) -> socket.socket:
+        problem: OSError = OSError("that host has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(self._deadline.left_s())
+                made.connect(address)
+            except OSError as error:
+                made.close()
+                problem = error
+            else:
+                return made
+        raise problem
+
 
 ANSWER_WITHIN_S: Final = 3.0
 _MAX_BYTES: Final = 16 * 1024 * 1024

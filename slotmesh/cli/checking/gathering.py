@@ -16,9 +16,9 @@ from typing import Final
 from slotmesh.cli.checking.asking import ask_all, own_tls
 from slotmesh.cli.checking.asking_ingresses import ask_ingresses
 from slotmesh.cli.checking.seen import AnnouncedAddress, IngressUrl, LostMember, SeenMesh
+from slotmesh.cli.console import CommandFailed
 from slotmesh.cli.event_stream import EventFilter, MeshEvent
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import ENDED, Members, Snapshot
 from slotmesh.errors import NotLeader, SlotmeshError
 from slotmesh.version import VERSION

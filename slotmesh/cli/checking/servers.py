@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Final
 
-from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
-from slotmesh.cli.checking.seen import SeenMesh, ServerAnswer
+from slotmesh.cli.checking.seen import (
+    IngressFacts,
+    MeshFinding,
+    Section,
+    SeenMesh,
+    ServerAnswer,
+    Severity,
+    TlsFacts,
+    ok,
+)
 from slotmesh.security.identity import identity_of, trust_domain_of
 from slotmesh.units import is_loopback, parse_host_port
 
@@ -215,3 +224,114 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.1f} s"
+
+
+# Whether all servers go by the newest list of revoked certificates, and by the files that they have. Pure.
+
+_SECTION = Section.CERTIFICATES
+
+
+def revocations(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Who was revoked is still let in by a server that has an older list, or none."""
+    told = [(it.announced.subject, it.tls) for it in seen.answers if it.tls is not None]
+    for subject, tls in told:
+        if tls.keeps_older_files:
+            text = f"{subject} cannot use its files of certificates and lists as they are, and goes by what was in them"
+            yield MeshFinding(_SECTION, Severity.ERROR, subject, text, "its log has the reason: `cannot be read again`")
+    newest = _newest(tls for _, tls in told)
+    if not newest:
+        return
+    have_it = 0
+    for subject, tls in told:
+        older = [
+            (made_at, newest[authority])
+            for authority, made_at in tls.lists_made_at.items()
+            if authority in newest and made_at != newest[authority]
+        ]
+        for made_at, there_is in older:
+            has = "no list" if made_at is None else f"a list of {_when(made_at)}"
+            others = f"others one of {_when(there_is)}"
+            text = f"{subject} has {has} of revoked certificates, {others}: it lets in who is in that"
+            fix = "give it the newest ca.crl, beside its ca.crt or as --tls-crl; it reads it by itself"
+            yield MeshFinding(_SECTION, Severity.ERROR, subject, text, fix)
+        if not older:
+            have_it += 1
+            if tls.lists_end_at is not None and tls.lists_end_at <= seen.now:
+                ended = _when(tls.lists_end_at)
+                text = f"the list of revoked certificates at {subject} should have been replaced by {ended}"
+                fix = "it counts until then and after; get a newer one of the authority that has made it"
+                yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
+    for each in seen.answers:
+        if each.version and each.tls is None and each.ingress is None:
+            subject = each.announced.subject
+            text = f"{subject} does not say which list of revoked certificates it has"
+            fix = "it is of an older version, or in plain text, and asks for no certificates"
+            yield MeshFinding(_SECTION, Severity.WARNING, subject, text, fix)
+    revoked = max(tls.revoked for _, tls in told)
+    made = _when(max(newest.values()))
+    yield ok(_SECTION, f"{have_it} servers have the newest list of revoked certificates, of {made}: {revoked} in it")
+
+
+def _newest(facts: Iterable[TlsFacts]) -> dict[str, float]:
+    """When the newest list of each authority was made."""
+    newest: dict[str, float] = {}
+    for tls in facts:
+        for authority, made_at in tls.lists_made_at.items():
+            if made_at is not None:
+                newest[authority] = max(made_at, newest.get(authority, made_at))
+    return newest
+
+
+def _when(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+# What is wrong with the ingresses that were named. Pure.
+
+
+def ingresses(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether they take requests, and know the newest routes."""
+    known = [(each, each.ingress) for each in seen.answers if each.ingress is not None]
+    well = 0
+    for each, facts in known:
+        finding = _of_ingress(each, facts)
+        if finding is None:
+            well += 1
+        else:
+            yield finding
+    if well:
+        yield ok(Section.HTTP, f"{well} of {len(known)} ingresses are ready")
+    if silent := sum(not facts.tells_routes for _, facts in known):
+        text = f"{silent} tell neither version nor routes without the token of somebody who may call (SLOTMESH_TOKEN)"
+        yield ok(Section.HTTP, text)
+
+
+def plain_http(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Requests that others can read."""
+    for each in seen.answers:
+        if each.ingress is None or each.ingress.by_tls or is_loopback(parse_host_port(each.announced.address)[0]):
+            continue
+        yield MeshFinding(
+            Section.SECURITY,
+            Severity.WARNING,
+            each.announced.subject,
+            f"HTTP in plain text, bearer tokens included: {each.announced.address}",
+            "start it with --https-cert and --https-key in place of --insecure, or behind a proxy that has them",
+        )
+
+
+def _of_ingress(answer: ServerAnswer, facts: IngressFacts) -> MeshFinding | None:
+    subject, address = answer.announced.subject, answer.announced.address
+    if facts.not_ready:
+        text = f"ingress {address} is not ready: {facts.not_ready}"
+        fix = "it has to reach a controller (--controller) for its routes, and routers (--routers) for calls"
+        return MeshFinding(Section.HTTP, Severity.ERROR, subject, text, fix)
+    if facts.routes_held:
+        text = f"ingress {address} keeps its routes: the state file of the controller that it follows is an older copy"
+        fix = "put the newest --state file back, or adopt what members know: `slotmesh state adopt --from-members`"
+        return MeshFinding(Section.HTTP, Severity.WARNING, subject, text, fix)
+    if facts.follows_controller is False:
+        text = f"ingress {address} does not hear a controller that leads: its routes may be old"
+        fix = "see its log, and whether its --controller names all controllers"
+        return MeshFinding(Section.HTTP, Severity.WARNING, subject, text, fix)
+    return None

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from slotmesh.cli.checking.finding import MeshFinding, Section, Severity, ok
-from slotmesh.cli.checking.seen import SeenMesh
-from slotmesh.cli.snapshot import FAILED, READY, Snapshot
+from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.view.troubles import LOOPING_AFTER
 from slotmesh.spec.model import Backend
 from slotmesh.spec.routes import route_subject
@@ -72,7 +71,7 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield finding
     known = {backend.name for backend in snapshot.backends}
     for replica in snapshot.members.replicas:
-        if replica.state == READY and replica.backend not in known:
+        if replica.state == READY_STATE and replica.backend not in known:
             name = replica.replica_id
             text = f"{name} is ready, and its backend {replica.backend} is not configured: no call gets there"
             fix = f"apply the backend (`slotmesh apply mesh.yaml`), or end the replica: `slotmesh drain {name}`"
@@ -110,7 +109,7 @@ def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> Mes
         looping = max((it.restart_count for it in replicas if it.state != "READY"), default=0)
         if looping >= LOOPING_AFTER:
             severity, text = Severity.ERROR, f"{text}, one was restarted {looping} times"
-        elif any(it.state == FAILED for it in replicas):
+        elif any(it.state == FAILED_STATE for it in replicas):
             severity = Severity.ERROR
     texts = [it.error or it.last_exit or it.end_reason for it in replicas if it.state != "READY"]
     said = [line for text in texts for line in text.splitlines()[-1:]]

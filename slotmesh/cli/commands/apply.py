@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import WRONG_INPUT, CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
-from slotmesh.cli.output import Output, OutputForm
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import (
+from slotmesh.cli.view.configuration import conflicts, consequences, difference, printable_change
+from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
     WaitForReady,
@@ -22,8 +22,6 @@ from slotmesh.cli.patience import (
     ends_of_rollouts,
     wait_until_ready,
 )
-from slotmesh.cli.saying import say
-from slotmesh.cli.view.applied import conflicts, consequences, difference, printable_change
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import InvalidSpec, Mesh
 

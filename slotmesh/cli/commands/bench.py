@@ -2,26 +2,208 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from slotmesh.cli.arguments import BadJson, read_arguments
-from slotmesh.cli.bench.loops import MAX_IN_FLIGHT, BenchRun, closed_loop, open_loop, try_one
-from slotmesh.cli.bench.results import NotComparable, comparison_lines, result_document, result_lines
 from slotmesh.cli.connection import Peer
+from slotmesh.cli.console import FAILED, WRONG_INPUT, OutputForm, complete, say
 from slotmesh.cli.credentials import credentials
-from slotmesh.cli.outcome import FAILED, WRONG_INPUT, complete
-from slotmesh.cli.output import OutputForm
-from slotmesh.cli.parameters import ROUTER, RouterAddress, read_call_duration, read_duration
-from slotmesh.cli.saying import say
-from slotmesh.cli.subjects import ENDPOINT, name_of
+from slotmesh.cli.latencies import CallTally
+from slotmesh.cli.parameters import (
+    ENDPOINT,
+    ROUTER_ADDRESS,
+    BadJson,
+    RouterAddress,
+    name_of,
+    read_arguments,
+    read_call_duration,
+    read_duration,
+)
 from slotmesh.client.mesh import connect
 from slotmesh.codec import JSON
+from slotmesh.errors import Reason, SlotmeshError
+
+# The two ways of putting load on something: so many calls at once, or so many a second.
+#
+# Invariants: calls under way are bounded; in an open loop a call's time begins when it should have begun, so that a
+# system that falls behind is not asked less and found quicker than it is (no coordinated omission); calls that are
+# under
+# way at the end are waited for, and count.
+# Owner: the command `bench` runs one of them.
+
+MAX_IN_FLIGHT: Final = 10_000
+
+_ROUNDING_S: Final = 1e-6
+_FINAL: Final = frozenset(
+    {
+        Reason.ENDPOINT_NOT_FOUND,
+        Reason.METHOD_NOT_FOUND,
+        Reason.BAD_REQUEST,
+        Reason.BAD_ARGUMENTS,
+        Reason.PAYLOAD_TOO_LARGE,
+        Reason.NOT_IMPLEMENTED,
+    }
+)
+"""Failures that follow from what is called, and with what."""
+
+MakeCall = Callable[[int], Awaitable[object]]
+"""Makes a call; which of the callers it is, from 0. Raises SlotmeshError."""
+
+
+class BenchRun:
+    """What a loop has measured."""
+
+    def __init__(self, warm_up_s: float, duration_s: float) -> None:
+        """Calls that begin, or should have begun, in the warm-up are made and not counted."""
+        self.tally = CallTally()
+        self.planned_s = warm_up_s + duration_s
+        """From the first call to when none begins any more."""
+        self.counted_from = time.monotonic() + warm_up_s
+        self.until = self.counted_from + duration_s
+        self.ended_at = self.until
+        """When the last call that counts has ended."""
+        self.unstarted = 0
+        """Of an open loop: calls that should have begun and could not, as too many were under way."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first call that counts to the end of the last."""
+        return self.ended_at - self.counted_from
+
+    async def measure(self, call: Awaitable[object], began: float) -> None:
+        """Counts a call that began, or should have begun, then."""
+        reason = ""
+        try:
+            await call
+        except SlotmeshError as failure:
+            reason = failure.reason.value
+        now = time.monotonic()
+        # Sums of seconds are exact to less than that.
+        if began >= self.counted_from - _ROUNDING_S:
+            self.tally.add(now - began, reason)
+            self.ended_at = max(self.ended_at, now)
+
+
+async def try_one(call: Awaitable[object]) -> None:
+    """A call before all others. Raises SlotmeshError where each of them would fail the same way, whatever the load."""
+    try:
+        await call
+    except SlotmeshError as failure:
+        if failure.reason in _FINAL:
+            raise
+
+
+async def closed_loop(run: BenchRun, make_call: MakeCall, in_flight: int) -> None:
+    """So many callers, each of which makes its next call when it has the outcome of the one before."""
+
+    async def caller(number: int) -> None:
+        while (now := time.monotonic()) < run.until:
+            await run.measure(make_call(number), now)
+            # Calls that fail at once would keep the loop from everything else.
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(in_flight):
+            tasks.create_task(caller(number))
+
+
+async def open_loop(run: BenchRun, make_call: MakeCall, rate: float, callers: int) -> None:
+    """So many calls a second, whatever becomes of them; `callers` take turns, and may have several under way."""
+    began = run.until - run.planned_s
+    total = round(run.planned_s * rate)
+    room = asyncio.Semaphore(MAX_IN_FLIGHT)
+
+    async def one(number: int, due: float) -> None:
+        try:
+            await run.measure(make_call(number % callers), due)
+        finally:
+            room.release()
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(total):
+            due = began + number / rate
+            if (early := due - time.monotonic()) > 0:
+                await asyncio.sleep(early)
+            try:
+                async with asyncio.timeout_at(asyncio.get_running_loop().time() + run.until - time.monotonic()):
+                    await room.acquire()
+            except TimeoutError:
+                run.unstarted = total - number
+                return
+            tasks.create_task(one(number, due))
+
+
+# The result of a bench as a document, its histogram, and how it compares with an earlier one. Pure.
+
+FORMAT: Final = "slotmesh-bench/1"
+ROWS: Final = 16
+"""Of the histogram that people see, at most."""
+_BAR_CELLS: Final = 40
+COMPARED: Final = ("calls_per_s", "p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms")
+_LESS_IS_BETTER: Final = "_ms"
+
+
+def result_document(run: BenchRun, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As values of JSON. `settings`: what was called, and how."""
+    return {
+        "format": FORMAT,
+        **settings,
+        **run.tally.document(run.elapsed_s),
+        "unstarted": run.unstarted,
+        "histogram_ms": [[round(bound * 1e3, 4), count] for bound, count in run.tally.well.buckets()],
+    }
+
+
+def result_lines(run: BenchRun) -> Iterator[str]:
+    """For people."""
+    yield from run.tally.lines(run.elapsed_s)
+    if run.unstarted:
+        yield f"{run.unstarted:,} calls were due and not begun: as many as may be were under way"
+    yield from _histogram(run)
+
+
+def _histogram(run: BenchRun) -> Iterator[str]:
+    """Buckets joined until few enough are left."""
+    buckets = [*run.tally.well.buckets()]
+    if not buckets:
+        return
+    size = -(-len(buckets) // ROWS)
+    joined = [buckets[at : at + size] for at in range(0, len(buckets), size)]
+    rows = [(part[-1][0], sum(count for _, count in part)) for part in joined]
+    most = max(count for _, count in rows)
+    for bound, count in rows:
+        yield f"≤ {bound * 1e3:>9,.3g} ms {'█' * round(_BAR_CELLS * count / most):<{_BAR_CELLS}} {count:,}"
+
+
+class NotComparable(ValueError):
+    """The file has no result of a bench; the message says what it has."""
+
+
+def comparison_lines(now: Mapping[str, Any], before: object) -> Iterator[str]:
+    """What is better or worse than in an earlier result. Raises NotComparable."""
+    if not isinstance(before, Mapping) or before.get("format") != FORMAT:
+        raise NotComparable(f"is no result of `slotmesh bench --save` (format {FORMAT})")
+    for name in ("endpoint", "method", "in_flight", "rate", "ordered"):
+        if now.get(name) != before.get(name):
+            yield f"{name} differs: {before.get(name)} before, {now.get(name)} now"
+    for name in COMPARED:
+        one, another = before.get(name), now.get(name)
+        if isinstance(one, int | float) and isinstance(another, int | float) and one > 0:
+            change = another / one - 1
+            is_worse = change > 0 if name.endswith(_LESS_IS_BETTER) else change < 0
+            verdict = "" if abs(change) < 0.005 else " worse" if is_worse else " better"
+            yield f"{name:<12} {one:>12,.3f} → {another:>12,.3f}  {change:+.1%}{verdict}"
+    failed = [sum(it.get("failed", {}).values()) for it in (before, now)]
+    if any(failed):
+        yield f"{'failed':<12} {failed[0]:>12,} → {failed[1]:>12,}"
+
 
 Span = Annotated[timedelta, typer.Option(parser=read_duration, metavar="DURATION", help="How long calls are counted.")]
 WarmUp = Annotated[
@@ -68,7 +250,7 @@ def bench(
     ] = OutputForm.TABLE,
     save: SaveTo = None,
     compare: CompareWith = None,
-    address: RouterAddress = ROUTER,
+    address: RouterAddress = ROUTER_ADDRESS,
 ) -> None:
     """Put load on an endpoint, and say how quickly calls were answered.
 

@@ -3,22 +3,113 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated
+from itertools import groupby
+from typing import Annotated, Any, Final, TextIO
 
 import typer
+from rich.text import Text
 
-from slotmesh.cli.checking.finding import MeshFinding
+from slotmesh.cli.checking import servers, work
 from slotmesh.cli.checking.gathering import look_at
-from slotmesh.cli.checking.judging import document_of, findings_of, is_well, not_answering
-from slotmesh.cli.checking.printing import print_findings
-from slotmesh.cli.checking.seen import IngressUrl
-from slotmesh.cli.outcome import UNWELL, WRONG_INPUT, CommandFailed, complete
-from slotmesh.cli.output import Output, OutputForm, Printable
+from slotmesh.cli.checking.seen import IngressUrl, MeshFinding, Section, SeenMesh, Severity
+from slotmesh.cli.console import UNWELL, WRONG_INPUT, CommandFailed, Output, OutputForm, Printable, complete, console_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_address, read_duration
 from slotmesh.errors import SlotmeshError
+
+# All findings of a check, in order. Pure.
+
+_ASKS_CONTROLLER: Final = re.compile(
+    r"`(slotmesh (?:apply|calls|delete|drain|events|history|logs|rollback|rollout|scale|status|traffic)[^`]*)`"
+)
+_JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
+    servers.controllers,
+    servers.reachability,
+    servers.ingresses,
+    servers.certificates,
+    servers.identities,
+    servers.revocations,
+    servers.security,
+    servers.plain_http,
+    servers.versions,
+    servers.clocks,
+    servers.descriptors,
+    work.routers,
+    work.lost_members,
+    work.backends,
+    work.endpoints,
+)
+
+
+def findings_of(seen: SeenMesh, flags: str = "") -> list[MeshFinding]:
+    """What is wrong, and what is well, by section. `flags`: what commands need to find this mesh."""
+    findings = (finding for judge in _JUDGES for finding in judge(seen))
+    return [replace(finding, fix=runnable(finding.fix, flags)) if finding.fix else finding for finding in findings]
+
+
+def runnable(fix: str, flags: str) -> str:
+    """The same advice, whose commands that ask a controller find this one."""
+    return _ASKS_CONTROLLER.sub(lambda found: f"`{found[1]} {flags}`", fix) if flags else fix
+
+
+def not_answering(problem: str) -> list[MeshFinding]:
+    """What is found where no controller can be asked."""
+    line, _, way_out = problem.partition("; ")
+    return [MeshFinding(Section.CONTROLLER, Severity.ERROR, "", line, way_out)]
+
+
+def is_well(findings: Iterable[MeshFinding]) -> bool:
+    return all(finding.severity is not Severity.ERROR for finding in findings)
+
+
+def document_of(findings: Iterable[MeshFinding]) -> dict[str, Any]:
+    """As values of JSON."""
+    findings = [*findings]
+    count = {severity: sum(it.severity is severity for it in findings) for severity in Severity}
+    return {
+        "well": is_well(findings),
+        "errors": count[Severity.ERROR],
+        "warnings": count[Severity.WARNING],
+        "findings": [
+            {
+                "section": it.section.value,
+                "severity": it.severity.value,
+                "subject": it.subject or None,
+                "text": it.text,
+                "fix": it.fix or None,
+            }
+            for it in findings
+        ],
+    }
+
+
+# Findings as people read them: by section, a line each, and below what is wrong what to do.
+
+_MARKS: Final = {Severity.OK: ("√", "green"), Severity.WARNING: ("‼", "yellow"), Severity.ERROR: ("×", "red")}
+
+
+def print_findings(findings: Sequence[MeshFinding], out: TextIO) -> None:
+    """Colours only where `out` is a terminal."""
+    console = console_of(out)
+    for section, group in groupby(findings, key=lambda it: it.section):
+        console.print(Text(section.value, style="bold"))
+        for finding in group:
+            mark, style = _MARKS[finding.severity]
+            console.print(Text(f"{mark} {finding.text}", style=style), soft_wrap=True)
+            if finding.fix:
+                console.print(Text(f"    {finding.fix}"), soft_wrap=True)
+    errors, warnings = (sum(it.severity is one for it in findings) for one in (Severity.ERROR, Severity.WARNING))
+    verdict = "all is well" if not errors + warnings else f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    console.print(Text(f"\n{verdict}", style="red" if errors else "yellow" if warnings else "green"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
 
 _AGAIN_AFTER_S = 1.0
 

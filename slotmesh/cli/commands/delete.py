@@ -8,14 +8,10 @@ from typing import Annotated
 import typer
 
 from slotmesh.cli.applied import Applied
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed, complete
-from slotmesh.cli.output import Output, OutputForm
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.saying import say
-from slotmesh.cli.subjects import BACKEND, ENDPOINT, configured_subject, unknown
-from slotmesh.cli.view.applied import difference, printable_change
-from slotmesh.cli.view.configuration import subjects_of
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, configured_subject, unknown
+from slotmesh.cli.view.configuration import difference, printable_change, subjects_of
 from slotmesh.errors import SlotmeshError
 from slotmesh.spec.model import Mesh
 

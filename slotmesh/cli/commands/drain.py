@@ -8,14 +8,11 @@ from typing import Annotated, TextIO
 
 import typer
 
+from slotmesh.cli.console import Output, OutputForm, Printable, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
-from slotmesh.cli.output import Output, OutputForm, Printable
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
-from slotmesh.cli.saying import say
+from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, name_of, unknown
 from slotmesh.cli.snapshot import ENDED
-from slotmesh.cli.subjects import REPLICA, name_of, unknown
+from slotmesh.cli.waiting import DEFAULT_PATIENCE, Patience, after_change, wait_until_ended
 from slotmesh.errors import ReplicaNotFound
 
 

@@ -8,12 +8,9 @@ from typing import Annotated, Final, TextIO
 
 import typer
 
+from slotmesh.cli.console import CommandFailed, Output, OutputForm, Printable, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed, complete
-from slotmesh.cli.output import Output, OutputForm, Printable
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.saying import say
-from slotmesh.cli.subjects import REPLICA, name_of, unknown
+from slotmesh.cli.parameters import CONTROLLER, REPLICA, ControllerAddress, name_of, unknown
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 
 RISK: Final = (

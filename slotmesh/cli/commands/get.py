@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import Output, OutputForm, complete
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
-from slotmesh.cli.output import Output, OutputForm
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.subjects import configured_subject, unknown
+from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, configured_subject, unknown
 from slotmesh.cli.view.configuration import printable_mesh, subjects_of
 from slotmesh.spec.model import Mesh
 from slotmesh.spec.routes import route_subject

@@ -8,9 +8,8 @@ import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from slotmesh.cli.connection import CONNECT_TIMEOUT_S, Peer
-from slotmesh.cli.outcome import CommandFailed, complete
+from slotmesh.cli.console import CommandFailed, complete, say
 from slotmesh.cli.parameters import CONTROLLER, ServerAddress
-from slotmesh.cli.saying import say
 
 
 def health(address: ServerAddress = CONTROLLER) -> None:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import complete
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.subjects import BACKEND, REPLICA, name_of
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, REPLICA, ControllerAddress, name_of
 
 
 def logs(

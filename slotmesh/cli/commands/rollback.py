@@ -10,22 +10,19 @@ from typing import Annotated, Final
 import typer
 
 from slotmesh.cli.applied import Applied
+from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
-from slotmesh.cli.output import Output, OutputForm
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import (
+from slotmesh.cli.parameters import CONTROLLER, REVISION, ControllerAddress, name_of
+from slotmesh.cli.view.configuration import consequences, difference, printable_change
+from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
+    EndedRollouts,
     Patience,
     WaitForReady,
     after_change,
     ends_of_rollouts,
     wait_until_ready,
 )
-from slotmesh.cli.saying import say
-from slotmesh.cli.subjects import REVISION, name_of
-from slotmesh.cli.view.applied import consequences, difference, printable_change
-from slotmesh.cli.waiting import EndedRollouts
 
 _MOST_DIGITS: Final = 19
 """Revisions are 64 bits."""

@@ -11,11 +11,10 @@ from typing import Annotated, Final
 
 import typer
 
+from slotmesh.cli.console import FAILED, NOT_IN_TIME, CommandFailed, complete, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import FAILED, NOT_IN_TIME, CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
-from slotmesh.cli.saying import say
 from slotmesh.cli.snapshot import RolloutStatus
 from slotmesh.cli.view.rollouts import RolloutBar, rollout_as_json, rollout_line
 from slotmesh.units import format_duration

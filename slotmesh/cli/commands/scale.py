@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import Output, OutputForm, complete, say
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
-from slotmesh.cli.output import Output, OutputForm
-from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.patience import (
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ControllerAddress, name_of, unknown
+from slotmesh.cli.view.configuration import difference, printable_change
+from slotmesh.cli.waiting import (
     DEFAULT_PATIENCE,
     Patience,
     WaitForReady,
@@ -20,9 +20,6 @@ from slotmesh.cli.patience import (
     ends_of_rollouts,
     wait_until_ready,
 )
-from slotmesh.cli.saying import say
-from slotmesh.cli.subjects import BACKEND, name_of, unknown
-from slotmesh.cli.view.applied import difference, printable_change
 from slotmesh.errors import BackendNotFound
 
 

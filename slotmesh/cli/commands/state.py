@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import complete, say
 from slotmesh.cli.credentials import connects
 from slotmesh.cli.local.child import environment
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.saying import say
 
 state = typer.Typer(name="state", no_args_is_help=True, help="The state file of a controller.")
 

@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from slotmesh.cli.console import FAILED, AsJson, CommandFailed, Output, OutputForm, Printable, complete, form_of
+from slotmesh.cli.figures.rows import NO_FIGURES, MeshFigures, figures_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import FAILED, CommandFailed, complete
-from slotmesh.cli.output import AsJson, Output, OutputForm, Printable, form_of
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
 from slotmesh.cli.snapshot import ControllerStatus, Snapshot
-from slotmesh.cli.top.figures import NO_FIGURES, MeshFigures, figures_of
-from slotmesh.cli.view.controllers import standby_json, standby_text
 from slotmesh.cli.view.report import as_json, names_in, print_tables
+from slotmesh.cli.view.troubles import standby_json, standby_text
 from slotmesh.errors import NotLeader
-from slotmesh.printable_text import printable_text
+from slotmesh.names import printable_text
 
 
 def status(

@@ -7,24 +7,74 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.text import Text
 
-from slotmesh.cli.outcome import FAILED, WRONG_INPUT
-from slotmesh.cli.output import Output, OutputForm
-from slotmesh.cli.view.tokens import lifetime, printable_tokens
+from slotmesh.cli.console import FAILED, WRONG_INPUT, Output, OutputForm, Printable, console_of
+from slotmesh.cli.view.report import new_table
 from slotmesh.security.identity import Identity, Role
 from slotmesh.security.secret_files import UnusableFile
-from slotmesh.security.tokens.document import MAX_ENDPOINTS
-from slotmesh.security.tokens.holders import KINDS, is_holder_name, roles_of
-from slotmesh.security.tokens.registry import NoSuchChange, with_created, with_revoked
-from slotmesh.security.tokens.static_tokens import FORM, ID_FORM, StaticTokens, new_secret
-from slotmesh.security.tokens.token_file import change_tokens
+from slotmesh.security.tokens.rules import KINDS, is_holder_name, roles_of
+from slotmesh.security.tokens.static_tokens import (
+    FORM,
+    ID_FORM,
+    MAX_ENDPOINTS,
+    StaticTokens,
+    new_secret,
+    shown,
+    time_text,
+)
+from slotmesh.security.tokens.token_file import NoSuchChange, change_tokens, state_of, with_created, with_revoked
 from slotmesh.security.tokens.verifier import read_static
 from slotmesh.spec.rules import is_name
 from slotmesh.units import parse_duration
+
+# Static tokens as `slotmesh token` shows them: never what could be used.
+
+_COLOURS = {"valid": "green", "expired": "yellow", "revoked": "red"}
+
+
+def printable_tokens(tokens: StaticTokens, now: float) -> Printable:
+    """All of a file. `now`: seconds since 1970."""
+    return Printable(
+        table=partial(_print, tokens, now),
+        document=partial(_document, tokens, now),
+        names=lambda: [each.id for each in tokens.tokens],
+    )
+
+
+def lifetime(identity: Identity, now: float) -> str:
+    """Until when a token is accepted, in words."""
+    if identity.expires_at is None:
+        return "which does not expire"
+    left_s = identity.expires_at - now
+    left = f"{left_s / 86_400:.0f} days" if left_s >= 2 * 86_400 else f"{left_s / 60:.0f} minutes"
+    return f"valid until {time_text(identity.expires_at)} ({left})"
+
+
+def _document(tokens: StaticTokens, now: float) -> dict[str, Any]:
+    return {"tokens": [{**shown(each), "state": state_of(each, now)} for each in tokens.tokens]}
+
+
+def _print(tokens: StaticTokens, now: float, out: TextIO) -> None:
+    table = new_table("Tokens", "id", "identity", "roles", "endpoints", "created", "expires", "state")
+    for each in tokens.tokens:
+        fields, state = shown(each), state_of(each, now)
+        table.add_row(
+            each.id,
+            fields["identity"],
+            ", ".join(fields["roles"]),
+            ", ".join(fields.get("endpoints", ["all"])),
+            fields["created"],
+            fields["expires"] or "never",
+            Text(state, style=_COLOURS[state]),
+        )
+    console_of(out).print(table)
+
 
 NEVER = "never"
 LONGEST = timedelta(days=3650)

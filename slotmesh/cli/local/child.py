@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Final
 
 import slotmesh
-from slotmesh.cli.outcome import CommandFailed
-from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.cli.console import CommandFailed
 from slotmesh.runtime.environment import importable_here
-from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.parent import AnnouncePipe, ParentPipe
 
 _STDERR: Final = 2
 _OF_OPERATORS: Final = frozenset(

@@ -9,22 +9,53 @@ Owner: the `run` command, on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import errno
+import os
+import socket
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from slotmesh.cli.console import INTERRUPTED, CommandFailed
 from slotmesh.cli.credentials import credentials
 from slotmesh.cli.local.child import Child
-from slotmesh.cli.local.description import check_handler
-from slotmesh.cli.local.order import Order
-from slotmesh.cli.local.ports import HOST, port_mistakes
-from slotmesh.cli.local.readiness import first_failure, lacks, says_why
-from slotmesh.cli.local.reloading import Reloader, unnamed
+from slotmesh.cli.local.order import Order, first_failure, lacks, says_why
+from slotmesh.cli.local.reloading import Reloader, check_handler, unnamed
 from slotmesh.cli.local.stopping import MeshProcesses, Shutdown
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import INTERRUPTED, CommandFailed
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.units import format_duration
+
+# Ports that were asked for by number: looked at before anything is started.
+
+HOST: Final = "127.0.0.1"
+"""A local mesh is there for this machine only."""
+
+
+def port_mistakes(ports: Mapping[str, int]) -> list[str]:
+    """Errors of the ports, by the option of each. 0 is always right.
+
+    A port that is free now can be taken a moment later: then the server that needs it reports it.
+    """
+    mistakes = []
+    for option, port in ports.items():
+        if problem := _problem(port):
+            mistakes.append(f"{option}: {problem}; choose another, or 0 for any free one")
+    return mistakes
+
+
+def _problem(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a connection that was closed a minute ago does not hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"port {port} is in use"
+            return f"cannot listen on port {port}: {os.strerror(error.errno or 0)}"
+    return ""
+
 
 POLL_S: Final = 0.05
 """How soon a change of the members is seen while the mesh starts."""

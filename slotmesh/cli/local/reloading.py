@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from slotmesh.cli.local.changes import FileChanges, module_file
-from slotmesh.cli.local.description import check_handler
+from slotmesh.cli.console import FAILED, WRONG_INPUT, CommandFailed
+from slotmesh.cli.local.child import environment, how
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import ENDED
 from slotmesh.cli.view.configuration import subjects_of
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
@@ -26,6 +27,88 @@ from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
+
+# Asks a handler what it is, in a process of its own: the command line never imports users' code.
+
+
+async def check_handler(handler: str, parent: ParentPipe) -> None:
+    """Raises CommandFailed, with the traceback, for a handler that cannot be imported or described: wrong input."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "slotmesh.cli.local.tether",
+        str(parent.fd),
+        "replica_service",
+        f"--describe={handler}",
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        pass_fds=parent.pass_fds,
+        process_group=0,
+        env=environment(),
+    )
+    try:
+        out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        told = (err or out).decode(errors="replace").rstrip()
+        # Status 1 says that the reason is told.
+        how_it_ended = f": {how(process.returncode)}" if process.returncode != 1 else ""
+        said = [*filter(None, [told]), f"{handler} cannot be used{how_it_ended}; nothing was started"]
+        raise CommandFailed("\n".join(said), WRONG_INPUT if process.returncode > 0 else FAILED)
+
+
+# Which files of a local mesh have changed: the modules of its handlers, and the file that it comes from.
+#
+# Invariants: a change is seen once; a file that is missing for a while, as when an editor replaces it, has not changed
+# until it is there again. No module is imported to find its file.
+
+_Stamp = tuple[int, int]
+"""Time of the last change in nanoseconds, and size in bytes."""
+
+
+class FileChanges:
+    """Compares files with what they were when they were looked at last."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._seen = {path: _stamp(path) for path in paths}
+
+    def watch(self, paths: Iterable[Path]) -> frozenset[Path]:
+        """Looks at these from now on, and no others. Returns those that it did not look at before."""
+        before = self._seen
+        self._seen = {path: before[path] if path in before else _stamp(path) for path in paths}
+        return frozenset(self._seen.keys() - before.keys())
+
+    def take(self) -> frozenset[Path]:
+        """The files that have changed since the last time."""
+        now = {path: _stamp(path) for path in self._seen}
+        changed = {path: stamp for path, stamp in now.items() if stamp is not None and stamp != self._seen[path]}
+        self._seen.update(changed)
+        return frozenset(changed)
+
+
+def module_file(handler: str, folders: Iterable[str]) -> Path | None:
+    """The source file of the module of `MODULE:NAME`, in the first of these folders that has it."""
+    parts = handler.partition(":")[0].split(".")
+    for folder in folders:
+        base = Path(folder or os.curdir, *parts)
+        for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
+            if path.is_file():
+                return path.resolve()
+    return None
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
 
 POLL_S: Final = 0.25
 """How soon it is seen that a file has changed."""

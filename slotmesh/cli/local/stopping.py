@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.figures.samples import MeshSample, SampledReplica
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.outcome import CommandFailed
-from slotmesh.cli.top.samples import MeshSample, SampledReplica
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.process_identity import has_ended, pid_of, process_of
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
-from slotmesh.cli.snapshot import FAILED, READY
-from slotmesh.cli.top.figures import (
+from slotmesh.cli.figures.rates import shown_rate, shown_time
+from slotmesh.cli.figures.rows import (
     BackendFigures,
     EndpointFigures,
     MeshFigures,
     ReplicaFigures,
     RouterFigures,
 )
-from slotmesh.cli.top.rates import shown_time
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE
 from slotmesh.cli.top.state import TopView
-from slotmesh.printable_text import printable_text
+from slotmesh.names import printable_text
 
 GOOD: Final = "green"
 WARNING: Final = "yellow"
@@ -53,13 +53,6 @@ def bar(share: float, cells: int = BAR_CELLS) -> str:
     eighths = round(min(1.0, max(0.0, share)) * cells * 8)
     whole, part = divmod(eighths, 8)
     return (_EIGHTHS[8] * whole + (_EIGHTHS[part] if part else "")).ljust(cells)
-
-
-def shown_rate(value: float | None) -> str:
-    """Three digits, or whole numbers."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _text(read: Callable[[Any], str]) -> Callable[[Any, float], Cell]:
@@ -116,9 +109,9 @@ def _in_use(row: BackendFigures | ReplicaFigures, _: float) -> Cell:
 
 
 def _state(row: ReplicaFigures, _: float) -> Cell:
-    if row.state == READY and not row.is_reached:
+    if row.state == READY_STATE and not row.is_reached:
         return Cell("READY, not reached", row.state, BAD)
-    style = GOOD if row.state == READY else BAD if row.state == FAILED else WARNING
+    style = GOOD if row.state == READY_STATE else BAD if row.state == FAILED_STATE else WARNING
     return Cell(f"{row.state}{', outdated' if row.outdated else ''}", row.state, style)
 
 
@@ -138,7 +131,7 @@ def _router_state(row: RouterFigures, _: float) -> Cell:
 
 def _trouble(row: ReplicaFigures, _: float) -> Cell:
     lines = row.trouble.splitlines()
-    return Cell(lines[-1] if lines else "", row.trouble or None, BAD if row.state == FAILED else WARNING)
+    return Cell(lines[-1] if lines else "", row.trouble or None, BAD if row.state == FAILED_STATE else WARNING)
 
 
 _CALLS: Final = Column("calls/s", _rate(lambda row: row.calls_per_s))

@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final
 
-from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
+from slotmesh.cli.figures.rates import CallQuantiles, TenantRow
+from slotmesh.cli.figures.rows import BackendFigures, EndpointFigures, MeshFigures, ReplicaFigures, RouterFigures
+from slotmesh.cli.parameters import BACKEND, ENDPOINT, REPLICA, ROUTER
 from slotmesh.cli.top.columns import name_of_row, rows_of
-from slotmesh.cli.top.figures import BackendFigures, EndpointFigures, MeshFigures, ReplicaFigures, RouterFigures
-from slotmesh.cli.top.rates import CallQuantiles
 from slotmesh.cli.top.state import VIEWS, TopView
-from slotmesh.cli.top.tenants import TenantRow
 from slotmesh.histogram import CALL_TIMES
 
 

@@ -3,17 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TextIO
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slotmesh.cli.top.columns import Cell, Column
-from slotmesh.cli.top.figures import MeshFigures
-from slotmesh.cli.top.screen import HELP, TopScreen, screen_of
-from slotmesh.cli.top.state import VIEWS, RowOrder, TopState, TopView
-from slotmesh.cli.view.report import console_of
+from slotmesh.cli.console import console_of
+from slotmesh.cli.figures.rows import MeshFigures
+from slotmesh.cli.top.columns import COLUMNS, Cell, Column, name_of_row, rows_of
+from slotmesh.cli.top.state import VIEWS, RowOrder, Scope, TopState, TopView, cursor_of
+
+# The screen of a live view, from its state and the figures. Pure: what is drawn, not how.
+#
+# Invariants: no more rows than fit; the cursor is among them.
+
+HELP: Final = (
+    "1 … 5, Tab       endpoints, backends, replicas, routers, tenants",
+    "↑ ↓ PgUp PgDn    move the cursor (also k j, g G)",
+    "Enter            what the row is made of: an endpoint's backends, a backend's replicas",
+    "Esc, Backspace   back out, or drop the filter",
+    "/                filter by name: Enter keeps it, Esc drops it",
+    "s S              sort by the next column, by the one before",
+    "r                turn the order round",
+    "q, Ctrl-C        quit",
+    "",
+    "Rates are of the last 2 to 3 seconds. p50 and p99: so many of the calls that ended well took",
+    "at most that long, from their arrival at the router to their last result. Empty: not known.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopScreen:
+    """What is drawn."""
+
+    title: str
+    notice: str
+    """What is wrong; empty where nothing is."""
+    columns: Sequence[Column]
+    order: RowOrder
+    names: Sequence[str]
+    """Of all rows that pass the filter, in order."""
+    rows: Sequence[Sequence[Cell]]
+    """Those that fit."""
+    cursor: int
+    """Among those that fit; -1 where there is none."""
+    footer: str
+
+
+def screen_of(state: TopState, figures: MeshFigures, *, height: int, where: str, notice: str = "") -> TopScreen:
+    """`height`: rows that fit. `where`: which mesh it is."""
+    columns, rows = COLUMNS[state.view], chosen(state, figures)
+    largest = max((getattr(row, "calls_per_s", None) or 0.0 for row in rows), default=0.0)
+    ordered = _in_order(rows, columns[state.order.column], state.order, largest)
+    names = [name_of_row(state.view, row) for row in ordered]
+    at = cursor_of(state, names)
+    height = max(1, height)
+    first = min(max(0, at - height // 2), max(0, len(ordered) - height))
+    shown = ordered[first : first + height]
+    return TopScreen(
+        title=_title(state, where, figures),
+        notice=notice,
+        columns=columns,
+        order=state.order,
+        names=names,
+        rows=[[column.cell(row, largest) for column in columns] for row in shown],
+        cursor=at - first if shown else -1,
+        footer=_footer(state, figures, len(ordered), len(shown)),
+    )
+
+
+def chosen(state: TopState, figures: MeshFigures) -> list[Any]:
+    """The rows that are in the scope and pass the filter."""
+    wanted = state.filter.lower()
+    return [
+        row
+        for row in rows_of(state.view, figures)
+        if (not wanted or wanted in name_of_row(state.view, row).lower())
+        and all(_is_in(row, scope, figures) for scope in state.scopes[-1:])
+    ]
+
+
+def _is_in(row: Any, scope: Scope, figures: MeshFigures) -> bool:
+    if scope.view is TopView.BACKENDS:
+        return bool(row.backend == scope.name)
+    endpoint = next((it for it in figures.endpoints if it.name == scope.name), None)
+    return endpoint is not None and (row.name in endpoint.weights or row.name in endpoint.shares)
+
+
+def _in_order(rows: list[Any], column: Column, order: RowOrder, largest: float) -> list[Any]:
+    """What is not known is last, whichever way round. Rows that are equal stay in the order of their names."""
+    keyed = [(column.cell(row, largest).key, row) for row in rows]
+    known = [(key, row) for key, row in keyed if key is not None]
+    known.sort(key=lambda it: it[0], reverse=order.descending)
+    return [*(row for _, row in known), *(row for key, row in keyed if key is None)]
+
+
+def _title(state: TopState, where: str, figures: MeshFigures) -> str:
+    path = " > ".join((*(scope.name for scope in state.scopes), str(state.view)))
+    return f"slotmesh {where}  revision {figures.revision}  {path}"
+
+
+def _footer(state: TopState, figures: MeshFigures, rows: int, shown: int) -> str:
+    parts = [f"{shown} of {rows} rows"] if shown < rows else []
+    if state.view is TopView.REPLICAS and figures.unlisted_replicas:
+        parts.append(f"{figures.unlisted_replicas} more replicas are not listed")
+    if state.is_filtering:
+        parts.append(f"filter: {state.filter}▏")
+    elif state.filter:
+        parts.append(f"filter: {state.filter} (Esc drops it)")
+    return "  ".join((*parts, "? help  q quit"))
+
 
 LINES_AROUND: Final = 6
 """Lines of a screen that are no rows: title, tabs, notice, heading, a space, footer."""

@@ -11,24 +11,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slotmesh.cli.saying import PrintableConsole
-from slotmesh.cli.snapshot import FAILED, READY, STARTING, Members, ReplicaStatus, Snapshot
-from slotmesh.cli.subjects import BACKEND, ENDPOINT, REPLICA, ROUTER
-from slotmesh.cli.top.columns import shown_rate
-from slotmesh.cli.top.figures import NO_FIGURES, BackendFigures, EndpointFigures, MeshFigures, RouterFigures
-from slotmesh.cli.view.controllers import leader_text, newer_members_text
+from slotmesh.cli.console import console_of
+from slotmesh.cli.figures.rates import shown_rate
+from slotmesh.cli.figures.rows import NO_FIGURES, BackendFigures, EndpointFigures, MeshFigures, RouterFigures
+from slotmesh.cli.parameters import BACKEND, ENDPOINT, REPLICA, ROUTER
+from slotmesh.cli.shifting import waiting_line
+from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, STARTING_STATE, Members, ReplicaStatus, Snapshot
 from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
-from slotmesh.cli.view.shadows import shadow_troubles
-from slotmesh.cli.view.shifts import waiting_line
-from slotmesh.cli.view.troubles import crash_loops_of, is_long, troubles_of
+from slotmesh.cli.view.troubles import (
+    crash_loops_of,
+    is_long,
+    leader_text,
+    newer_members_text,
+    shadow_troubles,
+    troubles_of,
+)
 from slotmesh.spec.model import Backend, Endpoint
 
 LINES_SHOWN: Final = 5
 """Of what the last process of a crash loop has written."""
-_PIPED_WIDTH: Final = 200
-"""Columns where the output is no terminal."""
 _LOAD: Final = ("calls/s", "queue")
-_STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING": "yellow", "STARTING": "cyan"}
+_STYLES: Final = {
+    READY_STATE: "green",
+    FAILED_STATE: "red",
+    "SUSPECT": "yellow",
+    "DRAINING": "yellow",
+    "STARTING": "cyan",
+}
 
 
 class _Loads:
@@ -207,12 +216,6 @@ def replica_json(replica: ReplicaStatus) -> dict[str, Any]:
     }
 
 
-def console_of(out: TextIO) -> Console:
-    """Where tables go. What is printed is taken as it is."""
-    width = None if out.isatty() else _PIPED_WIDTH
-    return PrintableConsole(file=out, width=width)
-
-
 def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
@@ -310,7 +313,7 @@ def _trouble(replica: ReplicaStatus, backends: Collection[str]) -> Text:
     """What is wrong, in a line; else the warning."""
     if error := _last_line(replica):
         return Text(error, style="red")
-    if replica.backend not in backends and replica.state in {STARTING, READY}:
+    if replica.backend not in backends and replica.state in {STARTING_STATE, READY_STATE}:
         return Text(f"no backend {replica.backend}: nobody calls it until that is applied", style="yellow")
     if replica.end_reason:
         return Text(f"ends: {replica.end_reason}", style="yellow")

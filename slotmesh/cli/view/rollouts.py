@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from slotmesh.cli.saying import PrintableConsole
+from slotmesh.cli.console import PrintableConsole
 from slotmesh.cli.snapshot import RolloutStatus
 
 COMPLETE = "COMPLETE"

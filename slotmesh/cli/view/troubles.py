@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from slotmesh.cli.snapshot import FAILED, STARTING, ReplicaStatus
+from slotmesh.cli.snapshot import FAILED_STATE, STARTING_STATE, ControllerStatus, Members, ReplicaStatus
 
 _FRAME: Final = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ")
@@ -47,7 +47,7 @@ def crash_loops_of(replicas: Iterable[ReplicaStatus]) -> list[CrashLoop]:
     told = {replica.backend for replica in replicas if is_long(replica.error)}
     worst: dict[str, ReplicaStatus] = {}
     for replica in replicas:
-        is_looping = replica.restart_count >= LOOPING_AFTER and replica.state in {FAILED, STARTING}
+        is_looping = replica.restart_count >= LOOPING_AFTER and replica.state in {FAILED_STATE, STARTING_STATE}
         if is_looping and replica.restart_count >= worst.get(replica.backend, replica).restart_count:
             worst[replica.backend] = replica
     return [
@@ -92,3 +92,57 @@ def _place(error: str) -> str:
     frame = frames[-1]
     name = f", in {frame['name']}" if frame["name"] else ""
     return f"{frame['file']}:{frame['line']}{name}"
+
+
+# What `slotmesh status` prints of a controller: whether it leads, and why it reconciles nothing.
+
+
+def leader_text(status: ControllerStatus | None) -> str:
+    """Behind the address of the controller that leads; empty where it does not say."""
+    if status is None or not status.term:
+        return ""
+    standbys = f", standby: {', '.join(status.standby_addresses)}" if status.standby_addresses else ""
+    return f"  leader, term {status.term}{standbys}"
+
+
+def newer_members_text(status: ControllerStatus | None) -> str:
+    """Why the controller reconciles nothing; empty if it does."""
+    if status is None or not status.newer_members:
+        return ""
+    return "\n".join(
+        (
+            "Nothing is reconciled: members know a newer state than the controller's state file.",
+            *(f"  {each}" for each in status.newer_members),
+            "Put the newest file back, or decide what counts: slotmesh state adopt --help",
+        )
+    )
+
+
+def standby_text(status: ControllerStatus) -> str:
+    """A controller that does not lead, in a line."""
+    leader = f"{status.leader_address} leads" if status.leader_address else "where the leader is, it does not know"
+    return f"controller {status.address}  standby: {leader}"
+
+
+def standby_json(status: ControllerStatus) -> dict[str, Any]:
+    return {"controller": status.address, "leads": False, "leader": status.leader_address}
+
+
+# What has gone wrong with the copies of calls that shadows get, for a person. Pure.
+
+
+def shadow_troubles(backend: str, members: Members) -> Iterator[str]:
+    """Copies of calls that a shadow did not get, and those that failed there, for a person."""
+    shadow = members.shadow(backend)
+    if shadow.dropped:
+        share = 100 * shadow.dropped / shadow.copies
+        yield (
+            f"shadow {backend}: {shadow.dropped:,} of {shadow.copies:,} copies of calls ({share:.3g} %) were dropped, "
+            "since none of its slots was free; give it more replicas, or a smaller share"
+        )
+    if shadow.failed:
+        share = 100 * shadow.failed / (shadow.copies - shadow.dropped)
+        yield (
+            f"shadow {backend}: {shadow.failed:,} of the {shadow.copies - shadow.dropped:,} copies that it got"
+            f" ({share:.3g} %) failed; its log (`slotmesh logs {backend}`) says why"
+        )

@@ -3,7 +3,7 @@
 Purpose: calls that are made faster than the mesh takes them wait in the client. Past the bound a call is refused, or
 waits in its caller, so that a client cannot fill its process's memory.
 Invariants: all shares together hold at most the bound and an eighth more. A share may hold eight times what it leaves
-free (`slotmesh/wire/thresholds.py`). A share that holds nothing may take one call of any size while anything is free.
+free (`slotmesh/calls/fair_shares.py`). A share that holds nothing may take one call of any size while anything is free.
 What a share was granted is a little ahead of what it holds, so that most calls need no decision. Calls that wait for
 room get it in the order in which they arrived, each with its place taken. A tenant of an endpoint has one share.
 Owner: the `Mesh`; a share belongs to an endpoint's outbox. On one event loop, or under `lock` if threads take places.
@@ -20,8 +20,8 @@ from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
+from slotmesh.calls.fair_shares import DynamicThreshold
 from slotmesh.errors import Failure, Reason
-from slotmesh.wire.thresholds import DynamicThreshold
 
 MAX_BUFFERED_CALLS: Final = 65_536
 MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024

@@ -6,24 +6,88 @@ options' message is built once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import floor, frexp, ldexp
 from typing import Any, Final, TypeVar
 
-from slotmesh.client.calls.inherited import inherited_trace
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.payloads import (
+    MAX_UNARY_BYTES,
+    TraceOf,
+    current_trace,
+    too_large,
+    traced_encode,
+    traced_payloads,
+)
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.traced_payload import TraceOf, current_trace, traced_encode, traced_payloads
 from slotmesh.codec import (
     OCTET_STREAM,
     PROTOBUF,
     DecodeError,
+    EncodeError,
     decoder,
     decoder_of_each,
     encode_arguments,
     encode_arguments_of_each,
 )
 from slotmesh.errors import Executed
+from slotmesh.handlers.context import CallContext, asking, current_place
+from slotmesh.status import to_exception
+
+# What a call takes over from the call in which it is made: its trace, and no more time than that has left.
+#
+# Invariants: a call that is made in none takes over nothing; nor does one whose place cannot tell which of several
+# calls
+# is meant. In a batch method the calls of the batch count together: the one that has the most time, and no trace unless
+# there is one call.
+# Owner: methods of views with the option `inherits`; asked where a call is made, in whichever thread.
+
+_STEPS: int = 64
+"""Different times left between one and its double: calls that are made together share their options, and so a batch."""
+_SHORTEST_S: float = 0.001
+"""Less is not rounded."""
+
+
+def time_left_s() -> float | None:
+    """What the call that is executed here has left, rounded down by 1.6 % at most; None: no limit, or no call."""
+    each = [call.time_left() for call in _calls()]
+    known = [left_s for left_s in each if left_s is not None]
+    if not known or len(known) < len(each):
+        return None
+    return rounded_down(max(known))
+
+
+def inherited_trace() -> TraceContext | None:
+    """The span that is current here, else the one of the call that is executed here; None where there is none."""
+    if (current := current_trace()) is not None:
+        return current
+    calls = _calls()
+    if len(calls) != 1 or not calls[0].traceparent:
+        return None
+    return TraceContext(calls[0].traceparent, calls[0].tracestate)
+
+
+def rounded_down(time_s: float) -> float:
+    """The time, or a bit less: one of few values."""
+    if time_s < _SHORTEST_S:
+        return time_s
+    step = ldexp(1.0, frexp(time_s)[1] - 1) / _STEPS
+    return floor(time_s / step) * step
+
+
+def _calls() -> Sequence[CallContext]:
+    """Those that are executed here."""
+    asking.is_known = True
+    place = current_place.get()
+    if place is None:
+        return ()
+    try:
+        return place.contexts()
+    except RuntimeError:  # it cannot be told which of several
+        return ()
+
 
 PAYLOADS: Final = object()
 """In place of a type of results: payloads are handed out as they came, for who passes them on."""
@@ -159,3 +223,33 @@ class CallSpec:
             f"results in {PROTOBUF} need the class of their message: "
             f"{self.endpoint}.{self.method}.returning(MessageClass)(...)"
         )
+
+
+# What all calls by an rpc of their own share: how large, and for how long.
+
+_SLACK_S: Final = 1.0
+"""How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
+
+_LONGEST_RPC_S: Final = 10**8
+"""The transport takes far longer timeouts for deadlines that have passed. The router has the true one."""
+
+
+def payload_of(spec: CallSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """The payload of a call.
+
+    Raises:
+        TypeError: the content type cannot carry the arguments.
+        PayloadTooLarge: they do not fit into an rpc.
+    """
+    try:
+        payload = spec.encode(args, kwargs)
+    except EncodeError as error:
+        raise EncodeError(f"{spec.endpoint}.{spec.method}: {error}") from None
+    if len(payload) > MAX_UNARY_BYTES:
+        raise to_exception(too_large(len(payload), MAX_UNARY_BYTES), endpoint=spec.endpoint, method=spec.method)
+    return payload
+
+
+def rpc_timeout_s(timeout_s: float | None) -> float | None:
+    """What the transport gives an rpc that has `timeout_s` at the router."""
+    return None if timeout_s is None else min(timeout_s + _SLACK_S, _LONGEST_RPC_S)

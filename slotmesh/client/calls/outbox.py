@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.fitting import fitting_calls, inline_sizes
-from slotmesh.client.calls.gather import Gather
-from slotmesh.client.calls.lane_stops import GAVE_UP
-from slotmesh.client.calls.queues import LaneGroup
-from slotmesh.client.calls.sent_parts import SentPart
-from slotmesh.client.calls.traced_payload import request_bytes
+from slotmesh.client.calls.payloads import fitting_calls, inline_sizes, request_bytes
+from slotmesh.client.calls.queues import GAVE_UP, LaneGroup
+from slotmesh.client.calls.sent_parts import Gather, SentPart
 from slotmesh.client.calls.turns import QueueTurns, TenantShares
 from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
+from slotmesh.streams.limits import MAX_FRAME_BYTES
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.limits import MAX_FRAME_BYTES
 
 FRAME_CALLS = 8_192
 """Calls of one frame at most."""

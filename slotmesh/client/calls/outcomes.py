@@ -12,13 +12,43 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import grpc
+
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.gather import Gather
-from slotmesh.client.calls.payload_limits import too_large
-from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.payloads import too_large
+from slotmesh.client.calls.sent_parts import Gather, SentPart
 from slotmesh.codec import OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.status import to_exception
+from slotmesh.runtime.channels import Dialer
+from slotmesh.security.identity import Role
+from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
+
+# What an rpc to a router says that has failed, where it may have gone to a server of another kind.
+
+
+def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
+    """As `from_rpc_error`, in words for those who call routers.
+
+    A server that does not know the rpc is told by its address, as the transport does not; what certificates are the
+    reason of, with the way out.
+    """
+    failure = from_rpc_error(error)
+    if failure.reason is Reason.ROUTER_LOST:
+        return replace(failure, message=dialer.explained(failure.message, Role.ROUTER))
+    if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
+        return failure
+    message = (
+        f"what answers at {address} is not a router: it does not know slotmesh.v1.{service} ({failure.message});"
+        " give connect() the address of one"
+    )
+    return replace(failure, message=message)
+
+
+def credential_refusal(error: grpc.RpcError) -> Failure | None:
+    """The failure of the calls of a stream that ended because the caller's credential holds no longer; else None."""
+    failure = from_rpc_error(error)
+    return replace(failure, executed=Executed.UNKNOWN) if failure.reason is Reason.UNAUTHENTICATED else None
+
 
 RETRY_SPREAD: Final = 0.2
 """Share, up and down, by which retry delays of calls that failed together differ."""

@@ -4,7 +4,7 @@ Purpose: however many queues and calls one tenant has, those of another are next
 them. Pure.
 Invariants: queues of one tenant take turns among themselves, and tenants take turns. What is passed over for one frame
 keeps its place. Calls without a tenant are those of one more.
-A tenant fills no more of the window than it leaves free (`slotmesh/wire/thresholds.py`).
+A tenant fills no more of the window than it leaves free (`slotmesh/calls/fair_shares.py`).
 Owner: the endpoint's `CallOutbox`.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+from slotmesh.calls.fair_shares import DynamicThreshold
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.wire.thresholds import DynamicThreshold
 
 Queue = CallQueue[Any]
 

@@ -1,6 +1,5 @@
 """Direct lanes: calls to replicas themselves, one after another in slots that the client holds."""
 
-from slotmesh.client.direct.direct_method import DirectMethod
-from slotmesh.client.direct.lanes import DirectLanes
+from slotmesh.client.direct.lanes import DirectLanes, DirectMethod
 
 __all__ = ["DirectLanes", "DirectMethod"]

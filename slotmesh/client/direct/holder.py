@@ -28,7 +28,7 @@ from slotmesh.client.direct.places import (
 from slotmesh.client.direct.plan import DirectPlan
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.lease import SlotLease
-from slotmesh.client.slots.reserving import Reserving
+from slotmesh.client.slots.reservations import Reserving
 from slotmesh.client.slots.terms import Terms
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason

@@ -16,14 +16,14 @@ from typing import Any, Protocol, cast
 import grpc
 
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.prompt_writer import PromptWriter
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, from_wire, is_unknown_there
+from slotmesh.streams.features import DIRECT_CALLS, OF_DIRECT_STREAMS
+from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc, slot_service_pb2
 from slotmesh.version import VERSION
-from slotmesh.wire.features import DIRECT_CALLS, OF_DIRECT_STREAMS
 
 RENEWALS_A_LEASE = 3
 """How many times a lease is renewed while it lasts."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
+from slotmesh.calls.deadline_heap import DeadlineHeap
 from slotmesh.client.direct.places import (
     DirectCommand,
     DirectPlace,
@@ -27,7 +28,6 @@ from slotmesh.client.direct.places import (
     Want,
 )
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.deadline_heap import DeadlineHeap
 
 MAX_ATTEMPTS = 8
 """How many times a call is sent at most."""

@@ -6,15 +6,227 @@ Invariant: all of it is the lease's; there is nothing to keep here.
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, Unpack, cast
 
-from slotmesh.client.calls.call_spec import CallSpec
+import grpc
+
+from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.values import ValueStream
+from slotmesh.client.slots.client import SlotRpcs
 from slotmesh.client.slots.lease import SlotLease
-from slotmesh.client.slots.slot_method import SlotMethod
-from slotmesh.client.slots.terms import in_slot
+from slotmesh.client.slots.terms import DispatchOptions, check_dispatch_options, in_slot
+from slotmesh.codec import DecodeError
+from slotmesh.errors import Failure, Reason
+from slotmesh.status import from_rpc_error
+from slotmesh.v1 import slot_service_pb2
+
+# A handler's method, called in a slot.
+#
+# Invariants: the slot is used when the method is called, not when its result is awaited; arguments that cannot be sent
+# use nothing. A call is sent once: where its router is lost, nobody knows what became of it.
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
+
+
+class SlotMethod(Generic[ResultT]):
+    """Calls one method in a slot. Get it as an attribute: `slot.generate`."""
+
+    __slots__ = ("_lease", "_spec")
+
+    def __init__(self, lease: SlotLease, spec: CallSpec) -> None:
+        self._lease = lease
+        self._spec = spec
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes the call that the slot was reserved for; await the result at will. It is never refused for load.
+
+        Cancelling the future cancels the call at its replica.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments. The slot is not used.
+            PayloadTooLarge: the arguments do not fit into an rpc. The slot is not used.
+            SlotUsed: a call was made in the slot already.
+            SlotError: the slot was given back or lost. From the future, too: its replica does not have it any more.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        return self.begin(self.encode(args, kwargs))
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """Calls a handler that yields: `async for value in slot.generate.stream(prompt)`.
+
+        Leaving the loop early takes the call back. Raises as a call does; the iterator in place of the future.
+        """
+        return self.begin_stream(self.encode(args, kwargs))
+
+    def options(self, **changes: Unpack[DispatchOptions]) -> SlotMethod[ResultT]:
+        """The same method, with other options: `content_type`, `timeout`, `metadata`, as those of `Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have. It is a ValueError, too.
+            TypeError: there is no such option, or results of the new content type never become the type wanted.
+        """
+        check_dispatch_options(changes)
+        spec = self._spec
+        options = spec.options.changed(**changes)
+        return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, options, CallQueue(), spec.wanted))
+
+    def returning(self, result_type: type[OtherT]) -> SlotMethod[OtherT]:
+        """The same method, with results of this type, as `Method.returning`.
+
+        Raises:
+            TypeError: the content type never becomes this type.
+        """
+        spec = self._spec
+        return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
+
+    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call. Raises as a call does."""
+        return payload_of(self._spec, args, kwargs)
+
+    def begin(self, payload: bytes) -> asyncio.Task[ResultT]:
+        """Makes a call."""
+        lease, spec = self._lease, self._spec
+        lease.use()
+        task = lease.client.start_call(self._dispatch(payload), name=f"slotmesh-client-dispatch-{spec.endpoint}")
+        lease.call_runs(task.cancel)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def begin_stream(self, payload: bytes) -> ValueStream[ResultT]:
+        """Makes a call whose values come one by one."""
+        lease, spec = self._lease, self._spec.streamed()
+        lease.use()
+        request = slot_service_pb2.DispatchStreamingRequest(
+            token=lease.wire.token, options=spec.wire, payload=payload, endpoint=spec.endpoint
+        )
+        return SlotValues(spec, lease, request)
+
+    async def _dispatch(self, payload: bytes) -> ResultT:
+        lease, spec = self._lease, self._spec
+        request = slot_service_pb2.DispatchRequest(
+            token=lease.wire.token, options=spec.wire, payload=payload, endpoint=spec.endpoint
+        )
+        timeout_s = rpc_timeout_s(spec.options.timeout_s)
+        response = await lease.client.rpcs.once(lambda stub: stub.Dispatch(request, timeout=timeout_s))
+        if isinstance(response, Failure):
+            lease.call_ended(response)
+            raise lease.error(response, spec.method)
+        lease.call_ended()
+        try:
+            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
+        except DecodeError as error:
+            raise spec.undecodable(error) from None
+
+    def _on_done(self, task: asyncio.Task[ResultT]) -> None:
+        if task.cancelled():  # perhaps before it began
+            self._lease.call_ended(cut_off=True)
+
+    def __repr__(self) -> str:
+        return f"<slotmesh method {self._spec.endpoint}.{self._spec.method} in a {self._lease}>"
+
+
+# The values of a handler that yields, called in a slot.
+#
+# Invariants: the call was made when the iterator was. However the iteration ends before the handler does, the call is
+# taken back; while nothing has come, the slot is given back, too: the call may not have reached its replica.
+# Owner: the application; one task at a time.
+
+
+Request = slot_service_pb2.DispatchStreamingRequest
+Response = slot_service_pb2.DispatchStreamingResponse
+StreamingCall = grpc.aio.UnaryStreamCall[Request, Response]
+
+
+class SlotValues(ValueStream[ResultT]):
+    """Of the call in one slot."""
+
+    __slots__ = ("_call", "_has_begun", "_is_over", "_lease", "_loop", "_opening")
+
+    def __init__(self, spec: CallSpec, lease: SlotLease, request: Request) -> None:
+        super().__init__(spec)
+        self._lease = lease
+        self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[StreamingCall | Failure] = lease.client.start(
+            _open(lease.client.rpcs, spec, request), name=f"slotmesh-client-dispatch-{spec.endpoint}"
+        )
+        self._call: StreamingCall | None = None
+        self._has_begun = False
+        """Whether a value has come."""
+        self._is_over = False
+        abandoned = weakref.ref(self)
+        lease.call_runs(lambda: None if (values := abandoned()) is None else values._close())
+
+    async def _take(self) -> bytes:
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            outcome = await self._next()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            outcome = self._lease.client.rpcs.cut_off()  # not this task was cancelled, but the rpc
+        if isinstance(outcome, bytes):
+            self._has_begun = True
+            return outcome
+        if self._is_over:
+            raise StopAsyncIteration
+        self._is_over = True
+        self._lease.call_ended(outcome)
+        if outcome is None:
+            raise StopAsyncIteration
+        raise self._lease.error(outcome, self._spec.method)
+
+    async def _next(self) -> bytes | Failure | None:
+        """The next value, the failure, or None after the last one."""
+        if self._call is None:
+            opened = await self._opening
+            if isinstance(opened, Failure):
+                return opened
+            self._call = opened
+        try:
+            response = await self._call.read()
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            is_lost = failure.reason is Reason.ROUTER_LOST
+            return self._lease.client.rpcs.lost(failure.message) if is_lost else failure
+        return cast("Response", response).payload if response is not grpc.aio.EOF else None
+
+    def _give_up(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        with suppress(RuntimeError):  # the loop is closed, and everything with it
+            self._loop.call_soon_threadsafe(_stop, self._lease, self._opening, self._has_begun)
+
+
+async def _open(rpcs: SlotRpcs, spec: CallSpec, request: Request) -> StreamingCall | Failure:
+    stub = await rpcs.stub()
+    if isinstance(stub, Failure):
+        return stub
+    try:
+        call: StreamingCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+    except grpc.RpcError as error:  # there is no token to be had
+        return from_rpc_error(error)
+    return call
+
+
+def _stop(lease: SlotLease, opening: asyncio.Task[StreamingCall | Failure], has_begun: bool) -> None:
+    """Takes the call back, wherever it is. Holds no reference to the iterator, which may be on its way out."""
+    if not opening.done():
+        opening.cancel()
+    elif not opening.cancelled() and not isinstance(call := opening.result(), Failure):
+        call.cancel()
+    lease.call_ended(cut_off=not has_begun)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypedDict
 
-from slotmesh.client.calls.argument_checks import BadOption, check_text, checked_seconds, seconds
-from slotmesh.client.calls.options import ViewOptions
-from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
+from slotmesh.client.calls.options import BadOption, ViewOptions, check_text, checked_seconds, seconds
 from slotmesh.v1 import slot_service_pb2
 
 DEFAULT_ALL_S: Final = 30.0

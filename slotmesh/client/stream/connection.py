@@ -20,26 +20,21 @@ from typing import Final
 import grpc
 
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, give_up
-from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of
+from slotmesh.client.calls.outcomes import fail, give_up, refusal_of
+from slotmesh.client.calls.payloads import MAX_BYTES_UNTIL_KNOWN, limit_of
+from slotmesh.client.routers import Routers, Search
+from slotmesh.client.stream.abandoned_calls import Overdue
 from slotmesh.client.stream.batch_writer import BatchWriter
-from slotmesh.client.stream.deadlines import Overdue
-from slotmesh.client.stream.endpoint_session import EndpointSession
 from slotmesh.client.stream.incoming_results import OnUnstarted
-from slotmesh.client.stream.lingering_links import LingeringLinks
-from slotmesh.client.stream.link import RouterLink
-from slotmesh.client.stream.next_router import NextRouter
+from slotmesh.client.stream.links import LingeringLinks, NextRouter, RouterLink
 from slotmesh.client.stream.outgoing_frames import Request, Response, StreamCall
 from slotmesh.client.stream.pending_calls import PendingCalls, Settled
-from slotmesh.client.stream.resend import refuse_oversize
-from slotmesh.client.stream.router_search import Search
-from slotmesh.client.stream.routers import Routers
-from slotmesh.client.stream.rpc_failures import refusal_of
+from slotmesh.client.stream.session import EndpointSession, refuse_oversize
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.status import from_rpc_error
+from slotmesh.streams import features
 from slotmesh.v1 import router_service_pb2
-from slotmesh.wire import features
 
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}

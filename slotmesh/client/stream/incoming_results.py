@@ -7,23 +7,211 @@ Owner: the `RouterLink` of one connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import repeat, zip_longest
+from operator import eq, sub
+from typing import Any, Final, TypeVar
 
-from slotmesh.batch_payloads import list_of, mistake_of
-from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outcomes import deliver, deliver_scattered, fail, finish
-from slotmesh.client.stream.executors import as_wanted, backends_of
-from slotmesh.client.stream.incoming_chunks import PAYLOAD_LOST, IncomingChunks
+from slotmesh.calls.id_ranges import merged
+from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, CallSpec
+from slotmesh.client.calls.outcomes import deliver, deliver_scattered, fail, finish, other_content_type
+from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.values import CallValues
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.scattered_ids import are_scattered, ascending
-from slotmesh.client.values.incoming_values import ArrivingValues
+from slotmesh.codec import OCTET_STREAM
+from slotmesh.convert.batches import ids_of_results, list_of, mistake_of, ranges_of_failed
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.outcome_ids import ids_of_results, ranges_of_failed
-from slotmesh.status import from_wire
+from slotmesh.status import from_wire, to_exception
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.ranges import merged
+
+# Large results on their way from the router: chunks first, then the batch that says whose they are.
+#
+# Invariants: what comes for a call that has its outcome, or that nobody waits for any more, is passed over. Nothing is
+# kept of a call that has its outcome. Memory is taken as bytes arrive.
+# Owner: the `RouterLink` of one connection; what had come on a broken one comes again.
+
+PAYLOAD_LOST: Final = Failure(
+    reason=Reason.INTERNAL,
+    message="the result was to come in chunks, and they are not complete",
+    executed=Executed.YES,
+)
+
+
+class IncomingChunks:
+    """Payloads under way, by call."""
+
+    __slots__ = ("_assemblies", "_pending")
+
+    def __init__(self, pending: PendingCalls) -> None:
+        self._assemblies: dict[int, JoinedAssembly] = {}
+        self._pending = pending
+
+    def add(self, chunk: call_pb2.Chunk) -> None:
+        """The next chunk of a result. One that does not fit loses the payload: the batch will not find it."""
+        call_id = chunk.call_id
+        if not self._is_wanted(call_id):
+            self._assemblies.pop(call_id, None)
+            return
+        assembly = self._assemblies.get(call_id)
+        if assembly is None:
+            assembly = self._assemblies[call_id] = JoinedAssembly(chunk.total, least=1)
+        try:
+            assembly.add(chunk.offset, chunk.total, chunk.data)
+        except BadChunk:
+            del self._assemblies[call_id]
+
+    def complete(self, call_ids: Sequence[int], payloads: list[bytes], sizes: list[int]) -> list[int]:
+        """Puts the payloads that came in chunks at their places. Returns calls that wait for one that is not there."""
+        lost: list[int] = []
+        for at, (call_id, size) in enumerate(zip(call_ids, sizes, strict=True)):
+            if not size:
+                continue
+            assembly = self._assemblies.pop(call_id, None)
+            if assembly is not None and assembly.received == assembly.total == size:
+                payloads[at] = assembly.payload()
+            elif self._is_wanted(call_id):
+                lost.append(call_id)
+        return lost
+
+    def forget(self, call_ids: Iterable[int]) -> None:
+        """These calls have another outcome."""
+        if self._assemblies:
+            for call_id in call_ids:
+                self._assemblies.pop(call_id, None)
+
+    def _is_wanted(self, call_id: int) -> bool:
+        found = self._pending.find(call_id)
+        return found is not None and found[0].is_wanted(found[1])
+
+
+# Ids of results that do not follow one by one: of many lanes, from several replicas.
+#
+# Slices are what results usually come in, and what is cheapest. Where most slices would be single calls, they are not.
+
+ItemT = TypeVar("ItemT")
+
+
+def are_scattered(ids: Sequence[int]) -> bool:
+    """Whether so few of these ids follow their neighbour that slices are no gain. One look where all follow."""
+    count = len(ids)
+    if count < 2 or (ids[-1] - ids[0] == count - 1 and ids[1] - ids[0] == 1 and ids[count // 2] - ids[0] == count // 2):
+        return False
+    following: int = sum(map(eq, map(sub, ids[1:], ids), repeat(1)))
+    return following * 2 < count - 1
+
+
+def ascending(ids: Sequence[int], items: list[ItemT]) -> tuple[list[int], list[ItemT]]:
+    """Both in the order of the ids. Of an id that stands there twice, the first one stays first."""
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    return [ids[at] for at in order], [items[at] for at in order]
+
+
+# Which backend has executed each call, as streams that have named the feature `executors` say it.
+#
+# Invariants: what a peer says is checked against the payloads; a router that says nothing leaves it unknown, which is
+# an
+# empty name.
+
+
+def backends_of(batch: call_pb2.ResultBatch, count: int) -> list[str]:
+    """The backend of each of so many payloads; nothing where the batch does not say it.
+
+    Raises:
+        ValueError: it contradicts itself.
+    """
+    starts, names = batch.executor_starts[:], batch.backends[:]
+    if not starts and not names:
+        return []
+    if len(starts) != len(names) or starts[0] or sorted({*starts}) != starts or starts[-1] >= count:
+        raise ValueError(f"executors of {count} payloads start at {starts[:8]}, and have {len(names)} backends")
+    found: list[str] = []
+    for name, start, end in zip(names, starts, [*starts[1:], count], strict=True):
+        found.extend(repeat(name, end - start))
+    return found
+
+
+def as_wanted(spec: CallSpec, payloads: list[bytes], backends: list[str], start: int, end: int) -> list[Any]:
+    """These payloads as those get them who made calls of this kind: each with its backend, or as they are."""
+    if spec.wanted is not EXECUTED_PAYLOADS:
+        return payloads[start:end]
+    return list(zip_longest(payloads[start:end], backends[start:end], fillvalue=""))
+
+
+# Values of handlers that yield, as one stream brings them.
+#
+# Purpose: brings each to its call; acknowledges values to the router, gathered, so that handlers go on.
+# Invariants: a value settles nothing, its call is unanswered until it ends. Values for a call that has ended, was
+# cancelled, or asked for one result, are ignored. Such calls do not outlive the stream, and no state here does.
+# Owner: the `RouterLink` of one connection.
+
+
+class ArrivingValues:
+    """Between one stream and the values of its calls."""
+
+    __slots__ = ("_pending", "_wake", "unacknowledged")
+
+    def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
+        """`wake` is called when there is something for `take_frame`."""
+        self._pending = pending
+        self._wake = wake
+        self.unacknowledged: dict[CallValues, None] = {}
+        """To be read: `take_frame` may have something to give."""
+
+    def accept(self, ids: Sequence[int], payloads: list[bytes], content_type: str) -> None:
+        """The next values of these calls; an id appears once for each value."""
+        before, values = 0, None
+        for call_id, payload in zip(ids, payloads, strict=True):
+            if call_id != before:
+                before, values = call_id, self._values_of(call_id, content_type)
+            if values is not None:
+                values.put(payload, call_id, self)
+
+    def lose(self, call_id: int, failure: Failure) -> None:
+        """A value of this call is not to be had."""
+        found = self._find(call_id)
+        if found is not None:
+            _fail(*found, call_id, failure)
+
+    def taken(self, values: CallValues) -> None:
+        """So many values of these calls were taken that they should be acknowledged."""
+        self.unacknowledged[values] = None
+        self._wake()
+
+    def take_frame(self) -> call_pb2.TakeItems | None:
+        """Values that were taken and not acknowledged, by call."""
+        if not self.unacknowledged:
+            return None
+        taken, self.unacknowledged = self.unacknowledged, {}
+        counts = {values.call_id: count for values in taken if (count := values.tell())}
+        return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values()) if counts else None
+
+    def _values_of(self, call_id: int, content_type: str) -> CallValues | None:
+        found = self._find(call_id)
+        if found is None:
+            return None
+        part, values = found
+        if (content_type or OCTET_STREAM) != part.spec.content_type:
+            _fail(part, values, call_id, other_content_type(part, content_type))
+            return None
+        return values
+
+    def _find(self, call_id: int) -> tuple[SentPart, CallValues] | None:
+        """The values of a call, if they are wanted."""
+        found = self._pending.find(call_id)
+        if found is None or not found[0].spec.streaming:
+            return None
+        part, place = found
+        values = part.sinks[place]
+        return (part, values) if isinstance(values, CallValues) and not values.done() else None
+
+
+def _fail(part: SentPart, values: CallValues, call_id: int, failure: Failure) -> None:
+    """Of a call that goes on: it is `done` for its part now, and so it will be taken back."""
+    spec = part.spec
+    values.set_exception(to_exception(failure, endpoint=spec.endpoint, method=spec.method, call_id=call_id))
+
 
 OnUnstarted = Callable[[CallSpec, bytes, Any, float], None]
 """Hears of calls that are to be made again elsewhere: what they are, their payload, who waits, and since when."""

@@ -2,7 +2,7 @@
 
 Purpose: keeps the window, sends again what an earlier stream of the session has left unanswered, and closes the writing
 half when there is nothing more to say. One write in flight; what gathers meanwhile is the next frame, and a few calls
-wait for a moment where more are about to join (`slotmesh.wire.pacing`).
+wait for a moment where more are about to join (`slotmesh.streams.pacing`).
 Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
 is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
 call that was taken back counts until its outcome is there, which nobody hears.
@@ -19,20 +19,17 @@ import grpc
 from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
 from slotmesh.client.calls.outcomes import refuse, refuse_sent
 from slotmesh.client.calls.turns import TenantShares
+from slotmesh.client.stream.abandoned_calls import RecallWatch
 from slotmesh.client.stream.batch_writer import BatchWriter
-from slotmesh.client.stream.cancelled_calls import RecallWatch
 from slotmesh.client.stream.heartbeats import Pulse
+from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.resend import Resends
-from slotmesh.client.stream.rosters import Rosters
-from slotmesh.client.values.incoming_values import ArrivingValues
-from slotmesh.runtime.call_writer import writer_of
-from slotmesh.runtime.pacer import Pacer
-from slotmesh.runtime.pump import StreamPump
+from slotmesh.client.stream.session import Resends, Rosters
+from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.streams.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
+from slotmesh.streams.pacing import FULL_CALLS, most_calls
+from slotmesh.transport.pump import Pacer, StreamPump
 from slotmesh.v1 import router_service_pb2
-from slotmesh.wire.frame_costs import FULL_CALLS
-from slotmesh.wire.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
-from slotmesh.wire.pacing import most_calls
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse

@@ -13,10 +13,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from slotmesh.calls.id_ranges import Ledger, Range, append, run_length
 from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.turns import TenantWindow
-from slotmesh.wire.ledger import Ledger
-from slotmesh.wire.ranges import Range, append, run_length
 
 if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2

@@ -5,12 +5,10 @@ A thin face: one thread has an event loop and the asyncio client on it, and all 
 
 from __future__ import annotations
 
-from slotmesh.client.sync.direct import SyncDirectLanes, SyncDirectMethod
-from slotmesh.client.sync.endpoint import SyncEndpoint, SyncLane
+from slotmesh.client.sync.endpoint import SyncDirectLanes, SyncDirectMethod, SyncEndpoint, SyncLane
 from slotmesh.client.sync.mesh import SyncMesh, connect_sync
-from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.method import SyncMethod, SyncValueStream
 from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll, SyncSlot, SyncSlotMethod
-from slotmesh.client.sync.values import SyncValueStream
 
 __all__ = [
     "SyncDirectLanes",

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
 from slotmesh.client.mesh import Mesh
-from slotmesh.client.sync.call_future import PIECE_S, CallFuture
-from slotmesh.client.sync.work_queue import Start, ThreadWorkQueue
+from slotmesh.client.sync.call_future import PIECE_S, CallFuture, Start, ThreadWorkQueue
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 

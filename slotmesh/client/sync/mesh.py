@@ -14,16 +14,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
-from slotmesh.client.calls.argument_checks import check_text
 from slotmesh.client.calls.buffer import MAX_BUFFERED_BYTES, MAX_BUFFERED_CALLS
+from slotmesh.client.calls.options import check_text
 from slotmesh.client.mesh import Mesh, buffer_of, connect_timeout_of, grace_of
+from slotmesh.client.routers import parse_addresses
 from slotmesh.client.slots.terms import AllArguments
-from slotmesh.client.stream.routers import parse_addresses
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
 from slotmesh.client.sync.slots import SyncReservationOfAll
 from slotmesh.client.tls import Tls, dialer_of
-from slotmesh.security.token_source import Token
+from slotmesh.runtime.channels import Token
 
 
 def connect_sync(

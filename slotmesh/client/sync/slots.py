@@ -12,13 +12,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from slotmesh.client.slots.reservation import Reservation
-from slotmesh.client.slots.reserve_all import ReservationOfAll
-from slotmesh.client.slots.slot import ReplicaLoad, Slot
-from slotmesh.client.slots.slot_method import SlotMethod
+from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
+from slotmesh.client.slots.slot import ReplicaLoad, Slot, SlotMethod
 from slotmesh.client.slots.terms import DispatchOptions
 from slotmesh.client.sync.call_future import CallFuture
-from slotmesh.client.sync.values import SyncValueStream
+from slotmesh.client.sync.method import SyncValueStream
 
 if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread

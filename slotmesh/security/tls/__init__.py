@@ -1,6 +1,6 @@
 """TLS: certificates from files, read again when they change, and what gRPC needs of them."""
 
-from slotmesh.security.tls.errors import BadTls
+from slotmesh.security.tls.certificates import BadTls
 from slotmesh.security.tls.files import TlsFiles, TlsMaterial
 from slotmesh.security.tls.source import TlsSource
 

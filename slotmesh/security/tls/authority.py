@@ -29,9 +29,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from slotmesh.security.identity import INGRESS, Role, name_of_another, server_names_of, uri_of
 from slotmesh.security.secret_files import FileGuard
-from slotmesh.security.tls.errors import BadTls
+from slotmesh.security.tls.certificates import BadTls, Issued, IssuedRecord
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.issued import Issued, IssuedRecord
 
 AUTHORITY_DAYS: Final = 3650
 SHORTEST: Final = timedelta(hours=24)

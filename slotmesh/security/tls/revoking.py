@@ -22,9 +22,8 @@ from msgspec import structs
 
 from slotmesh.security.secret_files import MAX_BYTES
 from slotmesh.security.tls.authority import Authority, replace
-from slotmesh.security.tls.errors import BadTls
+from slotmesh.security.tls.certificates import BadTls, Issued
 from slotmesh.security.tls.files import read_pem
-from slotmesh.security.tls.issued import Issued
 from slotmesh.security.tls.revocations import blocks_of, read_revocations
 
 

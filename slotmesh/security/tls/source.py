@@ -18,13 +18,37 @@ from typing import Final, cast
 
 import grpc
 
-from slotmesh.security.file_watch import LOOK_S, FileWatch
-from slotmesh.security.identity import Role
-from slotmesh.security.secret_files import FileStamp
-from slotmesh.security.tls.errors import BadLists, BadTls, UnmatchedPair
+from slotmesh.logs import get_logger
+from slotmesh.security.identity import Role, identity_of, server_name, uri_of
+from slotmesh.security.secret_files import LOOK_S, FileStamp, FileWatch
+from slotmesh.security.tls.certificates import BadLists, BadTls, UnmatchedPair, matches
 from slotmesh.security.tls.files import TlsFiles, TlsMaterial
-from slotmesh.security.tls.server_rules import server_problem
-from slotmesh.telemetry.log import get_logger
+
+# Which certificates a server may show: those that the others will take for it.
+
+
+def server_problem(material: TlsMaterial, role: Role, backend: str = "") -> str | None:
+    """Why a server of this role, and a replica of this backend, cannot be known by this material; None where it can.
+
+    The problem follows the name of the file in a message.
+    """
+    issue = f"`slotmesh certs issue {role}{f'/{backend}' if backend else ''}` makes one"
+    if material.leaf is None:
+        return f"there is no certificate, and a server needs one (--tls-cert and --tls-key); {issue}"
+    if not material.uri:
+        return f"names no identity such as {uri_of(material.trust_domain or 'slotmesh.local', role)}; {issue}"
+    identity = identity_of(material.uri, material.trust_domain)
+    if identity is None or role not in identity.roles:
+        return f"names {material.uri}, which is no {role}; {issue}"
+    if backend and not identity.may_serve(backend):
+        return f"names {material.uri}, which may not serve backend {backend}; {issue}"
+    if material.leaf.usages is not None and (missing := {"server", "client"} - material.leaf.usages):
+        return f"may not be used as that of a {' and a '.join(sorted(missing))} (extended key usage); {issue}"
+    name = server_name(material.trust_domain, role, backend)
+    if not matches(name, material.leaf.dns_names):
+        return f"lacks the DNS name {name}, by which others know this server; {issue}"
+    return None
+
 
 _PAIR_TRIES: Final = 5
 _PAIR_RETRY_S: Final = 0.05

@@ -5,7 +5,7 @@ makes it), and JWT of an issuer that is trusted, whose public keys are in a file
 Importing this does not import `jwt` or `cryptography`.
 """
 
-from slotmesh.security.tokens.failures import BadToken, TokenProblem
+from slotmesh.security.tokens.rules import BadToken, TokenProblem
 from slotmesh.security.tokens.verifier import Tokens
 
 __all__ = ["BadToken", "TokenProblem", "Tokens"]

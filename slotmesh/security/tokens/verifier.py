@@ -19,17 +19,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from slotmesh.security.credentials import Credential
-from slotmesh.security.identity import Identity
-from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
-from slotmesh.security.tokens.document import BadTokenFile, parse_tokens
-from slotmesh.security.tokens.failures import BadToken, TokenProblem
-from slotmesh.security.tokens.jwt_rules import MAX_LENGTH, JwtRules
-from slotmesh.security.tokens.static_tokens import PREFIX, StaticToken, StaticTokens
-from slotmesh.security.watched_files import WatchedFile
+from slotmesh.security.identity import Credential, Identity
+from slotmesh.security.secret_files import FileGuard, UnusableFile, WatchedFile, read_guarded
+from slotmesh.security.tokens.rules import MAX_LENGTH, BadToken, JwtRules, TokenProblem
+from slotmesh.security.tokens.static_tokens import PREFIX, BadTokenFile, StaticToken, StaticTokens, parse_tokens
 
 if TYPE_CHECKING:
-    from slotmesh.security.tokens.key_set import IssuerKey
+    from slotmesh.security.tokens.jwt_tokens import IssuerKey
 
 KEPT: Final = 4096
 """Of so many JWT it is kept who holds them: of those that were shown last."""
@@ -190,7 +186,7 @@ def read_keys(path: Path, algorithms: tuple[str, ...]) -> Mapping[str, IssuerKey
     Raises:
         UnusableFile: it cannot be used.
     """
-    from slotmesh.security.tokens.key_set import BadKeySet, parse_keys  # noqa: PLC0415 - imports `cryptography`
+    from slotmesh.security.tokens.jwt_tokens import BadKeySet, parse_keys  # noqa: PLC0415 - imports `cryptography`
 
     try:
         return parse_keys(read_guarded(path, "file of keys (--jwt-jwks)", FileGuard.PUBLIC), algorithms)

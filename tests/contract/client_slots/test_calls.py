@@ -12,7 +12,7 @@ import pytest
 import slotmesh
 from slotmesh.codec import JSON, DecodeError
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from tests.support.fakes.counting import BROKEN
 from tests.support.fakes.slot_service import FakeSlots
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from slotmesh.client.slots.reserve_all import TRY_S
+from slotmesh.client.slots.reservations import TRY_S
 from slotmesh.errors import Failure, Reason
 from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from replica_service.core.slots.slot_table import SlotTable
+from replica_service.core.state.slot_table import SlotTable
 from replica_service.shell.links import attach_stream
-from replica_service.shell.links.attach_outbox import FRAME_BYTES
-from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
+from replica_service.shell.links.attach_stream import FRAME_BYTES
 from slotmesh.errors import Executed
+from slotmesh.names import MAX_ENDPOINT_CHARS
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.prompt_writer import PromptWriter
 from slotmesh.status import from_rpc_error, from_wire
+from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.transport.prompt_writer import PromptWriter
 from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
-from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.attach_stream import DirectStream, direct_stream, duration
 from tests.support.fakes.clock import FakeClock
@@ -320,8 +320,10 @@ async def test_a_client_that_does_not_read_is_not_read_from_while_so_many_bytes_
     async with open_channel(replica.address) as channel:
         stub: Any = direct_service_pb2_grpc.DirectServiceStub(channel)
         stream = stub.Attach()
-        await stream.write(attach_stream.Request(open=direct_service_pb2.OpenAttach()))
-        await stream.write(attach_stream.Request(attach=direct_service_pb2.AttachSlot(slot_id=1, token=slot.token)))
+        await stream.write(attach_stream.AttachRequest(open=direct_service_pb2.OpenAttach()))
+        await stream.write(
+            attach_stream.AttachRequest(attach=direct_service_pb2.AttachSlot(slot_id=1, token=slot.token))
+        )
         await wait_until(lambda: SeenWriter.made, what="the stream at the replica")
         (writer,) = SeenWriter.made
         sent: list[asyncio.Task[Any]] = []
@@ -343,4 +345,4 @@ async def test_a_client_that_does_not_read_is_not_read_from_while_so_many_bytes_
 async def _call(stream: Any, call_id: int, payload: bytes) -> None:
     options = call_pb2.CallOptions(method="echo", content_type="application/octet-stream")
     slot_call = direct_service_pb2.SlotCall(slot_id=1, call_id=call_id, options=options, payload=payload)
-    await stream.write(attach_stream.Request(call=slot_call))
+    await stream.write(attach_stream.AttachRequest(call=slot_call))

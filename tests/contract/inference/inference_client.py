@@ -10,8 +10,8 @@ import numpy as np
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from slotmesh.calls.method_outlines import FIXED, OF_DTYPE
 from slotmesh.inference import grpc_inference_service_pb2 as pb
-from slotmesh.oip.datatypes import FIXED, OF_DTYPE
 
 TYPED: Mapping[str, str] = {each.name: each.typed for each in FIXED.values() if each.typed} | {
     "BYTES": "bytes_contents"

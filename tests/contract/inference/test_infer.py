@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotmesh.oip.datatypes import FIXED
+from slotmesh.calls.method_outlines import FIXED
 from tests.contract.inference.conftest import Models
 from tests.contract.inference.inference_client import TYPED, arrays, raw_strings, request
 

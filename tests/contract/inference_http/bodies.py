@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slotmesh.oip.datatypes import FIXED, OF_DTYPE
+from slotmesh.calls.method_outlines import FIXED, OF_DTYPE
 from tests.contract.inference.inference_client import raw_strings, strings
 from tests.support.http_client import HttpAnswer
 from tests.support.ingresses import ServedMesh

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotmesh.oip.datatypes import BF16, FIXED
+from slotmesh.calls.method_outlines import BF16, FIXED
 from tests.contract.inference.handlers import Model
 from tests.contract.inference_http.bodies import LENGTH, arrays, infer, said_by
 from tests.support.ingresses import ServedMesh

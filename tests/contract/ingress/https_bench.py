@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ingress_service.core.connection.limits import ConnectionLimits
-from ingress_service.core.connection_bound import ConnectionBound
 from ingress_service.core.counters import Counters
-from ingress_service.core.peers import PeerAddresses
-from ingress_service.shell.failed_requests import FailedRequests
-from ingress_service.shell.http_server import IngressServer
-from ingress_service.shell.served_connections import ServedConnections
-from slotmesh.telemetry.failed_handshakes import HandshakeProblem
+from ingress_service.core.http1.heads import ConnectionLimits
+from ingress_service.core.peers import ConnectionBound, PeerAddresses
+from ingress_service.shell.http.served_connections import ServedConnections
+from ingress_service.shell.http.server import IngressServer
+from ingress_service.shell.request_log import FailedRequests
+from slotmesh.telemetry.security_metrics import HandshakeProblem
 from slotmesh.units import parse_host_port
 from tests.support.certificates import Authority
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from slotmesh.telemetry.failed_handshakes import HandshakeProblem
+from slotmesh.telemetry.security_metrics import HandshakeProblem
 from tests.contract.ingress.handlers import Kinds
 from tests.contract.ingress.https_bench import LONG_S, REQUEST, HttpsBench, Loops, TlsPieces, run_https, send_in_steps
 from tests.support.certificates import Authority

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 import slotmesh
 from ingress_service.shell import request_spans
-from router_service.shell.clients.handed_metadata import HandedMetadata
+from router_service.shell.clients.unary import HandedMetadata
 from slotmesh.spec.routes import Route
 from slotmesh.telemetry.mesh_span import MeshSpan
 from slotmesh.telemetry.otlp_spans import scope_spans

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from examples.own_proto import greeter_pb2
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.errors import Reason
 from slotmesh.spec.descriptor_sets import services_of_files
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import NO_SERVICES, GrpcServices, InvalidSpec
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from controller_service.app import open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from examples.own_proto import greeter_pb2
 from router_service.app import serve
 from router_service.config import RouterSettings

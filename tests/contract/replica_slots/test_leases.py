@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from slotmesh.calls.slot_tokens import format_token, parse_token
 from slotmesh.errors import Executed
-from slotmesh.slots.token import format_token, parse_token
 from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from slotmesh.calls.slot_tokens import parse_token
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed
-from slotmesh.slots.token import parse_token
 from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica

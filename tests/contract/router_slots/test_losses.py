@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from slotmesh.calls.slot_tokens import format_token
 from slotmesh.errors import Executed, Reason
-from slotmesh.slots.token import format_token
 from tests.contract.router_slots.slot_caller import SECOND, SlotCaller, call, failure_of, one_replica
 from tests.support.fakes.replica import FakeReplica, Response, hold, results
 from tests.support.fakes.slots import failed, held, refused

@@ -9,8 +9,8 @@ import pytest
 
 from router_service.app import serve
 from router_service.config import RouterSettings
+from slotmesh.calls.slot_tokens import format_token
 from slotmesh.errors import Executed, Reason
-from slotmesh.slots.token import format_token
 from slotmesh.v1 import (
     call_pb2,
 )

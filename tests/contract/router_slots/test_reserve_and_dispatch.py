@@ -13,11 +13,11 @@ from google.protobuf import duration_pb2
 
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.v1 import (
     call_pb2,
     replica_service_pb2,
 )
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from tests.contract.router_slots.slot_caller import (
     SECOND,
     SHORT,

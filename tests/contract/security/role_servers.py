@@ -16,13 +16,12 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.call_writer import writer_of
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.security.authorizer import Authorizer
-from slotmesh.security.current import caller
-from slotmesh.security.identity import Identity
+from slotmesh.security.identity import Identity, caller
 from slotmesh.security.tls import TlsSource
-from slotmesh.security.tokens.failures import BadToken, TokenProblem
+from slotmesh.security.tokens.rules import BadToken, TokenProblem
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
 from tests.support.declared_rpcs import declared_rpcs
 

@@ -12,18 +12,18 @@ import grpc
 
 from controller_service.app import open_controller
 from controller_service.config import MEMORY, ControllerSettings
-from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import ExternalLauncher
 from router_service.app import serve
 from router_service.config import RouterSettings
-from router_service.core.caller_quotas import CallerQuotas
+from router_service.core.limits.quotas import CallerQuotas
+from slotmesh.convert.specification import mesh_to_wire
 from slotmesh.inference import grpc_inference_service_pb2 as inference_pb2
 from slotmesh.inference.grpc_inference_service_pb2_grpc import GRPCInferenceServiceStub
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.edge import Edge
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Identity, Role
+from slotmesh.server.edge import Edge
+from slotmesh.server.server import GrpcServer
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import (
     controller_service_pb2_grpc,

@@ -16,11 +16,11 @@ from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.audit import AuditLog
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsSource
 from slotmesh.security.tokens import Tokens
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import (
     controller_service_pb2,

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.authorizer import Authorizer
 from slotmesh.security.identity import Identity, Role
+from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, router_service_pb2, router_service_pb2_grpc
 from tests.contract.security.role_servers import KnownTokens, error_info

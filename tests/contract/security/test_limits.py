@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, struct_pb2
 
-from slotmesh.endpoint_names import MAX_ENDPOINT_CHARS
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.grpc_internals.call_writer import writer_of
+from slotmesh.names import MAX_ENDPOINT_CHARS
 from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.v1 import (

@@ -11,7 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.sessions import session_quota
+from router_service.core.limits import quotas as session_quota
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
 from slotmesh.v1 import call_pb2, router_service_pb2, slot_service_pb2
 from slotmesh.v1 import controller_service_pb2 as pb

@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from slotmesh.runtime.channels import Dialer
-from slotmesh.runtime.server import GrpcServer
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsSource
+from slotmesh.server.server import GrpcServer
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import Router, StatusCode
 from tests.support.certificates import Authority

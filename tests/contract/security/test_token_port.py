@@ -9,10 +9,9 @@ import grpc
 import pytest
 
 from slotmesh import Tls, connect
-from slotmesh.runtime.channels import Dialer
+from slotmesh.runtime.channels import Dialer, TokenSource
 from slotmesh.security.identity import Role
 from slotmesh.security.tls import TlsFiles, TlsSource
-from slotmesh.security.token_source import TokenSource
 from slotmesh.v1 import router_service_pb2
 from tests.support.certificates import Authority
 from tests.support.tls_mesh import ENDPOINT, TlsMesh, tls_mesh

@@ -11,7 +11,7 @@ import pytest
 
 from slotmesh.errors import Failure
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime import guards
+from slotmesh.server import guards
 from slotmesh.status import abort, to_exception
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import Context, Setting, StatusCode, call

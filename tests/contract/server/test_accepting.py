@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from slotmesh.runtime import accepting, fair_starts
+from slotmesh.grpc_internals import accepting
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import Setting, StatusCode, call, serving
@@ -98,7 +98,7 @@ async def test_rpcs_begin_round_the_connections_they_come_by(setting: Setting, m
         begun.append(each)
         start(each)
 
-    monkeypatch.setattr(fair_starts, "IN_A_TURN", 1)
+    monkeypatch.setattr(accepting, "IN_A_TURN", 1)
     await call(many)  # from the turn after it on it is one at a time
     starts.begin_by(note)
     monkeypatch.setattr(starts, "add", taken.append)

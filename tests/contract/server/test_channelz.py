@@ -12,7 +12,7 @@ from controller_service.config import ControllerSettings
 from replica_service.config import ReplicaSettings
 from router_service.config import RouterSettings
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from tests.contract.server.served_router import Setting, StatusCode, call, serving
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from slotmesh.runtime.completion_wakes import LEFT, MANY, _Sockets, keep_wakes_few
+from slotmesh.grpc_internals.completion_wakes import LEFT, MANY, _Sockets, keep_wakes_few
 from tests.support.mesh import ROOT
 
 CALLS = 2_000

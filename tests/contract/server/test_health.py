@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from slotmesh.runtime import health
+from slotmesh.server import health
 from tests.contract.server.served_router import SERVICE, Setting, StatusCode, failure
 
 

@@ -19,14 +19,13 @@ import pytest
 from controller_service.config import ControllerSettings
 from controller_service.front import Front
 from controller_service.store.protocol import Leader
-from slotmesh.security.credentials import Credential
-from slotmesh.security.file_watch import LOOK_S
-from slotmesh.security.identity import Identity, Role
+from slotmesh.security.identity import Credential, Identity, Role
+from slotmesh.security.secret_files import LOOK_S
 from slotmesh.security.tls import TlsFiles, TlsSource
-from slotmesh.security.tokens.failures import BadToken, TokenProblem
-from slotmesh.telemetry.failed_handshakes import HandshakeProblem
-from slotmesh.telemetry.page_access import PageAccess
-from slotmesh.telemetry.server_context import ServerContext
+from slotmesh.security.tokens.rules import BadToken, TokenProblem
+from slotmesh.telemetry.http_server import ServerContext
+from slotmesh.telemetry.pages import PageAccess
+from slotmesh.telemetry.security_metrics import HandshakeProblem
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.units import parse_host_port
 from tests.support.certificates import Authority

@@ -9,11 +9,11 @@ import grpc
 import pytest
 
 from slotmesh.runtime.channels import open_channel
-from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.open_streams import StreamCut, stream_of
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
+from slotmesh.streams.limits import EdgeLimits
+from slotmesh.transport.duplex import read_request
+from slotmesh.transport.open_streams import StreamCut, stream_of
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
-from slotmesh.wire.edge_limits import EdgeLimits
 from tests.contract.security.role_servers import error_info
 from tests.support.wait import wait_until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slotmesh.telemetry import http_server
-from slotmesh.telemetry.http_deadlines import Deadlines
+from slotmesh.telemetry.http_server import Deadlines
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 from slotmesh.units import parse_host_port
 from tests.support.certificates import Authority

@@ -9,9 +9,9 @@ import pytest
 from slotmesh.config import SettingsError
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import router_service_pb2
-from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.contract.server.served_router import Setting, StatusCode, call, failure, serving
 
 

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor
 from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from slotmesh.runtime.descriptors import Descriptors
+from slotmesh.server.reflection import Descriptors
 from slotmesh.v1 import controller_service_pb2
 from tests.contract.server.served_router import SERVICE, Setting, StatusCode
 

@@ -10,10 +10,9 @@ import pytest
 from google.protobuf import struct_pb2
 
 from slotmesh.errors import Executed, Reason
-from slotmesh.runtime.unary_requests import OPEN_BYTES, PAYLOAD_BYTES, PLAIN_BYTES
+from slotmesh.server.unary_requests import OPEN_BYTES, PAYLOAD_BYTES, PLAIN_BYTES
+from slotmesh.streams.limits import DEFAULT_LIMITS, MAX_ELEMENTS, MAX_OPTIONS_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from slotmesh.wire.edge_limits import DEFAULT_LIMITS
-from slotmesh.wire.limits import MAX_ELEMENTS, MAX_OPTIONS_BYTES
 from tests.contract.server.served_router import SERVICE, Setting, StatusCode, call, failure, serving
 from tests.contract.server.test_health import check
 

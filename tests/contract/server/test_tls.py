@@ -18,10 +18,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from slotmesh.config import SettingsError
 from slotmesh.errors import Reason
 from slotmesh.runtime.channels import CHANNEL_OPTIONS, PLAIN_TEXT, Dialer
-from slotmesh.runtime.server import GrpcServer
-from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Role
+from slotmesh.security.secret_files import LOOK_S
 from slotmesh.security.tls import TlsFiles, TlsSource
+from slotmesh.server.server import GrpcServer
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 from tests.contract.server.served_router import STREAM, Router, StatusCode, call, failure

@@ -20,19 +20,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
+from slotmesh.security.authorizer import PeerCertificates
 from slotmesh.security.identity import Identity, Role, identity_of, trust_domain_of, uri_of
-from slotmesh.security.peer_certificates import PeerCertificates
-from slotmesh.security.tls.certificates import public_key_of, read_certificates
-from slotmesh.security.tls.errors import BadTls
-from slotmesh.security.tls.revocations import read_revocations
-from slotmesh.security.tls.trust import TrustedAuthorities
-from slotmesh.security.tokens.document import BadTokenFile, parse_tokens, write_tokens
-from slotmesh.security.tokens.failures import BadToken
-from slotmesh.security.tokens.jwt_rules import JwtRules
-from slotmesh.security.tokens.jwt_tokens import identify_jwt
-from slotmesh.security.tokens.key_set import BadKeySet, parse_keys
-from slotmesh.security.tokens.registry import with_created
-from slotmesh.security.tokens.static_tokens import StaticTokens, new_secret
+from slotmesh.security.tls.certificates import BadTls, public_key_of, read_certificates
+from slotmesh.security.tls.revocations import TrustedAuthorities, read_revocations
+from slotmesh.security.tokens.jwt_tokens import BadKeySet, identify_jwt, parse_keys
+from slotmesh.security.tokens.rules import BadToken, JwtRules
+from slotmesh.security.tokens.static_tokens import BadTokenFile, StaticTokens, new_secret, parse_tokens, write_tokens
+from slotmesh.security.tokens.token_file import with_created
 from tests.fuzz.source import Source
 from tests.fuzz.targets.documents import json_document
 

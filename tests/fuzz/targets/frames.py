@@ -12,12 +12,14 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from router_service import convert
-from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, follow_delta
-from slotmesh.id_ranges import ranges_from_wire
-from slotmesh.runtime.frame_shapes import shape_of
-from slotmesh.spec.wire import backend_from_wire, backend_within
+from router_service.core.routing_table import DeltaMismatch, RoutingTable, follow_delta
+from slotmesh.calls import id_ranges
+from slotmesh.convert.batches import ranges_from_wire
+from slotmesh.convert.specification import backend_from_wire, backend_within
+from slotmesh.server.unary_requests import shape_of
 from slotmesh.status import from_wire
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.frame_bounds import SMALL_BYTES, too_much
 from slotmesh.v1 import (
     call_pb2,
     direct_service_pb2,
@@ -25,9 +27,6 @@ from slotmesh.v1 import (
     replica_service_pb2,
     router_service_pb2,
 )
-from slotmesh.wire import ranges
-from slotmesh.wire.chunks.assembly import BadChunk, JoinedAssembly
-from slotmesh.wire.frame_bounds import SMALL_BYTES, too_much
 from tests.fuzz.messages import Words, message_from
 from tests.fuzz.source import Source
 
@@ -68,7 +67,7 @@ def replica_answers() -> Iterator[Callable[[bytes], object]]:
             convert.values_of(frame.results, lambda batch: batch.payloads[:])
         for errors in frame.results.errors:
             from_wire(errors.failure)
-        ranges.merged(ranges_from_wire(frame.refused.runs))
+        id_ranges.merged(ranges_from_wire(frame.refused.runs))
         from_wire(frame.refused.failure)
         convert.capacity_from_wire(frame.capacity)
         convert.times_of(frame.service_times)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from router_service.convert.own_rpcs import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, said_by
+from router_service.convert.options import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, said_by
+from slotmesh.calls.payload_framing import BadFrames, frames_in, message_alone, metadata_from_bytes
 from slotmesh.errors import Failure
-from slotmesh.runtime.descriptors import Descriptors
+from slotmesh.server.reflection import Descriptors
 from slotmesh.spec.descriptor_sets import BadDescriptors, OwnRpc, files_of, read_services, rpcs_of
-from slotmesh.wire.rpc_frames import BadFrames, frames_in, message_alone, metadata_from_bytes
 from tests.fuzz.source import Source
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor
 
+from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
 from slotmesh.inference import grpc_inference_service_pb2
-from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.v1 import (
     controller_service_pb2,
     direct_service_pb2,

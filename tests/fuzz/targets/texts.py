@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from router_service.shell.clients.handed_metadata import HandedMetadata
-from slotmesh.slots.token import SECRET_BYTES, format_token, parse_token, redacted
+from router_service.shell.clients.unary import HandedMetadata
+from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token, parse_token, redacted
+from slotmesh.calls.trace_context import TraceColumns, TraceContext, is_sampled, is_traceparent, unsampled
 from slotmesh.units import parse_duration, parse_host_port, parse_size
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.trace_context import TraceColumns, TraceContext, is_sampled, is_traceparent, unsampled
 from tests.fuzz.source import Source
 
 TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly
+from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import BadChunk, JoinedAssembly
-from slotmesh.wire.limits import CHUNK_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 BatchT = TypeVar("BatchT")

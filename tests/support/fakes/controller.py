@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Failure
-from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
 from slotmesh.status import to_exception
+from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
-from slotmesh.wire.partitions import PARTITIONS
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import grpc
 from google.protobuf import duration_pb2
 
-from slotmesh.runtime.call_writer import writer_of
+from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.v1 import membership_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from slotmesh.runtime.duplex import read_request
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.server.server import GrpcServer
+from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from tests.support.fakes.slots import ScriptedSlots
 

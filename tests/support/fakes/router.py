@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import grpc
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import abort
+from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.fakes.router_batches import Answer, Batch, Context, Yield, echo, yield_once
 from tests.support.fakes.router_stream import FakeStream

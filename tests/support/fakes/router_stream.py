@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slotmesh.errors import Failure
-from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
+from slotmesh.streams.chunks import BadChunk
+from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.transport.pump import StreamPump
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import BadChunk
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.chunks import Announced, in_chunks
 from tests.support.fakes.generator import FakeGenerator
 from tests.support.fakes.router_batches import CANCELLED, Batch

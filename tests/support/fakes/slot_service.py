@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 from google.protobuf import duration_pb2
 
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2 as pb
 from slotmesh.v1 import slot_service_pb2_grpc

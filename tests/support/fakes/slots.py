@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from google.protobuf import duration_pb2
 
+from slotmesh.calls.slot_tokens import SECRET_BYTES, format_token
 from slotmesh.errors import Failure, Reason
-from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 

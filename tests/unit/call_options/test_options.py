@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-import replica_service.convert.options as at_replicas
+import replica_service.convert.runs as at_replicas
 import router_service.convert as at_routers
 import slotmesh
-from replica_service.core.call_options import ReplicaCallOptions as ReplicaOptions
+from replica_service.core.calls.call_metadata import ReplicaCallOptions as ReplicaOptions
 from router_service.core.calls import RouterCallOptions as RouterOptions
-from slotmesh.call_options.model import OPTIONS, OptionChanges, StatedOptions
-from slotmesh.call_options.option import Option, OptionKind, Reader
-from slotmesh.call_options.rules import MAX_KEY_BYTES, option_mistake
-from slotmesh.call_options.wire import options_from_wire, options_to_wire
+from slotmesh.calls.call_options import OPTIONS, Option, OptionChanges, OptionKind, Reader, StatedOptions
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.codec import JSON
+from slotmesh.convert.call_options import MAX_KEY_BYTES, option_mistake, options_from_wire, options_to_wire
 from slotmesh.errors import Failure
 from slotmesh.v1 import call_pb2
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.cli.arguments import BadJson, read_arguments
+from slotmesh.cli.parameters import BadJson, read_arguments
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -12,8 +12,7 @@ import slotmesh
 from slotmesh.cli import app as cli
 from slotmesh.cli.commands import call as command
 from slotmesh.cli.latencies import CallTally
-from slotmesh.client.calls.argument_checks import check_ordering_key
-from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.options import ViewOptions, check_ordering_key
 
 MATRIX: list[tuple[str, Any, dict[str, Any]]] = [
     ("--timeout", "0s", {"timeout": timedelta(0)}),

@@ -17,7 +17,7 @@ from slotmesh.security.identity import Role
 from slotmesh.security.tls import BadTls, TlsFiles, TlsMaterial
 from slotmesh.security.tls.authority import Subject, load_authority, replace
 from slotmesh.security.tls.certificates import Certificate
-from slotmesh.security.tls.server_rules import server_problem
+from slotmesh.security.tls.source import server_problem
 
 
 def run(*words: str | Path) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from slotmesh.cli.local.changes import FileChanges, module_file
+from slotmesh.cli.local.reloading import FileChanges, module_file
 
 
 def write(path: Path, text: str, time_s: int) -> None:

@@ -12,12 +12,11 @@ import typer
 import yaml
 
 from slotmesh.cli.applied import Applied
+from slotmesh.cli.commands.events import printable_events, write_event
+from slotmesh.cli.console import OutputForm, Printable, form_of
 from slotmesh.cli.event_stream import MeshEvent
-from slotmesh.cli.output import OutputForm, Printable, form_of
-from slotmesh.cli.subjects import BACKEND, REPLICA, configured_subject, name_of, unknown
-from slotmesh.cli.view.applied import printable_change
-from slotmesh.cli.view.configuration import printable_mesh
-from slotmesh.cli.view.happenings import printable_events, write_event
+from slotmesh.cli.parameters import BACKEND, REPLICA, configured_subject, name_of, unknown
+from slotmesh.cli.view.configuration import printable_change, printable_mesh
 from slotmesh.spec.document import parse_mesh
 
 MESH = parse_mesh(

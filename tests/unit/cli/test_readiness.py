@@ -7,8 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from slotmesh.cli.local.order import Order, mesh_of_handler
-from slotmesh.cli.local.readiness import first_failure, lacks
+from slotmesh.cli.local.order import Order, first_failure, lacks, mesh_of_handler
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Mesh
 from slotmesh.spec.rules import mesh_mistakes

@@ -10,11 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from slotmesh.cli.commands.events import printable_events, write_event
+from slotmesh.cli.console import CommandFailed, OutputForm, PrintableConsole, complete, say
 from slotmesh.cli.event_stream import MeshEvent
-from slotmesh.cli.outcome import CommandFailed, complete
-from slotmesh.cli.output import OutputForm
-from slotmesh.cli.saying import PrintableConsole, say
-from slotmesh.cli.view.happenings import printable_events, write_event
 
 FORGED = "\x1b[2Kforged\r\x9b1m\x85\u2028\u202e"
 SHOWN = r"\x1b[2Kforged\r\x9b1m\x85\u2028\u202e"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.cli.shares import SaidPolicy, said_policy
+from slotmesh.cli.shifting import SaidPolicy, said_policy
 from slotmesh.spec.model import InvalidSpec, TrafficPolicy
 
 CURRENT = TrafficPolicy(weights={"v1": 0.75, "v2": 0.25}, shadows={"v3": 0.1, "v4": 1.0})

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from slotmesh.cli.figures.samples import MeshSample, ReplicaSample, SampledReplica
 from slotmesh.cli.local import stopping
 from slotmesh.cli.local.child import Child
 from slotmesh.cli.local.stopping import MeshProcesses, Shutdown, waiting_for
 from slotmesh.cli.snapshot import ReplicaStatus
-from slotmesh.cli.top.samples import MeshSample, ReplicaSample, SampledReplica
 from slotmesh.runtime.parent import ParentPipe
 from tests.support.wait import wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotmesh.cli.tap_drops import SAY_EVERY_S, TapDrops
+from slotmesh.cli.commands.tap import SAY_EVERY_S, TapDrops
 
 
 def test_drops_are_told_at_once_and_then_in_sums() -> None:

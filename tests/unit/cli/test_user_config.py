@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from slotmesh.cli.user_config import BadConfig, read_config
+from slotmesh.cli.commands.run import BadConfig, read_config
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.patience import KnownRouters
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
-from slotmesh.cli.waiting import still_lacks
+from slotmesh.cli.waiting import KnownRouters, still_lacks
 from slotmesh.spec.model import Backend
 
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 import pytest
 
 from slotmesh.client.calls.buffer import BufferShare, BufferShares, ClientBuffer
-from slotmesh.client.calls.lane_stops import StopGenerations
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.queues import CallQueue, LaneGroups
+from slotmesh.client.calls.queues import CallQueue, LaneGroups, StopGenerations
 from slotmesh.client.calls.turns import TenantWindow
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason

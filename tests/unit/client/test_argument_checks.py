@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from slotmesh.call_options.model import OptionChanges
+from slotmesh.calls.call_options import OptionChanges
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 

@@ -12,11 +12,8 @@ from slotmesh.client.calls.call_spec import EXECUTED_PAYLOADS, PAYLOADS, CallSpe
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.sent_parts import SentPart
-from slotmesh.client.stream.executors import as_wanted, backends_of
-from slotmesh.client.stream.incoming_results import IncomingResults
+from slotmesh.client.stream.incoming_results import ArrivingValues, IncomingResults, as_wanted, ascending, backends_of
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.stream.scattered_ids import ascending
-from slotmesh.client.values.incoming_values import ArrivingValues
 from slotmesh.codec import MSGPACK
 from slotmesh.v1 import call_pb2
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from slotmesh.client.calls.argument_checks import seconds
-from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.options import ViewOptions, seconds
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.v1 import call_pb2
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.sent_parts import Gather
 from slotmesh.client.calls.turns import TenantShares
 from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.wire.limits import MAX_FRAME_BYTES
+from slotmesh.streams.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 PLENTY = 10**9

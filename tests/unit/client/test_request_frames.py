@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from slotmesh.calls.trace_context import MAX_HTTP_BYTES, TraceContext
 from slotmesh.client.calls.call_spec import PAYLOADS, CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.outbox import TURN_CALLS, CallOutbox
+from slotmesh.client.calls.payloads import TracedPayload
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.traced_payload import TracedPayload
-from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_ROUTER_REQUEST_BYTES
-from slotmesh.wire.trace_context import MAX_HTTP_BYTES, TraceContext
+from slotmesh.streams.limits import MAX_FRAME_BYTES, MAX_ROUTER_REQUEST_BYTES
 
 
 @pytest.mark.asyncio

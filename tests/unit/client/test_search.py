@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.client.stream.router_search import FIRST_ATTEMPT_S, Search
-from slotmesh.client.stream.routers import MAX_LEARNED, Routers, parse_addresses
+from slotmesh.client.routers import FIRST_ATTEMPT_S, MAX_LEARNED, Routers, Search, parse_addresses
 
 A, B, C = "a:1", "b:2", "c:3"
 

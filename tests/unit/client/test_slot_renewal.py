@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.client.slots.renewal import RenewalPlan
-from slotmesh.slots.limits import MAX_LEASE_S
+from slotmesh.calls.slot_tokens import MAX_LEASE_S
+from slotmesh.client.slots.lease import RenewalPlan
 
 
 def test_at_a_third_of_the_lease() -> None:

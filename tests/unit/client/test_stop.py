@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotmesh.client.calls.lane_stops import LaneStop, StopGenerations
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.queues import CallQueue, LaneGroups
+from slotmesh.client.calls.queues import CallQueue, LaneGroups, LaneStop, StopGenerations
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.limits import MAX_STOP_GENERATIONS
+from slotmesh.streams.limits import MAX_STOP_GENERATIONS
 from tests.unit.client.parts import make_call, make_spec
 
 PLENTY = 10**9

@@ -8,9 +8,9 @@ import pytest
 
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import finish
+from slotmesh.client.calls.values import TAKE_BYTES, TAKE_VALUES, CallValues
+from slotmesh.client.stream.incoming_results import ArrivingValues
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.client.values.call_values import TAKE_BYTES, TAKE_VALUES, CallValues
-from slotmesh.client.values.incoming_values import ArrivingValues
 from slotmesh.errors import Failure, HandlerError, Reason
 from slotmesh.status import to_exception
 from tests.unit.client.parts import make_call, make_part, make_spec

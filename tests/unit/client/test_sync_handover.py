@@ -9,10 +9,9 @@ import pytest
 
 import slotmesh
 from slotmesh.client.mesh import Mesh
-from slotmesh.client.sync import work_queue
-from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync import call_future
+from slotmesh.client.sync.call_future import CallFuture, Start, ThreadWorkQueue
 from slotmesh.client.sync.client_thread import ClientThread
-from slotmesh.client.sync.work_queue import Start, ThreadWorkQueue
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ async def test_work_is_begun_in_order_whenever_it_was_put_until_it_is_too_late()
 
 @pytest.mark.asyncio
 async def test_the_loop_takes_turns_and_all_of_it_when_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "TURN", 4)
+    monkeypatch.setattr(call_future, "TURN", 4)
     begun: list[object] = []
     work = ThreadWorkQueue(lambda *_: None)
     thread = ClientThread(Mesh(["localhost:7071"], 1, 1))

@@ -9,22 +9,18 @@ from typing import Any, Final
 
 import pytest
 
-from slotmesh.client.calls.method import Method
+from slotmesh.client.calls.values import ValueStream
 from slotmesh.client.direct import DirectLanes, DirectMethod
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
-from slotmesh.client.slots.reservation import Reservation
-from slotmesh.client.slots.reserve_all import ReservationOfAll
-from slotmesh.client.slots.slot import Slot
-from slotmesh.client.slots.slot_method import SlotMethod
+from slotmesh.client.method import Method
+from slotmesh.client.slots.reservations import Reservation, ReservationOfAll
+from slotmesh.client.slots.slot import Slot, SlotMethod
 from slotmesh.client.sync import connect_sync
-from slotmesh.client.sync.direct import SyncDirectLanes, SyncDirectMethod
-from slotmesh.client.sync.endpoint import SyncEndpoint, SyncLane
+from slotmesh.client.sync.endpoint import SyncDirectLanes, SyncDirectMethod, SyncEndpoint, SyncLane
 from slotmesh.client.sync.mesh import SyncMesh
-from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.method import SyncMethod, SyncValueStream
 from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll, SyncSlot, SyncSlotMethod
-from slotmesh.client.sync.values import SyncValueStream
-from slotmesh.client.values.value_stream import ValueStream
 
 PROTOCOLS: Final = {
     "__aenter__": "__enter__",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slotmesh.codec import JSON, MSGPACK, ArgumentsDecoder, DecodeError, decode, decoder
 from slotmesh.codec.arrays import EXTENSION
-from slotmesh.codec.json_decoding import has_costly_numbers, json_decoder
+from slotmesh.codec.decoding_bounds import has_costly_numbers, json_decoder
 
 pytest.importorskip("numpy")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from slotmesh.calls.method_outlines import MethodTensors
 from slotmesh.codec import TENSORS, ArgumentsDecoder, Columns, ColumnsDecoder, EncodeError, decode, encode, encode_each
-from slotmesh.codec.signature import read_signature
-from slotmesh.codec.tensor_types import method_tensors
-from slotmesh.oip.signatures import MethodTensors
+from slotmesh.codec.tensor_arguments import method_tensors
+from slotmesh.codec.types.signature import read_signature
 
 
 class Pair(TypedDict):

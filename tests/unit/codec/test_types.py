@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from slotmesh.codec import JSON, MSGPACK, ArgumentsDecoder, DecodeError, decoder, encode, encode_arguments
-from slotmesh.wire.limits import MAX_MESSAGE_CHARS
+from slotmesh.streams.limits import MAX_MESSAGE_CHARS
 
 STRUCTURED = pytest.mark.parametrize("content_type", [JSON, MSGPACK])
 

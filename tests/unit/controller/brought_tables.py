@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controller_service.core import transitions
-from controller_service.core.adoption import Adoption, adopt
-from controller_service.core.brought_table import BroughtTable
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.lineage import BroughtTable
+from controller_service.core.observed import transitions
+from controller_service.core.observed.adoption import Adoption, adopt
+from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
+from controller_service.core.reconciling.routes import all_members, build_routes
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.core.roster_listing import all_members
-from controller_service.core.route_builder import build_routes
-from controller_service.core.transitions import Hello, ObservedReport
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.wire.partitions import PARTITIONS
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 TOLD = Desired(epoch_floor=50).apply(ChangeSet(put_backends=(Backend(name="v1", num_replicas=1),), put_endpoints=(E,)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from controller_service.core.autoscaling.choosing import choose, first_scale
-from controller_service.core.autoscaling.needs import PolicyAnswer, need_of
+from controller_service.core.reconciling.autoscaling import PolicyAnswer, choose, first_scale, need_of
 from slotmesh.autoscaling import ScaleFigures
-from slotmesh.spec.autoscale import Autoscale
+from slotmesh.spec.model import Autoscale
 
 STARTED_AT = -1_000.0
 """When the controller started: long ago."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.adoption import adopt, has_rivals, replaced
-from controller_service.core.desired import ChangeSet
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.adoption import adopt, has_rivals, replaced
+from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello
 from controller_service.core.partitions import Incarnation
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.core.transitions import Hello
 from tests.unit.controller.brought_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
 
 

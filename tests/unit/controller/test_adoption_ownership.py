@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller_service.core import handovers, routers, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import ObservedReport, Transition
 from controller_service.core.partitions import Incarnation
-from controller_service.core.reconcile import ForgetReplica, reconcile_backend
-from controller_service.core.reconcile_endpoints import (
+from controller_service.core.reconciling.backends import ForgetReplica, reconcile_backend
+from controller_service.core.reconciling.endpoints import (
     BROUGHT_WITHIN_S,
     FENCED_WITHIN_S,
     EndpointOutcome,
     reconcile_endpoint,
 )
 from controller_service.core.roster import CoveredTables
-from controller_service.core.transitions import ObservedReport, Transition
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
 from tests.unit.controller.brought_tables import (
     NOW,
     TOLD,
@@ -33,7 +33,7 @@ from tests.unit.controller.brought_tables import (
 
 
 def fenced(observed: Observed, owner: Incarnation, through: int, *busy: int) -> Observed:
-    return handovers.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
+    return routers.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
 
 
 def assign(state: Desired, observed: Observed, *, now: float = NOW, started_at: float = 0.0) -> EndpointOutcome:
@@ -97,7 +97,7 @@ def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
     after = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
     assert owner_of(after, 3) == (life("a"), 7)
     assert owner_of(after, 4) == (life("b"), 51)
-    observed = handovers.emptied(observed, life("a"), {"e": {3: 7}}).observed
+    observed = routers.emptied(observed, life("a"), {"e": {3: 7}}).observed
     moved = assign(after, observed).ownership
     assert moved is not None
     assert owner_of(after.apply(ChangeSet(put_ownership={"e": moved})), 3) == (life("b"), 51)
@@ -145,7 +145,7 @@ def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
     observed = transitions.told_to_drain(observed, "b", "why").observed
     told = assign(state, observed).ownership
     assert told is not None
-    observed = handovers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
+    observed = routers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
     moved = assign(state.apply(ChangeSet(put_ownership={"e": told})), observed).ownership
     assert moved is not None
     assert (moved.owners, {*moved.epochs}) == ((life("a"),), {901})

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from controller_service.core import answered_requests
-from controller_service.core.answered_requests import KEPT_S, NO_ANSWERS, AnsweredRequest, find_answer, with_answer
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.store.answer_documents import answer_document, answers_from
-from controller_service.store.bad_document import BadDocument
-from slotmesh.security.current import CALLER, of_caller
-from slotmesh.security.identity import Identity
+from controller_service.core.desired import state
+from controller_service.core.desired.state import (
+    KEPT_S,
+    NO_ANSWERS,
+    AnsweredRequest,
+    ChangeSet,
+    Desired,
+    find_answer,
+    with_answer,
+)
+from controller_service.store.document_fields import BadDocument
+from controller_service.store.record_documents import answer_document, answers_from
+from slotmesh.security.identity import CALLER, Identity, of_caller
 from slotmesh.spec.model import Backend
 
 
@@ -22,7 +28,7 @@ def answered(number: int, size: int = 1, time_s: float = 0.0) -> AnsweredRequest
 
 
 def test_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered_requests, "MAX_ANSWERS", 3)
+    monkeypatch.setattr(state, "MAX_ANSWERS", 3)
     known = NO_ANSWERS
     for number in range(1, 6):
         known = with_answer(known, answered(number))
@@ -30,7 +36,7 @@ def test_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replies_have_room_together_and_the_newest_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answered_requests, "MAX_REPLIES_BYTES", 10)
+    monkeypatch.setattr(state, "MAX_REPLIES_BYTES", 10)
     known = with_answer(with_answer(with_answer(NO_ANSWERS, answered(1, 4)), answered(2, 5)), answered(3, 5))
     assert list(known) == ["k2", "k3"]
     assert list(with_answer(known, answered(4, 11))) == ["k4"]

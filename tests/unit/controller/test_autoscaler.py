@@ -10,26 +10,22 @@ from typing import Any
 import pytest
 
 from controller_service.config import ControllerSettings
-from controller_service.core import routers, transitions
-from controller_service.core.autoscaling.figures import figures_of
-from controller_service.core.autoscaling.scales import BackendScale
-from controller_service.core.backend_load import BackendLoad
-from controller_service.core.desired import ChangeSet
-from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.shell import policy_calls
-from controller_service.shell.autoscaler import Autoscaler
+from controller_service.core.desired.state import ChangeSet
+from controller_service.core.loads import BackendLoad
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import BackendScale, Observed, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.autoscaling import figures_of
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.scale_policies import load_policies
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.loops import autoscaler
+from controller_service.shell.loops.autoscaler import Autoscaler, load_policies
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from slotmesh.autoscaling import ScaleFigures, ScalePolicy
 from slotmesh.config import SettingsError
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import Backend
+from slotmesh.spec.model import Autoscale, Backend
 from tests.support.foreign_code import KINDS
 from tests.support.wait import wait_until
 
@@ -153,7 +149,7 @@ async def test_a_policy_of_ones_own(
 async def test_a_policy_that_blocks_holds_up_no_other(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_calls, "ANSWER_WITHIN_S", 0.0)
+    monkeypatch.setattr(autoscaler, "ANSWER_WITHIN_S", 0.0)
     calls: list[ScaleFigures] = []
     go_on = threading.Event()
 
@@ -193,8 +189,8 @@ async def test_an_answer_is_followed_when_it_comes_and_the_events_say_so_once() 
 
 @pytest.mark.asyncio
 async def test_calls_of_policies_are_bounded_those_too_that_never_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_calls, "MOST_THREADS", 2)
-    monkeypatch.setattr(policy_calls, "ANSWER_WITHIN_S", 0.0)
+    monkeypatch.setattr(autoscaler, "MOST_THREADS", 2)
+    monkeypatch.setattr(autoscaler, "ANSWER_WITHIN_S", 0.0)
     go_on = threading.Event()
     names = ["a", "b", "c"]
     scaled = Scaled(dict.fromkeys(names, lambda _: 4 if go_on.wait() else 0))

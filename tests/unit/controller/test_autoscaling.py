@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.autoscaling.choosing import GRACE_S, WARM_UP_S
-from controller_service.core.autoscaling.needs import PolicyAnswer, need_of
-from slotmesh.spec.autoscale import Autoscale, AutoscaleMetric
+from controller_service.core.reconciling.autoscaling import GRACE_S, WARM_UP_S, PolicyAnswer, need_of
+from slotmesh.spec.model import Autoscale, AutoscaleMetric
 from tests.unit.controller.scales import QUIET, ScaledBackend, looks
 
 RULES = Autoscale(min=1, max=20, target_ongoing=5.0, up_delay_s=2.0, down_delay_s=30.0, up_rate=100.0, down_rate=1.0)

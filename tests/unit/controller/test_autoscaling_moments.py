@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from controller_service.core.autoscaling.figures import figures_of
-from controller_service.core.backend_load import BackendLoad
-from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
-from slotmesh.spec.autoscale import Autoscale
+from controller_service.core.loads import BackendLoad
+from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.reconciling.autoscaling import figures_of
+from slotmesh.spec.model import Autoscale
 from tests.unit.controller.scales import ScaledBackend
 
 RULES: Final = Autoscale(

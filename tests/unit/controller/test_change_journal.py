@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core.desired import Desired
-from controller_service.core.revisions import ChangeOrigin, ResourceChange, RevisionRecord
-from controller_service.core.rollouts.record import RolloutRecord
-from controller_service.shell.change_journal import ChangeJournal
+from controller_service.core.desired.revisions import ChangeOrigin, ResourceChange, RevisionRecord
+from controller_service.core.desired.state import Desired, RolloutRecord
+from controller_service.shell.changes.audit import ChangeJournal
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.spec.model import Backend
 

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.shell.configurator import Configurator, PlannedChange
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.shell.changes.configurator import Configurator, PlannedChange
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from slotmesh.errors import BackendInUse, Executed, Failure, Reason
 from slotmesh.runtime.clock import MonotonicClock

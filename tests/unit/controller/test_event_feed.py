@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.kept_events import UNKNOWN, EventBounds
-from controller_service.core.notices import EventKind, Notice
+from controller_service.core.events import UNKNOWN, EventBounds, EventKind, Notice
 from controller_service.shell.events import EventFeed, NoCursor, Watcher
 
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core.fences import DRIFT, MARGIN_S, fenced
-from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.leases import DRIFT, MARGIN_S, fenced
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
 from controller_service.core.roster import ListedIncarnation
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.process_watch import ProcessWatch
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.loops.launching import ProcessWatch
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.documents import member_document, member_from
 from tests.support.fakes.clock import FakeClock
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core.desired import Desired
-from controller_service.core.forgetting import Forgettable, find_forgettable
-from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.leases import Forgettable, find_forgettable
+from controller_service.core.observed.replica_groups import restored
+from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation
 from controller_service.core.roster import DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.core.unattached import restored
 
 SILENT = ObservedReplica(
     replica_id="a", backend="v1", incarnation="2", state=ReplicaState.READY, started_at=0.0, suspect_since=1.0

@@ -11,20 +11,18 @@ from typing import Any, Final
 
 import pytest
 
-from controller_service.core import handovers, transitions
-from controller_service.core.adoption import ended
-from controller_service.core.backend_load import BackendLoad, CallEnds, EndpointLoad, RouterLoad
-from controller_service.core.brought_table import BroughtTable
-from controller_service.core.forgetting import find_forgettable
-from controller_service.core.kept_events import UNKNOWN
-from controller_service.core.lineage import HeldTable, LeaderTerm, is_newer
-from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.events import UNKNOWN, EventKind, Notice
+from controller_service.core.lineage import BroughtTable, HeldTable, LeaderTerm, is_newer
+from controller_service.core.loads import BackendLoad, CallEnds, EndpointLoad, RouterLoad
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.adoption import ended
+from controller_service.core.observed.leases import find_forgettable
+from controller_service.core.observed.replica_groups import with_all_unattached
+from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport
 from controller_service.core.partitions import Incarnation
+from controller_service.core.reconciling.shift_steps import StepFigures
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
-from controller_service.core.shifting.figures import StepFigures
-from controller_service.core.transitions import Hello, NamesakeLives, ObservedReport
-from controller_service.core.unattached import with_all_unattached
 from controller_service.shell.events import EventFeed
 
 OWNER: Final = Incarnation("a", "2")
@@ -59,7 +57,7 @@ def reported(owner: Incarnation) -> Observed:
 
 
 def fenced(owner: Incarnation) -> Observed:
-    return handovers.fenced(WORLD, owner, 5, {}).observed
+    return routers.fenced(WORLD, owner, 5, {}).observed
 
 
 def ends(owner: Incarnation) -> Observed:
@@ -107,7 +105,7 @@ def forgettable(owner: Incarnation) -> bool:
 
 
 def emptied(owner: Incarnation) -> bool:
-    known = handovers.emptied(WORLD, OWNER, {"e": {3: 7}}).observed.handovers["e"].emptied
+    known = routers.emptied(WORLD, OWNER, {"e": {3: 7}}).observed.handovers["e"].emptied
     return (owner, 3, 7) in known
 
 
@@ -142,7 +140,7 @@ def test_what_is_so_of_an_incarnation_is_not_so_of_another(
     ],
 )
 def test_what_was_emptied_counts_for_its_owner_partition_and_epoch(owner: Incarnation, epochs: dict[int, int]) -> None:
-    said = handovers.emptied(WORLD, owner, {"e": epochs}).observed.handovers["e"].emptied
+    said = routers.emptied(WORLD, owner, {"e": epochs}).observed.handovers["e"].emptied
     assert ((OWNER, 3, 7) in said) is ((owner, epochs) == (OWNER, {3: 7}))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.kept_events import UNKNOWN, EventBounds, FeedEvent, KeptEvents
-from controller_service.core.notices import EventKind, Notice
+from controller_service.core.events import UNKNOWN, EventBounds, EventKind, FeedEvent, KeptEvents, Notice
 
 
 def event(feed: str, number: int, message: str = "") -> FeedEvent:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.endings import START_PATIENCE_S
-from controller_service.core.notices import EventKind
-from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
-from controller_service.core.reconcile import (
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import EventKind
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.restarts import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, LOOPING_AFTER, QUICK_DEATH_S
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
+from controller_service.core.reconciling.backends import (
+    START_PATIENCE_S,
     Action,
     BackendOutcome,
     DrainReplica,
@@ -17,9 +20,6 @@ from controller_service.core.reconcile import (
     StartReplicas,
     reconcile_backend,
 )
-from controller_service.core.restarts import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, LOOPING_AFTER, QUICK_DEATH_S
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 from slotmesh.spec.model import Backend
 
 V1 = Backend(name="v1", handler="app:One", num_replicas=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.desired import Desired
+from controller_service.core.desired.state import Desired
 from controller_service.core.lineage import TERMS_KEPT, HeldTable, LeaderTerm, is_newer, with_term
 
 TERMS = (LeaderTerm("t1", 5), LeaderTerm("t2", 9), LeaderTerm("t3", 20))

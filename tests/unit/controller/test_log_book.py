@@ -11,9 +11,8 @@ from typing import IO
 import pytest
 import pytest_asyncio
 
-from controller_service.shell.replica_logs import log_book
-from controller_service.shell.replica_logs.log_book import ENDED_KEPT, LogBook, LogPage
-from controller_service.shell.replica_logs.log_tail import BEHIND_BYTES, PIECE_BYTES
+from controller_service.shell import replica_logs
+from controller_service.shell.replica_logs import BEHIND_BYTES, ENDED_KEPT, PIECE_BYTES, LogBook, LogPage
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -198,7 +197,7 @@ async def test_of_ended_replicas_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 async def test_it_looks_by_itself(book: LogBook, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_book, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(replica_logs, "LOOK_EVERY_S", 0.001)
     looking = asyncio.ensure_future(book.run())
     writer.write("soon\n")
     await wait_until(lambda: looking.done() or book._entries["v1-a"].lines.tail(1) == ["soon"])

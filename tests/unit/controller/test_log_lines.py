@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.log_lines import MAX_LINE_BYTES, LogLines
+from controller_service.shell.replica_logs import MAX_LINE_BYTES, LogLines
 from tests.support.examples import examples
 
 

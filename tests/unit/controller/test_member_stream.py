@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell.member_stream import MemberStream
+from controller_service.shell.members.member_stream import MemberStream
 from slotmesh.errors import Failure, Reason, ReplicaGone
-from slotmesh.runtime import duplex
+from slotmesh.transport import duplex
 from tests.support.wait import within
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.merging import FieldConflict, merge_mesh
-from controller_service.core.planning import plan_file
+from controller_service.core.desired.merging import FieldConflict, merge_mesh
+from controller_service.core.desired.planning import plan_file
+from controller_service.core.desired.state import ChangeSet, Desired
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.examples import examples
 

@@ -11,20 +11,18 @@ from typing import Final
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.endings import find_endings
-from controller_service.core.liveness import Leases
-from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState, Restarts
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.loads import RecentReports
+from controller_service.core.observed.leases import Leases
+from controller_service.core.observed.replica_groups import is_counted
+from controller_service.core.observed.restarts import after_death
+from controller_service.core.observed.state import Observed, ObservedReplica, ObservedRouter, ReplicaState, Restarts
 from controller_service.core.partitions import Incarnation
-from controller_service.core.recent import RecentReports
-from controller_service.core.reconcile import ForgetReplica, reconcile_backend
-from controller_service.core.restarts import after_death
-from controller_service.core.rollouts.failures import EndedCalls, find_failure
-from controller_service.core.rollouts.moves import is_available
+from controller_service.core.reconciling.backends import ForgetReplica, find_endings, reconcile_backend
+from controller_service.core.reconciling.rollouts import EndedCalls, find_failure, is_available
+from controller_service.core.reconciling.shift_steps import CallFlow, StepFigures
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.shifting.figures import CallFlow, StepFigures
-from controller_service.core.templates import template_of
-from controller_service.core.unattached import is_counted
 from slotmesh.spec.model import Backend
 
 REPLICA: Final = ObservedReplica(

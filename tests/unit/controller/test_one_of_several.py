@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed.adoption import next_generation
+from controller_service.core.observed.replicas import UnreplacedExit, take_place
 from controller_service.core.partitions import Incarnation, PartitionOwnership
-from controller_service.core.replacements import UnreplacedExit, take_place
-from controller_service.core.state_adoption import next_generation
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AuditLog
 from slotmesh.spec.model import Endpoint
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.wait import wait_until
 
 NAMES = ("a", "b", "c")

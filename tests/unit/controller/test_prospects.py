@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.reconcile_endpoints import EndpointOutcome, reconcile_endpoint
-from controller_service.core.route_builder import build_routes
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.endpoints import EndpointOutcome, reconcile_endpoint
+from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import Hello, ObservedReport
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Autoscale, Backend, Endpoint, Prospect, TrafficPolicy
 from slotmesh.v1 import membership_service_pb2
 from tests.support.announced import as_announced
 from tests.unit.controller.scales import ScaledBackend

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.replica_groups import RETURN_WITHIN_S, restored
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partitions import Incarnation
-from controller_service.core.readiness import require_ready, rising
+from controller_service.core.reconciling.readiness import require_ready, rising
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.core.unattached import RETURN_WITHIN_S, restored
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import Backend, InvalidSpec, TrafficPolicy
+from slotmesh.spec.model import Autoscale, Backend, InvalidSpec, TrafficPolicy
 from tests.unit.controller.scales import ScaledBackend
 
 BACKEND = Backend(name="v1", handler="app:One", num_replicas=2)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core.backend_load import BackendLoad, EndpointLoad, RouterLoad
-from controller_service.core.recent import RecentReports
+from controller_service.core.loads import BackendLoad, EndpointLoad, RecentReports, RouterLoad
 
 
 def reports(*times: float) -> RecentReports[float]:

@@ -6,20 +6,21 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller_service.core import handovers, launches, transitions
-from controller_service.core.backend_endpoints import find_concerns
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.endings import LINGER_S
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import launches, routers, transitions
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.partitions import NO_OWNER, Incarnation
-from controller_service.core.reconcile import (
+from controller_service.core.reconciling.backends import (
     FORGET_AFTER_S,
+    LINGER_S,
     BackendOutcome,
     DrainReplica,
     ForgetReplica,
     reconcile_backend,
 )
-from controller_service.core.reconcile_endpoints import (
+from controller_service.core.reconciling.endpoints import (
     BALANCE_EVERY_S,
     COMPLETE_WITHIN_S,
     FENCED_WITHIN_S,
@@ -27,14 +28,13 @@ from controller_service.core.reconcile_endpoints import (
     SETTLED_AFTER_S,
     STARTED_WITHIN_S,
     EndpointOutcome,
+    find_concerns,
     reconcile_endpoint,
 )
-from controller_service.core.route_builder import build_routes
+from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
-from controller_service.core.templates import template_of
-from controller_service.core.transitions import Hello, ObservedReport
+from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from slotmesh.wire.partitions import PARTITIONS
 from tests.support.announced import as_announced
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
@@ -116,7 +116,7 @@ def test_nothing_is_assigned_before_those_that_served_earlier_have_given_up_what
     observed = transitions.attached(observed, elder, now=10.0).observed
     assert assign(state, observed, 99.0) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
     owner = Incarnation("elder", "2" * 32)
-    answered = handovers.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
+    answered = routers.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
     assigned = assign(state, answered, 99.0).ownership
     assert assigned is not None
     assert assigned.leaving_by_owner() == {owner: {3: 0}}
@@ -133,7 +133,7 @@ def balancing(state: Desired, observed: Observed, now: float) -> tuple[Desired, 
         return state, observed, 0
     known = state.ownership["e"].leaving if "e" in state.ownership else ()
     state = state.apply(ChangeSet(put_ownership={"e": outcome.ownership}))
-    observed = handovers.told_to_leave(
+    observed = routers.told_to_leave(
         observed, {"e": outcome.ownership}, balancing={"e"} if outcome.balancing else (), now=now
     ).observed
     return state, observed, len(set(outcome.ownership.leaving).difference(known))

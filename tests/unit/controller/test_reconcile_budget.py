@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from controller_service.core import transitions
-from controller_service.core.desired import ChangeSet
-from controller_service.core.observed import ReplicaState
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.shell import reconcile_loop
+from controller_service.core.desired.state import ChangeSet
+from controller_service.core.observed import transitions
+from controller_service.core.observed.state import ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.shell.loops import reconcile_loop
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until

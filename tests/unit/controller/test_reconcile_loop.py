@@ -9,23 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core import routers, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import ObservedRouter, ReplicaState
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.routing import AnnouncedTable, Routes
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.shell import reconcile_loop
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
-from controller_service.shell.launching import Launching
-from controller_service.shell.mesh_state import Concern, Key, MeshState
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.reconcile_loop import ReconcileLoop
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.table_board import TableBoard
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.launchers.protocol import ExternalLauncher, Launcher, LaunchOrder
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.loops import reconcile_loop
+from controller_service.shell.loops.launching import Launching
+from controller_service.shell.loops.reconcile_loop import ReconcileLoop
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.members.tables import TableBoard
+from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Conflict
 from slotmesh.runtime.clock import MonotonicClock

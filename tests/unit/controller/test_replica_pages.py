@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_service.convert.replica_pages import MAX_LINE_BYTES, MAX_PAGE_BYTES, page_of_replicas
-from controller_service.core.observed import ObservedReplica, ReplicaState
+from controller_service.convert.replicas import MAX_LINE_BYTES, MAX_PAGE_BYTES, page_of_replicas
+from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.v1 import controller_service_pb2 as pb
 

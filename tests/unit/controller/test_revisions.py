@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller_service.core import revisions
-from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.desired import revisions
+from controller_service.core.desired.state import ChangeSet, Desired
 from slotmesh.spec.model import Backend
 
 

@@ -7,18 +7,23 @@ from typing import Any
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.handler_code import HandlerCode
-from controller_service.core.observed import ObservedReplica, ReplicaState
-from controller_service.core.planning import plan_file, plan_undo
-from controller_service.core.restarts import LOOPING_AFTER
-from controller_service.core.rollouts.failures import MIN_CALLS, EndedCalls
-from controller_service.core.rollouts.moves import max_surge_of, max_unavailable_of
-from controller_service.core.rollouts.progress import RolloutPhase, RolloutStep, follow, show_progress
-from controller_service.core.rollouts.record import RolloutRecord, restored
-from controller_service.core.templates import template_of
-from controller_service.store.bad_document import BadDocument
-from controller_service.store.rollout_documents import rollout_document, rollout_from
+from controller_service.core.desired.handler_code import HandlerCode, template_of
+from controller_service.core.desired.planning import plan_file, plan_undo
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord, restored
+from controller_service.core.observed.restarts import LOOPING_AFTER
+from controller_service.core.observed.state import ObservedReplica, ReplicaState
+from controller_service.core.reconciling.rollouts import (
+    MIN_CALLS,
+    EndedCalls,
+    RolloutPhase,
+    RolloutStep,
+    follow,
+    max_surge_of,
+    max_unavailable_of,
+    show_progress,
+)
+from controller_service.store.document_fields import BadDocument
+from controller_service.store.record_documents import rollout_document, rollout_from
 from slotmesh.spec.model import Backend, InvalidSpec, Mesh
 
 OLD = Backend(name="v1", handler="a:Old", num_replicas=2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller_service.core import routers
-from controller_service.core.observed import Observed, ObservedRouter
+from controller_service.core.observed import routers
+from controller_service.core.observed.state import Observed, ObservedRouter
 
 
 def reported(observed: Observed, reason: str) -> Observed:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from controller_service.shell.lease_watch import STOOD_STILL_S, LeaseWatch
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.members.member_stream import STOOD_STILL_S, LeaseWatch
+from controller_service.shell.mesh_state import WorkQueue
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.planning import Plan
-from controller_service.core.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
-from controller_service.core.rollback import plan_rollback
-from controller_service.core.shifting.figures import CallFlow
-from controller_service.core.shifting.following import ShiftLook, ended, follow
-from controller_service.core.shifting.planning import SaidShift, plan_end, plan_move, plan_shift
-from controller_service.core.shifting.record import ShiftPhase
+from controller_service.core.desired.planning import Plan
+from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigin, taken_back_note
+from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.shifts import ShiftPhase
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.reconciling.shift_planning import SaidShift, plan_end, plan_move, plan_shift
+from controller_service.core.reconciling.shift_steps import CallFlow, ShiftLook, ended, follow
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, TrafficPolicy
 
 BEFORE = {"v1": 0.75, "v2": 0.25}

@@ -7,21 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import routers, transitions
-from controller_service.core.backend_load import NO_ENDS, BackendLoad, CallEnds
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import ObservedRouter, ReplicaState
-from controller_service.core.planning import ALWAYS, ChangeTerms
-from controller_service.core.shifting.planning import SaidShift
-from controller_service.core.shifting.record import Guard, GuardFigure, ShiftPhase, ShiftRecord
-from controller_service.core.transitions import Hello, ObservedReport
-from controller_service.shell.configurator import Configurator
+from controller_service.core.desired.planning import ALWAYS, ChangeTerms
+from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
+from controller_service.core.observed import routers, transitions
+from controller_service.core.observed.state import ObservedRouter, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.shift_planning import SaidShift
+from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.shift_control import ShiftControl
-from controller_service.shell.shifter import SETTLED_AFTER_S, Shifter
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.loops.shifter import SETTLED_AFTER_S, ShiftControl, Shifter
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Store, StoreWriteFailed
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy

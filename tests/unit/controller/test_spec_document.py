@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotmesh.convert.specification import mesh_from_wire, mesh_to_wire
 from slotmesh.spec.document import load_mesh, parse_mesh
-from slotmesh.spec.foreign_names import FOREIGN
 from slotmesh.spec.model import SETTINGS, Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
 from slotmesh.spec.sections import MAX_SPEC_BYTES
-from slotmesh.spec.wire import mesh_from_wire, mesh_to_wire
+from slotmesh.spec.setting import FOREIGN
 
 
 def mistakes(text: str) -> dict[str, str]:

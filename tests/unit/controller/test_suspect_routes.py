@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from controller_service.core import transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.route_builder import build_routes
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import transitions
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.routes import build_routes
 from controller_service.core.routing import AnnouncedTable
-from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.announced import as_announced
 from tests.unit.controller.brought_tables import TOLD, life, table, take

@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed
-from controller_service.core.planning import Plan, plan_file, plan_mesh, users_of
-from controller_service.core.revisions import ChangeOrigin
-from controller_service.core.rollback import plan_rollback
-from controller_service.core.rollouts.record import RolloutRecord
-from controller_service.core.shifting.figures import CallFlow
-from controller_service.core.shifting.following import ShiftLook, follow
-from controller_service.core.shifting.planning import plan_end, plan_move
-from controller_service.core.shifting.record import ShiftPhase
-from controller_service.core.shifting.waiting import hold_back, rollouts_of
-from controller_service.core.templates import template_of
-from controller_service.store.shift_documents import shift_document, shift_from
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.planning import Plan, plan_file, plan_mesh, users_of
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.shifts import ShiftPhase
+from controller_service.core.desired.state import ChangeSet, Desired, RolloutRecord
+from controller_service.core.observed.state import Observed
+from controller_service.core.reconciling.shift_planning import plan_end, plan_move
+from controller_service.core.reconciling.shift_steps import CallFlow, ShiftLook, follow
+from controller_service.core.reconciling.waiting_traffic import hold_back, rollouts_of
+from controller_service.store.record_documents import shift_document, shift_from
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 
 NAMES = ("v1", "v2", "v3")

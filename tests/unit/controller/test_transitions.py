@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.replicas import EXITS_KEPT
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.observed.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 from controller_service.core.partitions import Incarnation
-from controller_service.core.replacements import EXITS_KEPT
-from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 
 A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)
 READY = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=4)

@@ -8,16 +8,15 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core import transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.observed import transitions
+from controller_service.core.observed.replica_groups import RETURN_WITHIN_S, missed_within_s, restored
+from controller_service.core.observed.state import Observed, ReplicaState
 from controller_service.core.partitions import Incarnation, OwnerCandidate, assign
-from controller_service.core.reconcile import DrainReplica, StartReplicas, reconcile_backend
+from controller_service.core.reconciling.backends import DrainReplica, StartReplicas, reconcile_backend
+from controller_service.core.reconciling.routes import all_members, build_routes
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
-from controller_service.core.roster_listing import all_members
-from controller_service.core.route_builder import build_routes
-from controller_service.core.templates import template_of
-from controller_service.core.unattached import RETURN_WITHIN_S, missed_within_s, restored
 from slotmesh.spec.model import Backend, Endpoint
 from tests.support.examples import examples
 from tests.support.state_changes import random_roster

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from controller_service.core import launches, transitions
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.endings import UNHEALTHY
-from controller_service.core.notices import EventKind
-from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.reconcile import (
+from controller_service.core.desired.handler_code import fixed_of, template_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import EventKind
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.restarts import FIRST_INTERVAL_S, QUICK_DEATH_S
+from controller_service.core.observed.state import Observed, ReplicaState
+from controller_service.core.observed.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.backends import (
+    UNHEALTHY,
     BackendOutcome,
     DrainReplica,
     ForgetReplica,
     StartReplicas,
     reconcile_backend,
 )
-from controller_service.core.restarts import FIRST_INTERVAL_S, QUICK_DEATH_S
-from controller_service.core.rollouts.progress import NO_STEP
-from controller_service.core.templates import fixed_of, template_of
-from controller_service.core.transitions import Hello, ObservedReport
+from controller_service.core.reconciling.rollouts import NO_STEP
 from slotmesh.spec.model import Backend
 
 V1 = Backend(name="v1", handler="app:One", num_replicas=2, user_config={"k": 1}, max_surge=2, min_ready_s=0.0)

@@ -9,9 +9,9 @@ import pytest
 
 from examples.carts.app import Carts
 from examples.carts.store import Cart, CartStore, ConflictError
-from slotmesh.handlers.owned_keys import OwnedKeys
+from slotmesh.calls.partitions import partition_of
+from slotmesh.handlers.context import OwnedKeys
 from slotmesh.testing import call_context
-from slotmesh.wire.partitions import partition_of
 
 
 @pytest.fixture

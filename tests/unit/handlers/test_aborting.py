@@ -8,7 +8,7 @@ import pytest
 
 import slotmesh
 from slotmesh.errors import Executed, Reason
-from slotmesh.handlers.aborting import MAX_METADATA_BYTES
+from slotmesh.handlers.rpc_context import MAX_ABORT_METADATA_BYTES
 from slotmesh.status import STATUS_NUMBERS
 
 
@@ -43,7 +43,11 @@ def test_there_are_sixteen_of_them() -> None:
         (("NOT_FOUND", "x", {"a": 1}), TypeError, "metadata must be a mapping of str to str, got 'a': 1"),
         (("NOT_FOUND", "x", {"executed": "no"}), ValueError, "metadata: the key 'executed' is reserved"),
         (("NOT_FOUND", "x", {"": "no"}), ValueError, "metadata: the key '' is reserved"),
-        (("NOT_FOUND", "x", {"a": "ä" * MAX_METADATA_BYTES}), ValueError, "metadata has 8193 bytes; at most 4096"),
+        (
+            ("NOT_FOUND", "x", {"a": "ä" * MAX_ABORT_METADATA_BYTES}),
+            ValueError,
+            "metadata has 8193 bytes; at most 4096",
+        ),
     ],
 )
 def test_wrong_uses_are_told_where_they_are_written(arguments: Any, kind: type[Exception], words: str) -> None:

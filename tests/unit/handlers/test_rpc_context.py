@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from slotmesh.calls.payload_framing import metadata_from_bytes
 from slotmesh.errors import Executed, HandlerError
 from slotmesh.handlers.context import CallContext, CallPlace
 from slotmesh.handlers.rpc_context import RpcContext, RpcRaised
-from slotmesh.wire.rpc_frames import metadata_from_bytes
 
 
 def make() -> RpcContext:

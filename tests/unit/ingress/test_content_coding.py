@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress_service.core.content_coding import (
+from ingress_service.core.inference import InferenceHeaders, inference_headers
+from ingress_service.core.media import (
     PIECE_BYTES,
     STEP_BYTES,
     Coding,
@@ -19,7 +20,6 @@ from ingress_service.core.content_coding import (
     coding_of_request,
     deflated,
 )
-from ingress_service.core.inference_headers import InferenceHeaders, inference_headers
 from ingress_service.core.problems import RequestRefusal
 
 

@@ -12,12 +12,10 @@ from typing import Any, Final
 
 import pytest
 
-from ingress_service.core.connection.heads import MalformedRequest
-from ingress_service.core.connection.request_reader import HttpReader, RequestEnd
-from ingress_service.core.connection_bound import ConnectionBound
-from ingress_service.core.peers import PeerAddresses, networks_of
+from ingress_service.core.http1.heads import MalformedRequest
+from ingress_service.core.http1.request_reader import HttpReader, RequestEnd
+from ingress_service.core.peers import ConnectionBound, PeerAddresses, RequestBound, networks_of
 from ingress_service.core.problems import RequestRefusal
-from ingress_service.core.request_bound import RequestBound
 from ingress_service.core.requests import RequestHeaders
 from ingress_service.shell.bodies import HeldBodies
 

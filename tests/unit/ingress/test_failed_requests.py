@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ingress_service.core.problems import Problem
-from ingress_service.shell import failed_requests
-from ingress_service.shell.failed_requests import MAX_LINES, FailedRequests
+from ingress_service.shell import request_log
+from ingress_service.shell.request_log import MAX_LINES, FailedRequests
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -34,7 +34,7 @@ async def test_what_has_no_id_gets_one_and_what_has_one_keeps_it(caplog: pytest.
 async def test_failures_that_are_alike_share_an_id_and_are_counted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failed_requests, "WINDOW_S", 0.01)
+    monkeypatch.setattr(request_log, "WINDOW_S", 0.01)
     caplog.set_level("INFO")
     log = FailedRequests()
     assert len({log.noted(REFUSED, "_none").log_ref for _ in range(1000)}) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingress_service.core.inference_paths import InferenceOperation, InferencePath, inference_path, is_below
+from ingress_service.core.inference import InferenceOperation, InferencePath, inference_path, is_below
 
 PATHS = {
     b"/v2": InferencePath(InferenceOperation.SERVER),

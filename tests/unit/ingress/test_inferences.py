@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingress_service.convert.inferences import request_to_wire
-from slotmesh.oip.checks import RequestMistake
-from slotmesh.oip.model import InferenceRequest, ParameterValue
+from ingress_service.convert import request_to_wire
+from slotmesh.oip.model import InferenceRequest, ParameterValue, RequestMistake
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from ingress_service.core.arguments import _DECODERS, payload_of, read_query
-from ingress_service.core.framing import FRAMES
-from ingress_service.core.media import JSON, MSGPACK, OCTETS, Forms, Framing, forms_of
+from ingress_service.core.media import FRAMES, JSON, MSGPACK, OCTETS, Forms, Framing, forms_of
 from ingress_service.core.problems import RequestRefusal
 
 PLAIN = Forms(JSON, JSON, Framing.WHOLE)

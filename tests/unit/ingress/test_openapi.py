@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import msgspec
 import pydantic
 
-from ingress_service.core.descriptions import DescribedEndpoint, DescribedMethod
-from ingress_service.core.openapi import openapi_document
-from slotmesh.handlers.outlines import MAX_SCHEMA_CHARS, outline_of
+from ingress_service.core.openapi import DescribedEndpoint, DescribedMethod, openapi_document
+from slotmesh.calls.method_outlines import MethodOutline, fitting
+from slotmesh.handlers.description import MAX_SCHEMA_CHARS, outline_of
 from slotmesh.spec.routes import Route
-from slotmesh.wire.outlines import MethodOutline, fitting
 
 
 class User(msgspec.Struct):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ingress_service.shell.callers import HttpCaller
-from ingress_service.shell.inference.readiness import RouterReadiness
-from slotmesh.client.stream.routers import Routers
+from ingress_service.shell.inference_front import RouterReadiness
+from slotmesh.client.routers import Routers
 from slotmesh.inference import grpc_inference_service_pb2 as pb
 from slotmesh.inference.grpc_inference_service_pb2_grpc import (
     GRPCInferenceServiceServicer,

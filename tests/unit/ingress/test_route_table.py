@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingress_service.core.route_table import DEFAULT_LABEL, Matched, RouteTable, WrongMethod
+from ingress_service.core.routes import DEFAULT_LABEL, Matched, RouteTable, WrongMethod
 from slotmesh.spec.routes import Route
 
 ROUTES = (

@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotmesh.codec import json_decoding
+from slotmesh.calls.method_outlines import FIXED, MethodTensors, TensorType
+from slotmesh.codec import decoding_bounds
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.oip.checks import RequestMistake
-from slotmesh.oip.datatypes import FIXED
-from slotmesh.oip.json_answers import HttpAnswer, answer_to_http, error_to_json, metadata_to_json, server_to_json
-from slotmesh.oip.json_requests import inference_from_http
-from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, Tensor
-from slotmesh.oip.signatures import MethodTensors, TensorType
+from slotmesh.oip.http import (
+    HttpAnswer,
+    answer_to_http,
+    error_to_json,
+    inference_from_http,
+    metadata_to_json,
+    server_to_json,
+)
+from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, RequestMistake, Tensor
 
 
 def body(*inputs: Mapping[str, Any], **more: Any) -> bytes:
@@ -85,7 +89,7 @@ HOSTILE = {
 def test_what_would_make_very_many_values_is_not_decoded(
     kind: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotmesh.oip.json_requests._decoded", lambda *_: pytest.fail("was decoded"))
+    monkeypatch.setattr("slotmesh.oip.http._decoded", lambda *_: pytest.fail("was decoded"))
     values = HOSTILE[kind](MAX_JSON_BYTES - 200)
     text = b'{"%b":%b}' % (where.encode(), values)
     if where in {"data", "shape", "parameters"}:
@@ -96,13 +100,13 @@ def test_what_would_make_very_many_values_is_not_decoded(
 
 def test_numbers_at_the_ends_of_floats_are_read_by_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[bool] = []
-    look = json_decoding.has_costly_numbers
+    look = decoding_bounds.has_costly_numbers
 
     def noted(text: bytes) -> bool:
         ways.append(look(text))
         return ways[-1]
 
-    monkeypatch.setattr(json_decoding, "has_costly_numbers", noted)
+    monkeypatch.setattr(decoding_bounds, "has_costly_numbers", noted)
     (found,) = read(body(tensor(datatype="FP64", shape=[500], data=[5e-324] * 500))).request.inputs
     assert found.data == np.full(500, 5e-324).tobytes()
     read(body(tensor(), parameters={f"p{index}": 5e-324 for index in range(60)}))

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from replica_service.convert import Granted
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.events import DispatchCame, ReplicaTimePassed, StampEchoed
-from replica_service.core.sessions.records import Record
-from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import ReservationTerms
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.events import DispatchCame, ReplicaTimePassed, StampEchoed
+from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.calls.session_records import Record
+from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock

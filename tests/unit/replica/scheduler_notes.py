@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
-from replica_service.core.commands import (
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.calls.commands import (
     AnswerAttach,
     AnswerRenewal,
     Fail,
@@ -19,8 +18,8 @@ from replica_service.core.commands import (
     TellDetached,
     TellKeys,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
-from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5

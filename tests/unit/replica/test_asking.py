@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import slotmesh
-from replica_service.shell.handler.context_use import asks_for_contexts
+from replica_service.shell.handler.loading import asks_for_contexts
 from slotmesh.handlers.context import asking, context
 
 

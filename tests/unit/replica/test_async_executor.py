@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.lanes.lanes import MAX_TURN_S
+from replica_service.core.state.lanes import MAX_TURN_S
 from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
 from slotmesh.handlers.context import context
-from slotmesh.runtime.pump import StreamPump, WokenPumps
+from slotmesh.transport.pump import StreamPump, WokenPumps
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import RememberingOutbox, hosting

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import RouterPeer
-from replica_service.core.commands import AnswerAttach
-from replica_service.shell.links.attach_outbox import FRAME_BYTES, AttachOutbox, Response
+from replica_service.core.calls.commands import AnswerAttach
+from replica_service.core.calls.runs import RouterPeer
+from replica_service.shell.links.attach_stream import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.transport.prompt_writer import PromptWriter
 from tests.support.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.health.blocking import LATE, LOOKS, Blocking, Look
+from replica_service.core.handler_health import LATE, LOOKS, Blocking, Look
 
 AFTER_S = 0.5
 LOOK_S = AFTER_S / LOOKS

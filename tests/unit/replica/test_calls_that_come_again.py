@@ -8,12 +8,12 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.sessions.records import Record
-from replica_service.shell.links.router_outbox import Outbox
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.calls.session_records import Record
+from replica_service.shell.router_outbox import Outbox
+from slotmesh.calls.id_ranges import Range
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.wire.ranges import Range
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
 

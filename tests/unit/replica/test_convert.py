@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.call_options import MAX_CREDIT
-from replica_service.core.calls import RouterPeer
-from replica_service.core.sessions.session_table import SessionReport
-from slotmesh.call_options.model import NO_METADATA
+from replica_service.core.calls.call_metadata import MAX_CREDIT
+from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.state.session_table import SessionReport
+from slotmesh.calls.call_options import NO_METADATA
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
+from slotmesh.streams.limits import MAX_FRAME_RANGES
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.limits import MAX_FRAME_RANGES
 
 NOW = 50.0
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.shell.executors.encoding import encoded_each
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.shell.executors.protocol import encoded_each
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, encode
 from slotmesh.errors import Failure
 from tests.support.python_calls import calls_to_python

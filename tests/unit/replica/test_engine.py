@@ -11,7 +11,7 @@ import pytest
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, HandlerError, Reason
 from slotmesh.handlers import batch, deployment
-from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import RememberingOutbox, hosting
 

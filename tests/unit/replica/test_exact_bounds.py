@@ -10,11 +10,9 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import AnswerAttach, AnswerRenewal, Fail, Refuse, ReplicaCommand, StartBatch
-from replica_service.core.events import (
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, Weighed
+from replica_service.core.calls.commands import AnswerAttach, AnswerRenewal, Fail, Refuse, ReplicaCommand, StartBatch
+from replica_service.core.calls.events import (
     AttachCame,
     BatchEnded,
     DispatchCame,
@@ -23,10 +21,11 @@ from replica_service.core.events import (
     RunsCame,
     SlotCallCame,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.sessions.forgotten import ForgottenSessions, Remnant
-from replica_service.core.sessions.session_table import SessionTable
-from replica_service.core.slots.slot_table import SlotTable
+from replica_service.core.state.session_outcomes import ForgottenSessions, Remnant
+from replica_service.core.state.session_table import SessionTable
+from replica_service.core.state.slot_table import SlotTable
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.unit.replica.scheduler_notes import GATHER_S, run, scheduler

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from slotmesh.testing.batch_settings import kept
+from slotmesh.testing.backends import kept
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.feature_cells import FEATURES
 from tests.unit.replica.feature_kinds import KINDS, Handler, Kind

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replica_service.core.health.fence import Fence, FenceSettings
+from replica_service.core.lifecycle import Fence, FenceSettings
 from replica_service.shell.fencing import KernelTimer
 from slotmesh.runtime.exits import CannotStart
 from tests.support.fakes.clock import FakeClock

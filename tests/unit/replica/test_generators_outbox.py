@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
-from replica_service.core.permits.capacity import PermitCapacity
-from replica_service.shell.links.router_outbox import Outbox, Response
+from replica_service.core.state.permits import PermitCapacity
+from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.features import CHUNKS
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from slotmesh.streams.features import CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from tests.support.fakes.clock import FakeClock
 
 BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.health.health import FAILURES, HandlerHealth, HealthCommand, HealthSettings
+from replica_service.core.handler_health import FAILURES, HandlerHealth, HealthCommand, HealthSettings
 
 START, CANCEL, GIVE_UP = HealthCommand.START, HealthCommand.CANCEL, HealthCommand.GIVE_UP
 SETTINGS = HealthSettings(period_s=10.0, timeout_s=30.0)

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from replica_service.config import ReplicaSettings
-from replica_service.shell import held_name
-from replica_service.shell.held_name import HeldName
+from replica_service import config
+from replica_service.config import HeldName, ReplicaSettings
 from slotmesh.config import SettingsError
 from slotmesh.runtime.exits import CannotStart
 
 HOLD = """
 import sys
 from pathlib import Path
-from replica_service.shell.held_name import HeldName
+from replica_service.config import HeldName
 held = HeldName.take(Path(sys.argv[1]), sys.argv[2])
 print(held.name, flush=True)
 sys.stdin.read()
@@ -76,7 +75,7 @@ def test_a_directory_that_cannot_be_used_is_named_with_the_flag(tmp_path: Path) 
 
 
 def test_the_number_of_names_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_name, "MAX_NAMES", 2)
+    monkeypatch.setattr(config, "MAX_NAMES", 2)
     held = [HeldName.take(tmp_path, "v1") for _ in range(2)]
     before = len([*Path("/proc/self/fd").iterdir()])
     with pytest.raises(CannotStart, match="all 2 names of backend v1 are in use"):

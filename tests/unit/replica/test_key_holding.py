@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import ReplicaCommand
-from replica_service.core.events import (
+from replica_service.core.calls.commands import ReplicaCommand
+from replica_service.core.calls.events import (
     BatchEnded,
     DrainBegan,
     EpochFenced,
@@ -21,6 +20,7 @@ from replica_service.core.events import (
     RunsCancelled,
     TurnEnded,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from tests.unit.replica.scheduler_notes import GATHER_S, batch_of, run, scheduler, told, turn_of
 
 

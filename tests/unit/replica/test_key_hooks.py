@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.commands import TellKeys
-from replica_service.core.events import KeysGained, KeysLost
+from replica_service.core.calls.commands import TellKeys
+from replica_service.core.calls.events import KeysGained, KeysLost
 from replica_service.shell.handler.handler_loop import SharedLoop
-from replica_service.shell.handler.hooks import Hooks
-from replica_service.shell.handler.key_hooks import KeyHooks
-from slotmesh.handlers.owned_keys import OwnedKeys
-from slotmesh.wire.partitions import partition_of
+from replica_service.shell.handler.hooks import Hooks, KeyHooks
+from slotmesh.calls.partitions import partition_of
+from slotmesh.handlers.context import OwnedKeys
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.health.lifecycle import TRANSITIONS, IllegalTransition, LifecycleEvent, State, next_state
+from replica_service.core.lifecycle import TRANSITIONS, IllegalTransition, LifecycleEvent, State, next_state
 from slotmesh.v1 import mesh_pb2
 
 

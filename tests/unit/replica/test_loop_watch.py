@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from replica_service.shell.counters import ReplicaCounters
 from replica_service.shell.handler.binding import bind_methods
-from replica_service.shell.handler.block_reports import LOG_GAP_S, WARNS_FOR_S, BlockReports
 from replica_service.shell.handler.handler_loop import OwnLoop
-from replica_service.shell.handler.loop_watch import LoopWatch
+from replica_service.shell.handler.loop_watch import LOG_GAP_S, WARNS_FOR_S, BlockReports, LoopWatch
 from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.telemetry import ReplicaCounters
 from slotmesh.handlers import batch, describe
 from tests.support.wait import wait_until
 

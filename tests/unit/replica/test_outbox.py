@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from replica_service.convert import Issuer, SlotReleased
-from replica_service.core.permits.capacity import PermitCapacity
-from replica_service.shell.links.router_outbox import Outbox, Response
+from replica_service.core.state.permits import PermitCapacity
+from replica_service.shell.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
+from slotmesh.streams.features import CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.features import CHUNKS
-from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from tests.support.fakes.clock import FakeClock
 
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")

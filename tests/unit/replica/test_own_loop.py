@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 
 import pytest
 
-from replica_service.core.commands import StartCalls, WorkCommand
+from replica_service.core.calls.commands import StartCalls, WorkCommand
 from replica_service.core.failures import TAKEN_BACK
 from slotmesh.codec import JSON
 from tests.support.wait import wait_until

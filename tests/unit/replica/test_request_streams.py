@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from replica_service.shell.links.requests import RequestsLost, RouterRequests
+from replica_service.shell.handler.rpc_requests import RequestsLost, RouterRequests
+from slotmesh.calls.payload_framing import MAX_REQUESTS_AHEAD
 from slotmesh.errors import BadRequest
+from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import replica_service_pb2
-from slotmesh.wire.limits import MAX_INLINE_BYTES
-from slotmesh.wire.rpc_frames import MAX_REQUESTS_AHEAD
 
 pytestmark = pytest.mark.asyncio
 Batch = replica_service_pb2.RequestBatch

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from replica_service.shell.links.router_stream import Request, Response, RouterStream
+from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
 from slotmesh.handlers import deployment
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.wait import wait_until
@@ -26,7 +26,7 @@ class Repeater:
 class NotedContext:
     """Notes what the stream asks of gRPC, in order; gives it one frame."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ExecuteRequest) -> None:
         self.asked: list[str] = []
         self._requests = [request]
         self._end = asyncio.Event()
@@ -50,7 +50,7 @@ async def test_what_is_answered_at_once_is_written_before_the_next_frame_is_aske
         first_run_id=1, options=call_pb2.CallOptions(method="no such method"), payloads=[b"x"]
     )
     async with hosting(Repeater) as it:
-        context = NotedContext(Request(runs=replica_service_pb2.RunFrame(batches=[unknown])))
+        context = NotedContext(ExecuteRequest(runs=replica_service_pb2.RunFrame(batches=[unknown])))
         stream = RouterStream(it.engine, context, it.clock)  # type: ignore[arg-type]
         running = asyncio.create_task(stream.run())
         await wait_until(lambda: context.asked.count("read") == 2, what="the second frame is asked for")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls import RouterPeer
-from replica_service.core.commands import Fail, StartCalls
-from replica_service.core.events import (
+from replica_service.core.calls.commands import Fail, StartCalls
+from replica_service.core.calls.events import (
     CallsEnded,
     DrainBegan,
     LimitsChanged,
@@ -14,7 +13,8 @@ from replica_service.core.events import (
     RunsCancelled,
     TurnEnded,
 )
-from replica_service.core.permits.vacancies import CAPACITY_GAP_S
+from replica_service.core.calls.runs import RouterPeer
+from replica_service.core.state.permits import CAPACITY_GAP_S
 from slotmesh.errors import Reason
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import StartCalls
-from replica_service.core.events import (
+from replica_service.core.calls.call_metadata import Weighed
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.events import (
     BatchEnded,
     LimitsChanged,
     ReplicaTimePassed,
@@ -14,6 +13,7 @@ from replica_service.core.events import (
     StampEchoed,
     TurnEnded,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.unit.replica.scheduler_notes import GATHER_S, batch_of, run, scheduler, told, turn_of

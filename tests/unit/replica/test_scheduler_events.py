@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import get_args
 
-from replica_service.core import events
+from replica_service.core.calls import events
 from tests.unit.replica.scheduler_notes import scheduler
 
 

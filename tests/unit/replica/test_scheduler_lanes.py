@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.calls import RouterPeer, StartTurn
-from replica_service.core.events import (
+from replica_service.core.calls.events import (
     CallsEnded,
     EpochFenced,
     LinkClosed,
@@ -15,7 +14,8 @@ from replica_service.core.events import (
     SessionsMoved,
     TurnEnded,
 )
-from replica_service.core.lanes.lanes import MAX_TURN_CALLS
+from replica_service.core.calls.runs import RouterPeer, StartTurn
+from replica_service.core.state.lanes import MAX_TURN_CALLS
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 

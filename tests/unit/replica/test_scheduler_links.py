@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls import RouterPeer
-from replica_service.core.commands import StartCalls
-from replica_service.core.events import (
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.events import (
     CallsEnded,
     DrainBegan,
     LinkClosed,
@@ -15,6 +14,7 @@ from replica_service.core.events import (
     TurnEnded,
     WorkReturned,
 )
+from replica_service.core.calls.runs import RouterPeer
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from replica_service.core.batching.batcher import Batcher
-from replica_service.core.permits.service_times import FRAME_S, LEAST_S, ServiceTimes
+from replica_service.core.state.batcher import Batcher
+from replica_service.core.state.call_times import FRAME_S, LEAST_S, ServiceTimes
 from slotmesh.handlers.batching import BatchControl
-from slotmesh.handlers.settings import BatchSettings
-from slotmesh.wire.frame_costs import QUICK_S
+from slotmesh.spec.handler_settings import BatchSettings
+from slotmesh.streams.pacing import QUICK_S
 
 
 class Clock:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
-from replica_service.core.sessions import kept_outcomes
-from replica_service.core.sessions.forgotten import ForgottenSessions, Remnant
-from replica_service.core.sessions.kept_outcomes import CALL_BYTES
-from replica_service.core.sessions.records import Record
-from replica_service.core.sessions.session_table import SessionReport, SessionTable
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, RunRecord
+from replica_service.core.calls.session_records import Record
+from replica_service.core.state import session_outcomes
+from replica_service.core.state.session_outcomes import CALL_BYTES, ForgottenSessions, Remnant
+from replica_service.core.state.session_table import SessionReport, SessionTable
 
 TTL_S = 60.0
 
@@ -114,7 +113,7 @@ def test_who_asks_at_an_epoch_that_was_overtaken_is_told_nothing() -> None:
 def test_of_more_evicted_calls_than_it_remembers_it_does_not_say_that_they_never_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_outcomes, "MAX_EVICTED_RANGES", 4)
+    monkeypatch.setattr(session_outcomes, "MAX_EVICTED_RANGES", 4)
     client = Client(SessionTable(max_bytes=CALL_BYTES))
     for call_id in range(1, 20, 2):
         client.has_executed([call_id])

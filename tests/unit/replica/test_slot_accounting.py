@@ -11,10 +11,9 @@ from typing import Final
 
 import pytest
 
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import ReplicaRun, RouterPeer
-from replica_service.core.commands import AnswerAttach, Fail, Grant, ReplicaCommand, StartCalls, TellDetached
-from replica_service.core.events import (
+from replica_service.core.calls.call_metadata import ReplicaCallOptions, ReservedSlot
+from replica_service.core.calls.commands import AnswerAttach, Fail, Grant, ReplicaCommand, StartCalls, TellDetached
+from replica_service.core.calls.events import (
     AttachCame,
     CallsEnded,
     DetachCame,
@@ -29,8 +28,8 @@ from replica_service.core.events import (
     SlotCallCame,
     StreamRenewed,
 )
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.scheduler import ReplicaScheduler
-from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Reason
 
 PERMITS: Final = 5

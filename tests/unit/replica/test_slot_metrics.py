@@ -8,8 +8,7 @@ import urllib.request
 import pytest
 
 from replica_service.convert import Granted
-from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import ReservationTerms
+from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
 from replica_service.shell.metrics import observe
 from slotmesh.telemetry.setup import setup_metrics
 from tests.contract.slot_handlers import Handler

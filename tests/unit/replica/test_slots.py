@@ -13,16 +13,15 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from replica_service.convert import Granted, reservation_run, slot_call_options
-from replica_service.core.call_options import ReplicaCallOptions
-from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer
-from replica_service.core.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
-from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import ReservationTerms
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
+from replica_service.core.calls.runs import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.shell.links.direct_slots import DirectSlots, ReservationTerms
+from slotmesh.calls.slot_tokens import format_token
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.slots.token import format_token
+from slotmesh.streams.features import HEARTBEATS
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.features import HEARTBEATS
 from tests.contract.slot_handlers import Handler
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting

@@ -7,10 +7,9 @@ from math import inf
 import pytest
 
 import slotmesh
-from replica_service.core.calls import ReplicaRun
-from replica_service.core.lanes.lane_book import LaneBook
-from replica_service.core.lanes.lane_stops import Stops
-from replica_service.core.sessions.records import Record
+from replica_service.core.calls.runs import ReplicaRun
+from replica_service.core.calls.session_lanes import LaneBook, Stops
+from replica_service.core.calls.session_records import Record
 from tests.unit.replica.hosting import hosting
 
 

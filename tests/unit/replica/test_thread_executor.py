@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.lanes.lanes import MAX_TURN_S
-from replica_service.shell.executors import thread_outcomes
+from replica_service.core.state.lanes import MAX_TURN_S
+from replica_service.shell.executors import thread_batches
 from replica_service.shell.executors import threads as thread_executor
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
@@ -159,7 +159,7 @@ class Batches:
 async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lanes_wait_for_them(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_outcomes, "SLOW_BATCH_S", 0.0)
+    monkeypatch.setattr(thread_batches, "SLOW_BATCH_S", 0.0)
     monkeypatch.setattr(thread_executor, "HAND_OVER_S", 5.0)  # as long as it takes, on a machine that is busy
     taken: list[int] = []
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
-from replica_service.shell.handler.loading import construct, load_handler
-from replica_service.shell.handler.tracebacks import users_traceback
+from replica_service.shell.handler.loading import construct, load_handler, users_traceback
 
 pytestmark = pytest.mark.asyncio
 

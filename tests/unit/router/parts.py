@@ -9,10 +9,10 @@ from typing import Any
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.counters import BackendCounts
-from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.backends import RoutedBackend
-from router_service.core.routing.table import BackendRoute, ReplicaRoute
+from router_service.core.routing_table import BackendRoute, ReplicaRoute
 from router_service.core.runs import RouterRun
 from slotmesh.spec import model
 

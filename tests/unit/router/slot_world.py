@@ -6,19 +6,18 @@ from collections import defaultdict
 from typing import Any
 
 from router_service.core.callers import Caller, Window
+from router_service.core.calls import Dispatch, Flow, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
 from router_service.core.commands import DeliverFailure, DeliverSlot, Flush, RouterCommand
-from router_service.core.events import CallerLeft
-from router_service.core.flows import Flow
-from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.runs import CallerBook
-from router_service.core.slots.events import (
+from router_service.core.events import (
     CallDispatched,
+    CallerLeft,
     SlotOperationRequested,
     SlotOperationsAnswered,
     SlotRequested,
 )
-from router_service.core.slots.frames import OutgoingOp
-from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
+from router_service.core.features.slot_operations import OutgoingOp
+from router_service.core.rosters import ReplicaKey
+from router_service.core.runs import CallerBook
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options

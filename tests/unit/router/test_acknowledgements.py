@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.routing.intake import HOLD_S
-from router_service.core.sessions.acknowledgements import PATIENCE_S
+from router_service.core.features.session_connections import PATIENCE_S
+from router_service.core.lifecycle.intake import HOLD_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 

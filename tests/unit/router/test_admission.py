@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, FLOOR_BYTES, FLOOR_CALLS, Account
+from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, FLOOR_BYTES, FLOOR_CALLS, Account
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.parts import caller, run
 

@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rendezvous import choose
-from router_service.core.slots.events import SlotRequested
-from router_service.core.slots.slot import Reserve
+from router_service.core.calls import Reserve
+from router_service.core.events import SlotRequested, TableReceived
+from router_service.core.routing.traffic import choose
 from slotmesh.errors import Executed, Reason
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller, options
 from tests.unit.router.world_table import routing_table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.routing.loads import RoutedLoad, loads_of
-from slotmesh.spec.prospect import Prospect
+from router_service.shell.reports import RoutedLoad, loads_of
+from slotmesh.spec.model import Prospect
 from tests.unit.router.world import World
 
 

@@ -7,8 +7,8 @@ from pkgutil import iter_modules
 
 import pytest
 
-from router_service.core.routing import balancers
-from router_service.core.routing.balancers import new_balancer, register
+from router_service.core import balancers
+from router_service.core.balancers import new_balancer, register
 from slotmesh.spec.model import BalancerName
 from tests.unit.router.parts import chance, replica
 

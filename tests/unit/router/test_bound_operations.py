@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.replicas.events import RunsCompleted
-from router_service.core.routing.rosters import KnownDeparture
-from router_service.core.slots.events import SlotAbandoned, SlotOperationRequested
-from router_service.core.slots.frames import MAX_FRAME_OPS
-from router_service.core.slots.operations import TABLE_WAIT_S
-from router_service.core.slots.slot import LeasedSlot, ReleasedSlot, Renew
+from router_service.core.calls import LeasedSlot, ReleasedSlot, Renew
+from router_service.core.events import RunsCompleted, SlotAbandoned, SlotOperationRequested
+from router_service.core.features.slot_operations import MAX_FRAME_OPS, TABLE_WAIT_S
+from router_service.core.rosters import KnownDeparture
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.queueing.events import BrakeChanged
-from router_service.core.queueing.fair_queue import FEW_CALLS
-from router_service.shell.clients import brake
-from router_service.shell.clients.brake import Brake
+from router_service.core.events import BrakeChanged
+from router_service.core.queueing.backend_queues import FEW_CALLS
+from router_service.shell.clients import connected_streams
+from router_service.shell.clients.connected_streams import Brake
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.spec.model import SloScope
 from tests.support.fakes.clock import FakeClock
@@ -38,7 +38,7 @@ def test_calls_of_a_key_are_sent_as_ever() -> None:
 
 @pytest.mark.asyncio
 async def test_the_brake_tells_when_it_was_on_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brake, "BRAKE_S", 0.0)
+    monkeypatch.setattr(connected_streams, "BRAKE_S", 0.0)
     world, told = World({"b": ["r"]}), []
     dispatcher = Dispatcher(world.scheduler, FakeClock(), lambda *_: None)  # type: ignore[arg-type]
     each = Brake(dispatcher, lambda: told.append("long"))

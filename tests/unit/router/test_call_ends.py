@@ -5,12 +5,12 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from router_service.core.call_ends import CallEndCounts, CallEndTotals
+from router_service.core.counters import CallEndCounts, CallEndTotals
 from router_service.core.events import CallerLeft
-from router_service.core.routing.loads import endpoint_loads_of, loads_of
+from router_service.shell.reports import endpoint_loads_of, loads_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.histogram import CALL_TIMES
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 from tests.unit.router.world import World
 
 

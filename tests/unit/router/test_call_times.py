@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.call_times import MAX_METHODS, OTHER, CallTimes
+from router_service.core.counters import MAX_METHODS, OTHER, CallTimes
 from tests.unit.router.world import World
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from router_service.core.replicas.events import LinkLost, LinkOpened
-from router_service.core.routing import callable as can_be_called
+from router_service.core.events import LinkLost, LinkOpened
+from router_service.core.routing import catalog as can_be_called
 from tests.unit.router.world import World
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.caller_shares import MAX_KEYS, CallQuotas
 from router_service.core.callers import Caller, Window
+from router_service.core.limits.quotas import MAX_KEYS, CallQuotas
 from slotmesh.errors import Reason
 
 WHO = "client/a"

@@ -6,7 +6,7 @@ import pytest
 
 from router_service.core.callers import Caller, Window
 from slotmesh.errors import Reason
-from slotmesh.wire.limits import MAX_CALL_ID
+from slotmesh.streams.limits import MAX_CALL_ID
 
 
 def caller(calls: int = 10, size: int = 100) -> Caller:

@@ -10,11 +10,11 @@ import pytest
 from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, KeyedBatch
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent
+from router_service.core.limits.unread_results import Unread
 from router_service.core.runs import RouterRun
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.unread_results import Unread
 from router_service.shell.clients.call_reader import MAX_STEP
-from router_service.shell.clients.connected_sessions import fenced_by
+from router_service.shell.clients.connected_streams import fenced_by
 from router_service.shell.clients.stream import MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Window
+from router_service.core.limits.unread_results import Unread
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.unread_results import Unread
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.streams.limits import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.clock import FakeClock
 
 TOTAL = 3 * CHUNK_BYTES

@@ -10,10 +10,10 @@ import pytest
 
 from router_service import convert
 from router_service.convert.runs import MAX_WAITED_US
+from router_service.core.callers import CREDITS, HALF
 from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
-from router_service.core.sessions.found_calls import FoundCalls
-from router_service.core.streaming.credits import CREDITS, HALF
+from router_service.core.rosters import FoundCalls
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 

@@ -8,10 +8,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from router_service import convert
-from router_service.core.routing.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
-from router_service.core.routing.table import RoutingTable
-from slotmesh.spec.model import Backend, BalancerName
-from slotmesh.spec.prospect import Prospect
+from router_service.core.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
+from router_service.core.routing_table import RoutingTable
+from slotmesh.spec.model import Backend, BalancerName, Prospect
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.support.fakes.controller import table

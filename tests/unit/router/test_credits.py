@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from router_service.core.callers import START_WINDOW, Caller
-from router_service.core.streaming.credits import ALONE, CREDITS, HALF, SHARED_BYTES, SMALL_BYTES, level_of
+from router_service.core.callers import ALONE, CREDITS, HALF, SHARED_BYTES, SMALL_BYTES, START_WINDOW, Caller, level_of
 
 
 def bound(calls: int) -> int:

@@ -9,19 +9,25 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.commands import CancelRun, Delivery
-from router_service.core.events import CallsCancelled, CallsSubmitted
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.ejection import FIRST_S
-from router_service.core.replicas.events import LinkFailed, LinkLost, LinkOpened, RunsCompleted
+from router_service.core.events import (
+    CallsCancelled,
+    CallsSubmitted,
+    LinkFailed,
+    LinkLost,
+    LinkOpened,
+    RunsCompleted,
+    TableReceived,
+)
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.replicas.retries import FIRST_S
+from router_service.core.rosters import SessionConnection
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.link_report import LinkReport
-from slotmesh.runtime.pump import StreamPump
+from router_service.shell.reports import LinkReport
 from slotmesh.spec.model import Backend
+from slotmesh.transport.pump import StreamPump
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import caller, options, session_caller
 

@@ -6,8 +6,8 @@ import pytest
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
-from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, Account
-from router_service.core.queueing.drain_rate import DrainRate
+from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, Account
+from router_service.core.limits.rates import DrainRate
 from router_service.core.runs import RouterRun
 
 BOUND = 1000

@@ -7,7 +7,7 @@ from math import comb, sqrt
 
 import pytest
 
-from router_service.core.routing.sampling import binomial, contiguous
+from router_service.core.sampling import binomial, contiguous
 from tests.unit.router.parts import chance
 
 DRAWS = 20_000

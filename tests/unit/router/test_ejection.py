@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.commands import RetryLink
-from router_service.core.replicas.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
-from router_service.core.replicas.events import LinkFailed
+from router_service.core.events import LinkFailed
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.retries import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from tests.unit.router.world import World
 
 EACH = ("r", "life")

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Caller, Window
-from router_service.core.events import CallsSubmitted
+from router_service.core.events import CallsSubmitted, ChunkArrived
+from router_service.core.limits.quotas import CallQuotas, SessionQuota
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.session_quota import SessionQuota
-from router_service.core.uploads.events import ChunkArrived
 from slotmesh.errors import Reason
 from slotmesh.security.quotas import Quota, QuotaKind
 from slotmesh.spec.tenants import TenantLimits
-from slotmesh.wire.chunks import Announced
+from slotmesh.streams.chunks import Announced
 from tests.unit.router.slot_world import SlotWorld
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller, options

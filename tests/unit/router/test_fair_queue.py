@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller, Window
-from router_service.core.flows import Flow
-from router_service.core.queueing.fair_queue import FEW_CALLS, TURN_CALLS, FairQueue
+from router_service.core.calls import Flow
+from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
 from router_service.core.runs import CallerBook
 from tests.unit.router.parts import caller, run
 

@@ -10,9 +10,9 @@ import pytest
 from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.frames import OutgoingBatch
-from slotmesh.wire.chunks import joined
-from slotmesh.wire.partitions import partition_of
-from slotmesh.wire.trace_context import TraceContext
+from slotmesh.calls.partitions import partition_of
+from slotmesh.calls.trace_context import TraceContext
+from slotmesh.streams.chunks import joined
 from tests.support.keyed_batches import keyed_batch
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import Fields, caller, options

@@ -10,11 +10,9 @@ import pytest
 
 import router_service.core
 from router_service.core.events import RouterEvent, RouterTimePassed
-from router_service.core.handlers import Handlers, handlers_of
-from router_service.core.parts import Parts
-from router_service.core.scheduler import RouterScheduler
-from router_service.core.tenants.book import DEFAULT_TENANTS
-from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
+from router_service.core.features.uploads import MAX_UPLOAD_BYTES
+from router_service.core.scheduler import Handlers, Parts, RouterScheduler, handlers_of
+from router_service.core.tenants import DEFAULT_TENANTS
 
 ASKED = {"shadows_under_way", "next_deadline", "scan_calls", "table"}
 TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
@@ -50,7 +48,7 @@ def test_a_second_handler_is_refused(handlers: Handlers) -> None:
 
 @pytest.mark.parametrize("event", sorted(set(classes_of_events()), key=str))
 def test_events_are_where_one_looks_for_them(event: type[RouterEvent]) -> None:
-    assert event.__module__.endswith(".events")
+    assert event.__module__.endswith((".events", ".lifecycle.taps"))
     assert "__dict__" not in dir(event), "one is made for each frame: it has slots"
 
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router_service.core.uploads.held_calls import Held
+from router_service.core.features.uploads import Held
 from tests.support.examples import examples
 
 KEYS = st.sampled_from(("", "red", "green"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.wire.features import CHUNKS
-from slotmesh.wire.frame_costs import FULL_CALLS
-from slotmesh.wire.limits import CHUNK_BYTES
-from slotmesh.wire.pacing import STEADY
+from slotmesh.streams.features import CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES
+from slotmesh.streams.pacing import FULL_CALLS, STEADY
 from tests.unit.router.values_client import Client
 
 pytestmark = pytest.mark.asyncio

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults
+from router_service.core.events import RosterAcknowledged, SessionReconciled
+from router_service.core.limits.quotas import KEPT_S, CallQuotas, SessionQuota
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.table import RoutingTable
-from router_service.core.routing.table_delta import DeltaMismatch, TableDelta, follow_delta
-from router_service.core.sessions.events import RosterAcknowledged, SessionReconciled
-from router_service.core.sessions.found_calls import FoundCalls
-from router_service.core.sessions.session_quota import KEPT_S, SessionQuota
-from router_service.shell.clients.single_deliveries import results_singly, singly
+from router_service.core.rosters import FoundCalls
+from router_service.core.routing_table import DeltaMismatch, RoutingTable, TableDelta, follow_delta
+from router_service.shell.clients.result_frames import results_singly, singly
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.tenants import TenantLimits
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 from tests.unit.router.parts import caller as plain_caller
 from tests.unit.router.parts import replica
 from tests.unit.router.world import World

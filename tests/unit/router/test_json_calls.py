@@ -12,20 +12,21 @@ from google.protobuf import json_format, struct_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.convert import json_count
+from router_service.convert import json_calls
 from router_service.convert.json_calls import (
     MAX_LEVELS,
     NO_JSON_RESULT,
+    STEP_BYTES,
     STEP_VALUES,
     TOO_DEEP_RESULT,
     TOO_MANY_VALUES,
     json_arguments,
     json_result,
+    values_in,
 )
-from router_service.convert.json_count import STEP_BYTES, values_in
 from slotmesh.errors import Executed
+from slotmesh.streams.limits import MAX_ELEMENTS
 from slotmesh.v1 import router_service_pb2
-from slotmesh.wire.limits import MAX_ELEMENTS
 from tests.support.examples import examples
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def number_of(value: Any) -> int:
 def test_values_are_counted_wherever_the_text_is_cut(value: Any, step: int, indent: int | None) -> None:
     text = json.dumps(value, indent=indent).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_count, "STEP_BYTES", step)
+        patch.setattr(json_calls, "STEP_BYTES", step)
         assert done(values_in(text, 10_000))[0] == number_of(value)
 
 

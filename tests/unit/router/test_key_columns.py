@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.replicas.events import RunsCompleted
+from router_service.core.events import RunsCompleted
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.balancers.least_loaded import SHARED_PICKS, LeastLoaded
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.balancers.least_loaded import SHARED_PICKS, LeastLoaded
 from tests.unit.router.parts import replica
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.queueing.admission import RETRY_JITTER
+from router_service.core.limits.admission import RETRY_JITTER
 from slotmesh.errors import Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields

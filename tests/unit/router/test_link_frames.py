@@ -11,11 +11,11 @@ from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
 from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.rosters import SessionConnection
 from router_service.core.runs import RouterRun, Sent
-from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames, Request
-from slotmesh.wire.limits import MAX_FRAME_RANGES
+from slotmesh.streams.limits import MAX_FRAME_RANGES
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.calls import FirstAttempt
-from router_service.core.replicas.events import RunsCompleted
+from router_service.core.events import RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.chunks import joined
+from slotmesh.streams.chunks import joined
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller
 

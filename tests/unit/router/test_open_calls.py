@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from router_service.core.tapping.open_calls import OpenCall, OpenCallsFilter, OpenCallState
+from router_service.core.routing.open_calls import OpenCall, OpenCallsFilter, OpenCallState
 from tests.unit.router.world import World
 
 WAITING, SENDING, AT_REPLICA = OpenCallState.WAITING, OpenCallState.SENDING, OpenCallState.AT_REPLICA

@@ -9,8 +9,8 @@ import pytest
 
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults
 from slotmesh.errors import Failure, Reason
-from slotmesh.wire.features import BLOCKS, CHUNKS, ID_RANGES
-from slotmesh.wire.limits import CHUNK_BYTES
+from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES
+from slotmesh.streams.limits import CHUNK_BYTES
 from tests.unit.router.values_client import Client
 from tests.unit.router.world_callers import options
 

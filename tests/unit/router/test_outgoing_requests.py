@@ -7,8 +7,8 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.shell.replicas.outgoing_requests import OutgoingRequests
-from slotmesh.wire.rpc_frames import MAX_REQUEST_FRAME_BYTES
+from router_service.shell.replicas.channel import OutgoingRequests
+from slotmesh.calls.payload_framing import MAX_REQUEST_FRAME_BYTES
 
 
 def read(outgoing: OutgoingRequests) -> tuple[dict[int, list[bytes]], set[int], int]:

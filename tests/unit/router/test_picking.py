@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.replicas.events import RunsCompleted
+from router_service.core.events import RunsCompleted
 from slotmesh.errors import Reason
 from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import OK, World

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import KnownGeneration, RosterVersion, TableRoster
-from router_service.core.routing.table import RoutingTable
+from router_service.core.events import TableReceived
+from router_service.core.rosters import KnownGeneration, RosterVersion, TableRoster
+from router_service.core.routing_table import RoutingTable
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
 

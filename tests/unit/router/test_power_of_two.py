@@ -8,8 +8,8 @@ from itertools import combinations
 
 import pytest
 
+from router_service.core.balancers.power_of_two import PowerOfTwo
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.balancers.power_of_two import PowerOfTwo
 from tests.unit.router.parts import chance, replica
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router_service.servicer import _read
-from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.runtime.loop_slices import StepQueue
 from slotmesh.v1 import call_pb2
 from tests.support.wait import wait_until
 

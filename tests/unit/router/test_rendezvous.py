@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from router_service.core.routing.rendezvous import choose
+from router_service.core.routing.traffic import choose
 
 KEYS = [f"key-{number}" for number in range(20_000)]
 

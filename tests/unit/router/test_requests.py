@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.slots import requests
-from router_service.core.slots.slot import LeasedSlot
+from router_service.core.calls import LeasedSlot
+from router_service.core.features import slot_requests
 from slotmesh.errors import Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 
@@ -34,7 +34,7 @@ def test_the_same_slot_while_its_lease_lives() -> None:
 
 
 def test_no_more_than_so_many_slots_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "MAX_GRANTED", 2)
+    monkeypatch.setattr(slot_requests, "MAX_GRANTED", 2)
     world = SlotWorld({"b": ["r1"]})
     for number in range(3):
         granted(world, f"t{number}", f"id{number}")

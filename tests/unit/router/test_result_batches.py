@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from router_service.shell.clients.result_batches import name_executor
+from router_service.shell.clients.result_frames import name_executor
+from slotmesh.streams.features import EXECUTORS
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.features import EXECUTORS
 from tests.unit.router.values_client import Client
 
 

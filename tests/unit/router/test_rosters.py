@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.routing.rosters import NO_ROSTER, KnownDeparture, KnownGeneration, RosterVersion, TableRoster
+from router_service.core.rosters import NO_ROSTER, KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 
 ROSTER = TableRoster(
     RosterVersion("new", 10),

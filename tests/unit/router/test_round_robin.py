@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from router_service.core.balancers.round_robin import RoundRobin
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.balancers.round_robin import RoundRobin
 from tests.unit.router.parts import chance, replica
 
 

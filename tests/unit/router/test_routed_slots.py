@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from router_service.core.features.slot_requests import RoutedSlots
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.slots.routed_slots import RoutedSlots
 from tests.unit.router.world import World
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.replicas.events import RunsCompleted
+from router_service.core.balancers import Candidate, RoutingHooks
+from router_service.core.balancers.least_loaded import LeastLoaded
+from router_service.core.calls import ReleasedSlot
+from router_service.core.events import RunsCompleted
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.balancers import Candidate, RoutingHooks
-from router_service.core.routing.balancers.least_loaded import LeastLoaded
-from router_service.core.slots.slot import ReleasedSlot
 from tests.unit.router.slot_world import SlotWorld, slot
 
 

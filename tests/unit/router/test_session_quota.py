@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.sessions.session_quota import KEPT_S, SessionQuota
+from router_service.core.limits.quotas import KEPT_S, SessionQuota
 from slotmesh.errors import Reason
 
 WHO = "client/a"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.replicas.events import RunsCompleted
-from router_service.core.sessions.resumption import PATIENCE_S
+from router_service.core.events import RunsCompleted
+from router_service.core.features.session_resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.model import BalancerName
 from tests.unit.router.moving_sessions import asked, pair

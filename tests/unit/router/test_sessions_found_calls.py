@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.sessions import found_calls
-from router_service.core.sessions.resumption import PATIENCE_S
+from router_service.core.features import session_resumption
+from router_service.core.features.session_resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import World
 
@@ -89,7 +89,7 @@ def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() ->
 
 
 def test_nor_is_it_known_of_more_runs_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_calls, "MAX_RESENT", 1)
+    monkeypatch.setattr(session_resumption, "MAX_RESENT", 1)
     world, client = moved(says_all=True)
     world.resend([1], by=client, ordering_key="k")
     world.resend([3], by=client, ordering_key="k")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.resumption import PATIENCE_S
+from router_service.core.features.session_resumption import PATIENCE_S
+from router_service.core.rosters import RosterVersion
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
 from tests.unit.router.world import World

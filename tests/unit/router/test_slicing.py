@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.replicas.events import ServiceTimesReported
-from router_service.core.replicas.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
+from router_service.core.events import ServiceTimesReported
+from router_service.core.limits.capacity import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
 from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import World
 

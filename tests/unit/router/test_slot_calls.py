@@ -8,22 +8,19 @@ from typing import cast
 
 import pytest
 
-from router_service.core.calls import RouterCallOptions
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import LinkOpened
+from router_service.core.calls import Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
+from router_service.core.events import LinkOpened, SlotOperationsAnswered, TableReceived
+from router_service.core.features.slot_operations import OutgoingOp, OutgoingRelease, OutgoingReserve
+from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing_table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.slots.events import SlotOperationsAnswered
-from router_service.core.slots.frames import OutgoingOp, OutgoingRelease, OutgoingReserve
-from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, Renew, Reserve
-from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import ReplicaReceiver
+from router_service.slot_servicer import UnarySlotOperations
+from slotmesh.calls.slot_tokens import format_token
 from slotmesh.errors import Failure, Reason
-from slotmesh.slots.token import format_token
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.values_client import LinkOnPaper

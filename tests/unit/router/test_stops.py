@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from router_service.core.callers import MAX_STOPS, Caller, Window
-from router_service.core.cancellation import PATIENCE_S
-from router_service.core.events import CallsSubmitted
-from router_service.core.uploads.events import UploadCompleted
+from router_service.core.events import CallsSubmitted, UploadCompleted
+from router_service.core.lifecycle.cancellation import PATIENCE_S
 from slotmesh.errors import Executed, Reason
-from slotmesh.wire.chunks import Announced
-from slotmesh.wire.limits import MAX_STOP_GENERATIONS
+from slotmesh.streams.chunks import Announced
+from slotmesh.streams.limits import MAX_STOP_GENERATIONS
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import options
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
-from router_service.core.events import CallerLeft
-from router_service.core.replicas.events import RunsCompleted
+from router_service.core.events import CallerLeft, RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.chunks import PayloadParts
+from slotmesh.streams.chunks import PayloadParts
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import Fields, caller
 

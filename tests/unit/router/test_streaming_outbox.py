@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES
-from slotmesh.wire.chunks import PayloadParts
-from slotmesh.wire.features import CHUNKS
-from slotmesh.wire.limits import CHUNK_BYTES
+from slotmesh.streams.chunks import PayloadParts
+from slotmesh.streams.features import CHUNKS
+from slotmesh.streams.limits import CHUNK_BYTES
 from tests.unit.router.values_client import RUN_ID_OF_CALL, Client
 from tests.unit.router.world_callers import options
 

@@ -6,20 +6,22 @@ from typing import Any
 
 import pytest
 
-from router_service.core.routing.partition_owners import PartitionOwners
-from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.core.routing.table_delta import (
+from router_service.core.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
+from router_service.core.routing_table import (
     BackendDelta,
+    BackendRoute,
     DeltaMismatch,
     EndpointDelta,
+    EndpointRoute,
+    PartitionOwners,
+    ReplicaRoute,
+    RoutingTable,
     TableDelta,
     TrafficDelta,
     follow_delta,
 )
-from slotmesh.spec.model import Backend
-from slotmesh.spec.prospect import Prospect
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.spec.model import Backend, Prospect
 
 NAMES = ("r1", "r2", "r3", "r4", "r5")
 

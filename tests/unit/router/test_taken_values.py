@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.streaming.credits import ALONE, CREDITS, HALF
+from router_service.core.callers import ALONE, CREDITS, HALF
 from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
-from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
-from slotmesh.wire.limits import CHUNK_BYTES
+from slotmesh.streams.features import CHUNKS, TAKE_ITEMS
+from slotmesh.streams.limits import CHUNK_BYTES
 from tests.unit.router.values_client import Client
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.convert.taps import tap_wish_of
-from router_service.core.tapping.events import TapClosed, TapOpened
-from router_service.core.tapping.tap import MAX_WAITING_BYTES, CallTap, SeenCall, TapWish
+from router_service.convert.live_calls import tap_wish_of
+from router_service.core.lifecycle.taps import MAX_WAITING_BYTES, CallTap, SeenCall, TapClosed, TapOpened, TapWish
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import tap_service_pb2 as pb
 from tests.unit.router.world import World

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from router_service.core.tenants.book import TenantSettings
+from router_service.core.tenants import TenantSettings
 from slotmesh.errors import Executed, Reason
 from slotmesh.spec.tenants import TenantLimit, TenantLimits
 from tests.unit.router.test_tenants import B, known

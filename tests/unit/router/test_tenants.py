@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from router_service.core.caller_shares import CallQuotas
 from router_service.core.callers import Caller, Window
-from router_service.core.queueing.fair_queue import FEW_CALLS, TURN_CALLS, FairQueue
+from router_service.core.limits.quotas import CallQuotas, TenantAccount, TenantFigures
+from router_service.core.queueing.backend_queues import FEW_CALLS, TURN_CALLS, FairQueue
 from router_service.core.runs import RouterRun
-from router_service.core.tenants.account import TenantAccount, TenantFigures
-from router_service.core.tenants.book import TenantSettings
+from router_service.core.tenants import TenantSettings
 from tests.unit.router.parts import run
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import caller

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.events import CallsSubmitted
-from router_service.core.sessions.events import CallsResent
-from slotmesh.wire.trace_context import TraceContext
+from router_service.core.events import CallsResent, CallsSubmitted
+from slotmesh.calls.trace_context import TraceContext
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options
 

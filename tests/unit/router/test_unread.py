@@ -9,8 +9,7 @@ import pytest
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import DeliverFailure, DeliverResults
 from router_service.core.failures import NOT_READ
-from router_service.core.scheduler import RouterScheduler
-from router_service.core.unread_results import (
+from router_service.core.limits.unread_results import (
     AGAIN_S,
     BRAKE_SHARE,
     BRAKE_STREAMS,
@@ -21,10 +20,11 @@ from router_service.core.unread_results import (
     STUCK_S,
     Unread,
 )
+from router_service.core.scheduler import RouterScheduler
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Reason
-from slotmesh.runtime.pacer import Pacer
+from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world import World

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from router_service.core.routing.callable import callable_methods
-from router_service.core.routing.loads import endpoint_loads_of
+from router_service.core.routing.catalog import callable_methods
+from router_service.shell.reports import endpoint_loads_of
 from slotmesh.errors import Reason
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted
+from router_service.core.events import (
+    CallerLeft,
+    CallsCancelled,
+    CallsResent,
+    CallsSubmitted,
+    ChunkArrived,
+    SessionDisconnected,
+    UploadCompleted,
+    UploadFailed,
+)
+from router_service.core.features.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.events import CallsResent, SessionDisconnected
-from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
-from router_service.core.uploads.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.wire.chunks import Announced, PayloadParts
-from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.streams.chunks import Announced, PayloadParts
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import caller, options
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.core.queueing.events import BrakeChanged
-from router_service.core.queueing.fair_queue import FEW_CALLS
-from router_service.core.routing.events import TableReceived
-from router_service.core.slots.events import SlotRequested
-from router_service.core.slots.slot import Reserve
+from router_service.core.calls import Reserve
+from router_service.core.events import BrakeChanged, SlotRequested, TableReceived
+from router_service.core.queueing.backend_queues import FEW_CALLS
 from slotmesh.errors import Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import Fields, caller, options

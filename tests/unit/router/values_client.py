@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverValues
+from router_service.core.events import TableReceived
+from router_service.core.limits.unread_results import Unread
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.table import BackendRoute, ReplicaRoute, RoutingTable
+from router_service.core.rosters import SessionConnection
+from router_service.core.routing_table import BackendRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.unread_results import Unread
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.pacer import Pacer
 from slotmesh.spec.model import Backend
+from slotmesh.streams.chunks import Payload
+from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import router_service_pb2
-from slotmesh.wire.chunks import Payload
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import options, session_caller
 

@@ -13,40 +13,39 @@ from typing import Any
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallPayload
 from router_service.core.commands import DeliverFailure, RetryLink, RouterCommand
-from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, RouterTimePassed
-from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.events import (
+from router_service.core.events import (
+    AllCallsResent,
+    CallsCancelled,
+    CallsResent,
+    CallsSubmitted,
     CapacityReported,
     DrainAnnounced,
     LanesStopped,
     LinkFailed,
     LinkLost,
     LinkOpened,
+    RosterAcknowledged,
+    RouterEvent,
+    RouterTimePassed,
     RunsCompleted,
     RunsRefused,
-)
-from router_service.core.replicas.frames import OutgoingBatch
-from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import KnownDeparture, RosterVersion
-from router_service.core.runs import CallerBook
-from router_service.core.scheduler import RouterScheduler
-from router_service.core.sessions.events import (
-    AllCallsResent,
-    CallsResent,
-    RosterAcknowledged,
     SessionConnected,
     SessionDisconnected,
     SessionReconciled,
+    TableReceived,
 )
-from router_service.core.sessions.found_calls import FoundCalls
-from router_service.core.sessions.session import SessionConnection
-from router_service.core.tenants.book import DEFAULT_TENANTS
+from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.rosters import FoundCalls, KnownDeparture, RosterVersion, SessionConnection
+from router_service.core.runs import CallerBook
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.tenants import DEFAULT_TENANTS
+from slotmesh.calls.id_ranges import Range
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.prospect import Prospect
+from slotmesh.spec.model import Prospect
 from slotmesh.spec.tenants import TenantLimits
-from slotmesh.wire.chunks import Announced, Payload, joined
-from slotmesh.wire.ranges import Range
+from slotmesh.streams.chunks import Announced, Payload, joined
 from tests.support.keyed_batches import keyed_batch
 from tests.support.shared_tables import sharing
 from tests.unit.router.world_callers import SESSION, caller, options

@@ -7,9 +7,9 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import RouterCallOptions
-from router_service.core.sessions.session import SessionConnection
-from slotmesh.wire.partitions import partition_of
-from slotmesh.wire.ranges import Range
+from router_service.core.rosters import SessionConnection
+from slotmesh.calls.id_ranges import Range
+from slotmesh.calls.partitions import partition_of
 
 SESSION = "5e55" * 8
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.partition_owners import PartitionOwners
-from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
-from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.spec.model import Backend
-from slotmesh.spec.prospect import Prospect
-from slotmesh.wire.partitions import PARTITIONS, partition_of
+from router_service.core.rosters import KnownDeparture, RosterVersion, TableRoster
+from router_service.core.routing_table import BackendRoute, EndpointRoute, PartitionOwners, ReplicaRoute, RoutingTable
+from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.spec.model import Backend, Prospect
 
 if TYPE_CHECKING:
-    from router_service.core.routing.rosters import ReplicaKey
+    from router_service.core.rosters import ReplicaKey
     from tests.unit.router.world import World
 
 

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from slotmesh.runtime.accept_ahead import AT_ONCE, AcceptAhead
+from slotmesh.grpc_internals.accepting import MOST_AHEAD, AcceptAhead
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -38,16 +38,16 @@ async def settled(core: Core, asked: int) -> None:
 async def test_some_are_asked_for_ahead_and_no_more() -> None:
     core = Core()
     first = core.ahead.next()
-    await settled(core, AT_ONCE)
+    await settled(core, MOST_AHEAD)
     core.come(1, 2, 3)
     assert await first == 1
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(core.asked) == AT_ONCE - 3, "for those that nobody has taken no others are asked"
+    assert len(core.asked) == MOST_AHEAD - 3, "for those that nobody has taken no others are asked"
     assert await core.ahead.next() == 2
-    await settled(core, AT_ONCE - 1)
+    await settled(core, MOST_AHEAD - 1)
     assert await core.ahead.next() == 3
-    await settled(core, AT_ONCE)
+    await settled(core, MOST_AHEAD)
     waiting = core.ahead.next()
     assert not waiting.done()
     core.come(4)
@@ -58,10 +58,10 @@ async def test_all_that_comes_at_once_is_taken_in_its_order() -> None:
     core = Core()
     taken = []
     waiting = core.ahead.next()
-    for start in range(0, 40, AT_ONCE):
-        await settled(core, AT_ONCE)
-        core.come(*range(start, start + AT_ONCE))
-        for _ in range(AT_ONCE):
+    for start in range(0, 40, MOST_AHEAD):
+        await settled(core, MOST_AHEAD)
+        core.come(*range(start, start + MOST_AHEAD))
+        for _ in range(MOST_AHEAD):
             taken.append(await waiting)
             waiting = core.ahead.next()
     assert taken == [*range(len(taken))]
@@ -70,7 +70,7 @@ async def test_all_that_comes_at_once_is_taken_in_its_order() -> None:
 async def test_who_waits_hears_of_the_end() -> None:
     core = Core()
     waiting = core.ahead.next()
-    await settled(core, AT_ONCE)
+    await settled(core, MOST_AHEAD)
     for each in core.asked:
         each.set_exception(OSError("over"))
     with pytest.raises(OSError, match="over"):
@@ -81,7 +81,7 @@ async def test_after_the_end_nothing_is_lost_without_a_word() -> None:
     """What had come is refused, and what comes; one more is asked for only where somebody asks."""
     core = Core()
     waiting = core.ahead.next()
-    await settled(core, AT_ONCE)
+    await settled(core, MOST_AHEAD)
     core.come(1, 2, 3)
     assert await waiting == 1
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_after_the_end_nothing_is_lost_without_a_word() -> None:
 async def test_who_has_gone_takes_nothing() -> None:
     core = Core()
     gone = core.ahead.next()
-    await settled(core, AT_ONCE)
+    await settled(core, MOST_AHEAD)
     gone.cancel()
     core.come(1)
     for _ in range(3):

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from slotmesh.runtime.allocator import keep_freed_memory
+from slotmesh.runtime.main import keep_freed_memory
 
 
 class Library:

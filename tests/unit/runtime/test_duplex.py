@@ -8,9 +8,9 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from slotmesh.runtime import duplex
-from slotmesh.runtime.duplex import run_stream
-from slotmesh.runtime.pump import StreamPump
+from slotmesh.transport import duplex
+from slotmesh.transport.duplex import run_stream
+from slotmesh.transport.pump import StreamPump
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.wire.edge_limits import EdgeLimits
+from slotmesh.streams.limits import EdgeLimits
 
 
 @pytest.mark.parametrize(

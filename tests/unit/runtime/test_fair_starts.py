@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.runtime.fair_starts import IN_A_TURN, FairStarts
+from slotmesh.grpc_internals.accepting import IN_A_TURN, FairStarts
 
 Rpc = tuple[str, int]
 """Its connection, and its number."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from slotmesh.runtime.interruption import Interruption
+from slotmesh.transport.duplex import Interruption
 from tests.support.wait import within
 
 pytestmark = pytest.mark.asyncio

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from slotmesh.runtime.loop_errors import log_loop_errors
-from slotmesh.telemetry.log import setup_logging
+from slotmesh.logs import setup_logging
+from slotmesh.runtime.main import log_loop_errors
 
 SECRET = "hush-5d0b9c"
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.open_streams import CANCEL_AGAIN_S, STEP_STREAMS, UNKNOWN_S, OpenStreams, StreamCut
+from slotmesh.transport.open_streams import CANCEL_AGAIN_S, STEP_STREAMS, UNKNOWN_S, OpenStreams, StreamCut
 
 pytestmark = pytest.mark.asyncio
 GONE = Failure(reason=Reason.UNAUTHENTICATED, message="gone")

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from slotmesh.runtime.descriptors import Descriptors
-from slotmesh.runtime.edge import Edge
-from slotmesh.runtime.own_rpcs import OwnRpcHandlers
-from slotmesh.runtime.rpc_times import RpcTimes
-from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.server.edge import Edge
+from slotmesh.server.own_rpcs import OwnRpcHandlers
+from slotmesh.server.reflection import Descriptors
+from slotmesh.telemetry.process_times import RpcTimes
 
 
 class Details(NamedTuple):

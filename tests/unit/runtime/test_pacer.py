@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from slotmesh.runtime.pacer import Pacer
+from slotmesh.transport.pump import Pacer
 from tests.support.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio

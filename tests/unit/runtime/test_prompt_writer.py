@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.transport.prompt_writer import PromptWriter
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from slotmesh.runtime.pump import StreamPump, WokenPumps
+from slotmesh.transport.pump import StreamPump, WokenPumps
 from tests.support.wait import wait_until, within
 
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from slotmesh.runtime.pump import StreamPump
+from slotmesh.transport.pump import StreamPump
 from tests.support.wait import wait_until
 from tests.unit.runtime.test_pump import Transport
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from slotmesh.runtime.guards import guard
-from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
-from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.server.guards import guard
+from slotmesh.transport.duplex import write_as_bytes, writing_bytes
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
 FRAME = router_service_pb2.StreamCallsResponse(heartbeat=call_pb2.Heartbeat(echoed_stamp=7))

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from slotmesh.runtime.step_queue import StepQueue
+from slotmesh.runtime.loop_slices import StepQueue
 
 
 @pytest.mark.asyncio

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pool, struct_pb2
 
+from slotmesh.convert.slot_requests import MAX_EXCLUDED
 from slotmesh.errors import BadRequest
 from slotmesh.inference import grpc_inference_service_pb2
-from slotmesh.runtime import unary_requests
-from slotmesh.runtime.frame_shapes import request_shape
-from slotmesh.runtime.step_queue import StepQueue
-from slotmesh.runtime.unary_requests import PAYLOAD_BYTES, PLAIN_BYTES, RequestReader, bounds_of
-from slotmesh.slots.requests import MAX_EXCLUDED
+from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.server import unary_requests
+from slotmesh.server.unary_requests import PAYLOAD_BYTES, PLAIN_BYTES, RequestReader, bounds_of, request_shape
+from slotmesh.streams.frame_bounds import SMALL_BYTES, STEP_FIELDS, TooMuch, too_much
+from slotmesh.streams.limits import MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_OPTIONS_BYTES
 from slotmesh.v1 import call_pb2, controller_service_pb2, router_service_pb2, slot_service_pb2
-from slotmesh.wire.frame_bounds import SMALL_BYTES, STEP_FIELDS, TooMuch, too_much
-from slotmesh.wire.limits import MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_OPTIONS_BYTES
 
 CallRequest = router_service_pb2.CallRequest
 CallJsonRequest = router_service_pb2.CallJsonRequest

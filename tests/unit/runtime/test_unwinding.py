@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from slotmesh.runtime.unwinding import run_unwound
+from slotmesh.runtime.main import run_unwound
 from tests.support.foreign_code import KINDS
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.audit import AuditLog
-from slotmesh.security.current import CALLER, RPC
-from slotmesh.security.identity import Identity, Role
+from slotmesh.security.identity import CALLER, RPC, Identity, Role
 from tests.support.wait import wait_until
 
 ALICE = Identity(name="client/alice", roles=frozenset({Role.INVOKER}))

@@ -15,20 +15,25 @@ from typing import Any, Final
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
-from slotmesh.security.fair_bound import FairBound
+from slotmesh.calls.fair_shares import FairBound
+from slotmesh.runtime.channels import NoToken, TokenSource
 from slotmesh.security.identity import Identity, Role, identity_of
+from slotmesh.security.permissions import has_expired
 from slotmesh.security.quotas import Quota, QuotaKind, RateQuota
-from slotmesh.security.refusals import has_expired
 from slotmesh.security.secret_files import FileGuard, UnusableFile, read_guarded
 from slotmesh.security.tls import BadTls
-from slotmesh.security.tls.revocations import blocks_of
-from slotmesh.security.tls.trust import TrustedAuthorities
-from slotmesh.security.token_source import NoToken, TokenSource
-from slotmesh.security.tokens.document import BadTokenFile, is_list_of_endpoints, parse_tokens, write_tokens
-from slotmesh.security.tokens.failures import BadToken, TokenProblem
-from slotmesh.security.tokens.jwt_rules import JwtRules
-from slotmesh.security.tokens.key_set import BadKeySet, parse_keys
-from slotmesh.security.tokens.static_tokens import StaticToken, StaticTokens, digest_of
+from slotmesh.security.tls.revocations import TrustedAuthorities, blocks_of
+from slotmesh.security.tokens.jwt_tokens import BadKeySet, parse_keys
+from slotmesh.security.tokens.rules import BadToken, JwtRules, TokenProblem
+from slotmesh.security.tokens.static_tokens import (
+    BadTokenFile,
+    StaticToken,
+    StaticTokens,
+    digest_of,
+    is_list_of_endpoints,
+    parse_tokens,
+    write_tokens,
+)
 from slotmesh.security.tokens.verifier import Tokens
 from tests.support.edges import Edge, each_edge
 from tests.unit.security.test_trusted_authorities import Issuing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.security.fair_bound import FairBound, Over
+from slotmesh.calls.fair_shares import FairBound, Over
 from tests.support.examples import examples
 
 

@@ -16,11 +16,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from slotmesh.security.authorizer import PeerCertificates
 from slotmesh.security.identity import Identity, Role, identity_of
-from slotmesh.security.peer_certificates import PeerCertificates
-from slotmesh.security.tls.revocations import NOTHING_REVOKED, Revocations, read_revocations
-from slotmesh.security.tls.trust import TrustedAuthorities
-from slotmesh.security.tokens.key_set import IssuerKey
+from slotmesh.security.tls.revocations import NOTHING_REVOKED, Revocations, TrustedAuthorities, read_revocations
+from slotmesh.security.tokens.jwt_tokens import IssuerKey
 from slotmesh.security.tokens.static_tokens import StaticToken, StaticTokens
 from tests.support.certificates import Authority
 from tests.unit.security.test_trusted_authorities import Issuing

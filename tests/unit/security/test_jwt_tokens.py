@@ -18,8 +18,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from slotmesh.security.identity import Role
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens import BadToken, TokenProblem, Tokens
-from slotmesh.security.tokens.failures import REFUSAL
-from slotmesh.security.tokens.jwt_rules import JwtRules
+from slotmesh.security.tokens.rules import REFUSAL, JwtRules
 from slotmesh.security.tokens.verifier import KEPT
 from tests.support.issuers import AUDIENCE, ISSUER, RULES, Issuer
 from tests.support.token_files import accepts

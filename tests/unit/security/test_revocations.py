@@ -17,12 +17,11 @@ from cryptography.x509 import load_pem_x509_certificates
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from slotmesh.security.file_watch import LOOK_S
+from slotmesh.security.authorizer import PeerCertificate
 from slotmesh.security.identity import Identity
-from slotmesh.security.peer_certificates import PeerCertificate
+from slotmesh.security.secret_files import LOOK_S
 from slotmesh.security.tls import BadTls, TlsSource
-from slotmesh.security.tls.revocations import MOST_LISTS, read_revocations
-from slotmesh.security.tls.trust import TrustedAuthorities
+from slotmesh.security.tls.revocations import MOST_LISTS, TrustedAuthorities, read_revocations
 from tests.support.certificates import Authority
 from tests.unit.security.test_trusted_authorities import Issuing
 

@@ -17,10 +17,9 @@ import pytest
 from slotmesh.security.identity import Role
 from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens import BadToken, TokenProblem, Tokens
-from slotmesh.security.tokens.failures import REFUSAL
-from slotmesh.security.tokens.registry import REMEMBERED_S, with_created, with_revoked
+from slotmesh.security.tokens.rules import REFUSAL
 from slotmesh.security.tokens.static_tokens import StaticTokens, new_secret
-from slotmesh.security.tokens.token_file import change_tokens
+from slotmesh.security.tokens.token_file import REMEMBERED_S, change_tokens, with_created, with_revoked
 from slotmesh.security.tokens.verifier import read_static
 from tests.support.token_files import accepts, created, revoked
 

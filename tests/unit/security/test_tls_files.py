@@ -14,7 +14,7 @@ import pytest
 from slotmesh.security.identity import Role
 from slotmesh.security.secret_files import MAX_BYTES, FileGuard, mode_problem
 from slotmesh.security.tls import BadTls, TlsFiles
-from slotmesh.security.tls.server_rules import server_problem
+from slotmesh.security.tls.source import server_problem
 from tests.support.certificates import Authority
 
 PAST = datetime.now(UTC) - timedelta(hours=1)

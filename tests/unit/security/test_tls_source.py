@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.security.file_watch import LOOK_S
 from slotmesh.security.identity import Role
+from slotmesh.security.secret_files import LOOK_S
 from slotmesh.security.tls import BadTls, TlsFiles, TlsSource
 from tests.support.certificates import Authority
 from tests.support.wait import wait_until

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from slotmesh.security.tls.trust import MOST_BETWEEN, TrustedAuthorities
+from slotmesh.security.tls.revocations import MOST_BETWEEN, TrustedAuthorities
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.security.secret_files import UnusableFile
-from slotmesh.security.watched_files import STALE_S, WatchedFile
+from slotmesh.security.secret_files import STALE_S, UnusableFile, WatchedFile
 from tests.support.wait import wait_until
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.core.replicas import sender
+from router_service.core.lifecycle import sender
+from router_service.core.limits.capacity import MethodTime
+from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.backends import RoutedBackend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import FramesSettings
-from slotmesh.wire.pacing import Pace, Pacing
+from slotmesh.streams.pacing import Pace, Pacing
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from slotmesh.spec.autoscale import Autoscale
 from slotmesh.spec.document import load_mesh
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Autoscale, Backend, Endpoint, InvalidSpec, Mistake, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.rules import backend_mistakes, endpoint_mistakes, route_mistakes, traffic_mistakes
 from slotmesh.spec.sections import MAX_SPEC_BYTES

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.mesh_files import is_mesh_file
 from slotmesh.spec.model import InvalidSpec
-from slotmesh.spec.sections import MAX_SPEC_BYTES
+from slotmesh.spec.sections import MAX_SPEC_BYTES, is_mesh_file
 from tests.arch.sources import ROOT
 
 BACKEND = 'backends:\n  v1: {handler: "app:One", num_replicas: 2}\n'

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from controller_service.core.templates import fixed_of, template_of
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Backend, BalancerName, SloScope
+from controller_service.core.desired.handler_code import fixed_of, template_of
+from slotmesh.spec.model import DOCUMENT_SETTINGS, SETTINGS, Autoscale, Backend, BalancerName, SloScope
 
 REPLACING: Final[dict[str, Any]] = {"handler": "a:B", "version": "2", "code": "sha", "own_loop": True}
 """Another value replaces replicas."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from slotmesh.convert.specification import mesh_from_wire, mesh_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.spec.routes import Route, route_path, route_subject, segments_of, shape_of
-from slotmesh.spec.wire import mesh_from_wire, mesh_to_wire
 from slotmesh.spec.writing import mesh_document
 
 DOCUMENT = """

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from controller_service.store.bad_document import BadDocument
+from controller_service.store.document_fields import BadDocument
 from controller_service.store.documents import backend_document, backend_of
-from slotmesh.spec.autoscale import Autoscale
+from slotmesh.convert.specification import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
 from slotmesh.spec.document import parse_mesh
-from slotmesh.spec.model import ROUTED, SETTINGS, Backend, InvalidSpec
+from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
 from slotmesh.spec.rules import backend_mistakes
 from slotmesh.spec.setting import Setting, SettingKind, choices
-from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 F = FieldDescriptor

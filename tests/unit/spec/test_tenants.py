@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_service.store.bad_document import BadDocument
+from controller_service.store.document_fields import BadDocument
 from controller_service.store.documents import endpoint_document, endpoint_of
+from slotmesh.convert.specification import endpoint_from_wire, endpoint_to_wire
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh
 from slotmesh.spec.tenants import MAX_OVERRIDES, NO_LIMITS, TenantLimit, TenantLimits
-from slotmesh.spec.wire import endpoint_from_wire, endpoint_to_wire
 from slotmesh.spec.writing import mesh_document
 
 LIMITS = TenantLimits(

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from slotmesh.telemetry.failed_handshakes import MAX_PEERS, FailedHandshakes, HandshakeProblem, problem_of
+from slotmesh.telemetry.security_metrics import MAX_PEERS, FailedHandshakes, HandshakeProblem, problem_of
 
 
 class Reasoned(OSError):

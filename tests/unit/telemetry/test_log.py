@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slotmesh.telemetry.log import AUDIT_LOGGER, get_logger, setup_logging
+from slotmesh.logs import AUDIT_LOGGER, get_logger, setup_logging
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.telemetry.mesh_span import MeshSpan
 from slotmesh.telemetry.otlp_spans import scope_spans
 from slotmesh.telemetry.tracing import Tracing, failed_by, trace_context_of
-from slotmesh.wire.trace_context import TraceContext
 
 PARENT = TraceContext("00-" + "a" * 32 + "-" + "1" * 16 + "-01", "vendor=7")
 

@@ -15,6 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceState
 
+from slotmesh.calls.trace_context import TraceContext
 from slotmesh.config import ServiceSettings
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry import otlp_spans
@@ -24,7 +25,6 @@ from slotmesh.telemetry.setup_span_exporter import OVERRIDDEN, SCOPE, MeshSpanEx
 from slotmesh.telemetry.setup_span_queue import Queued
 from slotmesh.telemetry.setup_tracing import setup_tracing
 from slotmesh.telemetry.tracing import Tracing
-from slotmesh.wire.trace_context import TraceContext
 from tests.support.examples import examples
 
 PARENT = TraceContext("00-" + "a" * 32 + "-" + "1" * 16 + "-01", "vendor=7,other=x y")

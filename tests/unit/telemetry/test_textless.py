@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slotmesh.telemetry.log import get_logger, setup_logging
-from slotmesh.telemetry.textless import MAX_EXCEPTIONS, without_text
+from slotmesh.logs import MAX_EXCEPTIONS, get_logger, setup_logging, without_text
 
 SECRET = "hush-5d0b9c"
 NOTHING: dict[str, object] = {}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slotmesh.security.tokens import BadToken, Tokens
+from slotmesh.telemetry.security_metrics import observe_tokens
 from slotmesh.telemetry.setup import setup_metrics
-from slotmesh.telemetry.tokens import observe_tokens
 from tests.support.token_files import accepts, created
 
 

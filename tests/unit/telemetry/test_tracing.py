@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.trace import get_current_span
 
+from slotmesh.calls.trace_context import TraceContext, is_sampled, is_tracestate, unsampled
 from slotmesh.telemetry.tracing import MAX_NAME_CHARS, call_name, context_of
-from slotmesh.wire.trace_context import TraceContext, is_sampled, is_tracestate, unsampled
 from tests.support.examples import examples
 
 PARENT = "00-" + "a" * 32 + "-" + "1" * 16 + "-01"

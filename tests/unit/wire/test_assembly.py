@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slotmesh.wire.chunks import (
+from slotmesh.streams.chunks import (
     Assembly,
     BadChunk,
     ChunkTurns,
@@ -17,7 +17,7 @@ from slotmesh.wire.chunks import (
     cut,
     joined,
 )
-from slotmesh.wire.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
+from slotmesh.streams.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
 
 SIZES = st.one_of(
     st.integers(1, 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from math import inf
 
-from slotmesh.wire.deadline_heap import DeadlineHeap
+from slotmesh.calls.deadline_heap import DeadlineHeap
 
 
 class Item:

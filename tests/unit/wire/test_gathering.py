@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from slotmesh.wire.gathering import EMPTY_TURNS, ENOUGH_CALLS, LONE_FRAMES, MOST_S, Gathering
+from slotmesh.streams.pacing import EMPTY_TURNS, ENOUGH_CALLS, LONE_FRAMES, MOST_S, Gathering
 
 
 def met() -> Gathering:

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.chunks import Lines
+from slotmesh.streams.chunks import Lines
 
 
 def test_only_calls_with_a_large_payload_wait() -> None:

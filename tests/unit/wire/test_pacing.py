@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.frame_costs import FULL_CALLS, MESSAGES_S
-from slotmesh.wire.pacing import COUNTED_FRAMES, HALF_CALLS, QUICK, STEADY, Pace, Pacing, most_calls
+from slotmesh.streams.pacing import (
+    COUNTED_FRAMES,
+    FULL_CALLS,
+    HALF_CALLS,
+    MESSAGES_S,
+    QUICK,
+    STEADY,
+    Pace,
+    Pacing,
+    most_calls,
+)
 
 PACES = pytest.mark.parametrize("pace", [QUICK, STEADY], ids=["quick", "steady"])
 

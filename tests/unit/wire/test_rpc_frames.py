@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.wire.rpc_frames import (
+from slotmesh.calls.payload_framing import (
     INITIAL,
     MESSAGE,
     TRAILERS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.wire.trace_context import (
+from slotmesh.calls.trace_context import (
     MAX_HTTP_BYTES,
     TraceColumns,
     TraceContext,

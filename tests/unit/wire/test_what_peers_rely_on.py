@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.wire import features, limits
-from slotmesh.wire.chunks import BadChunk, JoinedAssembly, PartsAssembly, cut
-from slotmesh.wire.partitions import PARTITIONS, partition_of
+from slotmesh.calls.partitions import PARTITIONS, partition_of
+from slotmesh.streams import features, limits
+from slotmesh.streams.chunks import BadChunk, JoinedAssembly, PartsAssembly, cut
 
 KIB, MIB = 1024, 1024 * 1024
 

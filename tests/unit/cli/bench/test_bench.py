@@ -10,8 +10,15 @@ import time
 import pytest
 
 from slotmesh import QueueFull
-from slotmesh.cli.bench.loops import BenchRun, closed_loop, open_loop
-from slotmesh.cli.bench.results import NotComparable, comparison_lines, result_document, result_lines
+from slotmesh.cli.commands.bench import (
+    BenchRun,
+    NotComparable,
+    closed_loop,
+    comparison_lines,
+    open_loop,
+    result_document,
+    result_lines,
+)
 
 SETTINGS = {"endpoint": "e", "method": "m", "in_flight": 2, "rate": None, "ordered": False}
 

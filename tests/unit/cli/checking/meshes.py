@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from slotmesh.cli.checking.finding import MeshFinding, Section, Severity
-from slotmesh.cli.checking.judging import findings_of
-from slotmesh.cli.checking.seen import AnnouncedAddress, SeenMesh, ServerAnswer
+from slotmesh.cli.checking.seen import AnnouncedAddress, MeshFinding, Section, SeenMesh, ServerAnswer, Severity
+from slotmesh.cli.commands.check import findings_of
 from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 

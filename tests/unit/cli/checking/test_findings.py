@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from slotmesh.cli.checking.finding import Section, Severity
-from slotmesh.cli.checking.judging import document_of, findings_of, is_well, not_answering
-from slotmesh.cli.checking.printing import print_findings
 from slotmesh.cli.checking.seen import (
     IngressFacts,
     OwnTls,
+    Section,
     SeenMesh,
     ServerAnswer,
+    Severity,
     Validity,
 )
+from slotmesh.cli.commands.check import document_of, findings_of, is_well, not_answering, print_findings
 from slotmesh.spec.model import Endpoint, TrafficPolicy
 from slotmesh.spec.routes import Route
 from tests.unit.cli.checking.meshes import (

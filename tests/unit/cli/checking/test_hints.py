@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slotmesh.cli.app import app
-from slotmesh.cli.outcome import WRONG_INPUT
+from slotmesh.cli.console import WRONG_INPUT
 from tests.arch.sources import ROOT
 
 NOBODY: Final = "127.0.0.1:1"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotmesh.cli.checking.http_exchange import HttpExchange
+from slotmesh.cli.checking.asking_ingresses import HttpExchange
 from tests.support.certificates import Authority
 
 WITHIN_S = 0.5

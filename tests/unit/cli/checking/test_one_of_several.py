@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from slotmesh.cli.checking.finding import Section, Severity
-from slotmesh.cli.checking.judging import findings_of
-from slotmesh.cli.checking.seen import SeenMesh, Validity
+from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, Validity
+from slotmesh.cli.commands.check import findings_of
 from slotmesh.cli.snapshot import Members
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.unit.cli.checking.meshes import (

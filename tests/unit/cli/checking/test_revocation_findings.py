@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slotmesh.cli.checking.finding import Section, Severity
-from slotmesh.cli.checking.judging import findings_of
-from slotmesh.cli.checking.seen import SeenMesh, TlsFacts
+from slotmesh.cli.checking.seen import Section, SeenMesh, Severity, TlsFacts
+from slotmesh.cli.commands.check import findings_of
 from tests.unit.cli.checking.meshes import (
     CONTROLLER_ANSWER,
     DAY_S,

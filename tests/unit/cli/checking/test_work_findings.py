@@ -8,12 +8,10 @@ import pytest
 
 from replica_service import app as replica_app
 from router_service import app as router_app
-from slotmesh.cli.checking.finding import Section, Severity
 from slotmesh.cli.checking.gathering import FAILED_PART, is_orderly
-from slotmesh.cli.checking.judging import findings_of, runnable
-from slotmesh.cli.checking.seen import LostMember
-from slotmesh.spec.autoscale import Autoscale
-from slotmesh.spec.model import Backend
+from slotmesh.cli.checking.seen import LostMember, Section, Severity
+from slotmesh.cli.commands.check import findings_of, runnable
+from slotmesh.spec.model import Autoscale, Backend
 from tests.unit.cli.checking.meshes import CONTROLLER_ANSWER, NOW, REPLICA, SEEN, SNAPSHOT, one, with_replicas, wrong
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slotmesh.cli.top.figures import MeshFigures, figures_of
-from slotmesh.cli.top.wire import sample_from_wire
+from slotmesh.cli.figures.convert import sample_from_wire
+from slotmesh.cli.figures.rows import MeshFigures, figures_of
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2

@@ -7,11 +7,11 @@ from math import inf
 
 import pytest
 
+from slotmesh.cli.figures.rates import CallQuantiles, rate, shown_time
+from slotmesh.cli.figures.samples import EndedTotals
 from slotmesh.cli.top.columns import COLUMNS
 from slotmesh.cli.top.document import document_of
-from slotmesh.cli.top.rates import CallQuantiles, rate, shown_time
-from slotmesh.cli.top.samples import EndedTotals
-from slotmesh.cli.top.screen import screen_of
+from slotmesh.cli.top.drawing import screen_of
 from slotmesh.cli.top.state import TopState, TopView
 from slotmesh.histogram import CALL_TIMES, quantile_bound
 from tests.unit.cli.top.samples import mesh, replica, router

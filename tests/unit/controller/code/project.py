@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller_service.core.handler_code import HandlerCode
+from controller_service.core.desired.handler_code import HandlerCode
 from controller_service.shell.code.snapshots import CodeSnapshots
 from slotmesh.code_manifest import FILES
 

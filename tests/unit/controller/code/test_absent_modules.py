@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.handler_code import HandlerCode, with_code
+from controller_service.core.desired.handler_code import HandlerCode, with_code
+from controller_service.core.desired.state import ChangeSet, Desired
 from slotmesh.spec.model import Backend, Mesh
 from tests.unit.controller.code.project import HANDLER, Project
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.shell import launching
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.external import ExternalLauncher
-from controller_service.shell.launching import Launching
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.newer_members import NewerMembers
-from controller_service.shell.replica_links import ReplicaLinks
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.launchers.protocol import ExternalLauncher
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.loops import launching
+from controller_service.shell.loops.launching import Launching
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from slotmesh.runtime.clock import MonotonicClock
 from tests.support.wait import wait_until

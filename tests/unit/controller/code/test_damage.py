@@ -10,7 +10,7 @@ import pytest
 
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.storage import CodeStorage
-from replica_service.shell.handler.code import use_code
+from replica_service.shell.handler.loading import use_code
 from slotmesh.code_manifest import FILES, MANIFEST
 from slotmesh.runtime.exits import CannotStart
 from tests.unit.controller.code.project import HANDLER, Project

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.handler_code import HandlerCode, needed_code, with_code
-from controller_service.core.templates import template_of
+from controller_service.core.desired.handler_code import HandlerCode, needed_code, template_of, with_code
+from controller_service.core.desired.state import ChangeSet, Desired
 from slotmesh.spec.model import Backend, Mesh
 
 OLD, NEW = HandlerCode(code="1", version="file:1"), HandlerCode(code="2", version="file:2")

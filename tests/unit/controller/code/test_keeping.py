@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from controller_service.core.desired import ChangeSet
-from controller_service.core.rollouts.record import RolloutRecord
-from controller_service.core.templates import template_of
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import ChangeSet, RolloutRecord
+from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
-from controller_service.shell.configurator import Configurator
 from controller_service.shell.events import EventFeed
-from controller_service.shell.mesh_state import Key, MeshState
-from controller_service.shell.work_queue import WorkQueue
+from controller_service.shell.mesh_state import Key, MeshState, WorkQueue
 from controller_service.store.memory import MemoryStore
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.clock import MonotonicClock

@@ -13,7 +13,7 @@ from controller_service.shell.code import scanning
 from controller_service.shell.code.scanning import CannotSnapshot
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
-from replica_service.shell.handler.code import _checked, use_code
+from replica_service.shell.handler.loading import _checked, use_code
 from slotmesh.code_manifest import FILES, MANIFEST, content_digest
 from slotmesh.runtime.exits import CannotStart
 from tests.unit.controller.code.project import HANDLER, Project
@@ -233,7 +233,7 @@ def damage(files: Path) -> None:
 
 PROGRAM = """
 import sys
-from replica_service.shell.handler.code import _checked, use_code
+from replica_service.shell.handler.loading import _checked, use_code
 use_code(sys.argv[1])
 import helpers, shop_free
 print(helpers.PRICE, shop_free.__file__, sys.path.count(sys.argv[2]))

@@ -11,13 +11,13 @@ from types import FunctionType
 
 import pytest
 
-from router_service.core.keyed.partitions import Partition
+from router_service.core.routing.endpoints import Partition
 from simulation.__main__ import main
 from simulation.mesh import plots
 from simulation.mesh.defects import DEFECTS, Defect
 from simulation.mesh.patching import Misfit, SourceChange, changed
 
-_REFUSED = "router_service.core.keyed.partitions:Partition.refused"
+_REFUSED = "router_service.core.routing.endpoints:Partition.refused"
 _GUARANTEES = Path(__file__).parents[4] / "docs" / "guarantees.md"
 
 
@@ -85,9 +85,9 @@ def test_calls_of_changed_code_are_counted() -> None:
     [
         (_REFUSED, "min(self.refused_epoch", "0 times, not once"),
         (_REFUSED, "refused_epoch", "times, not once"),
-        ("router_service.core.keyed.partitions:Partition.rejected", "x", "is not there"),
+        ("router_service.core.routing.endpoints:Partition.rejected", "x", "is not there"),
         ("router_service.core.rejections:reject", "x", "is not there"),
-        ("router_service.core.keyed.partitions:Partition", "x", "is no function"),
+        ("router_service.core.routing.endpoints:Partition", "x", "is no function"),
     ],
 )
 def test_what_does_not_fit_is_refused(where: str, old: str, words: str) -> None:

@@ -1,1 +1,0 @@
-"""How many replicas a backend should have, by its load."""

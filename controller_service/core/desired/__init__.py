@@ -1,0 +1,1 @@
+"""What should run: the stored state, its history, and the plans that change it."""

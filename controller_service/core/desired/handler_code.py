@@ -1,0 +1,126 @@
+"""Which code a backend runs: the one that was applied under its version.
+
+Purpose: `version` is the name of the code, for people; `code` is its identity: the digest of a snapshot, or an
+installed distribution. A backend that names no version is named after its code.
+Invariants: pure; under a version that an operator has written, the code is what was found when that version was applied
+first, as far as the history goes back; what a request says of `code` counts for nothing.
+Owner: `core.planning`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Final
+
+from controller_service.core.desired.state import Desired
+from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, Mistake, is_named_by_code
+from slotmesh.spec.rules import show
+from slotmesh.spec.setting import Change
+
+# What replicas of a backend are started with, as digests that can be compared and kept.
+#
+# Owner: pure functions.
+
+
+def template_of(backend: Backend) -> str:
+    """A digest of all that a process is started with: where it changes, replicas are replaced."""
+    return _said(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
+
+
+def fixed_of(backend: Backend) -> str:
+    """The part of it that no replica takes on without a restart."""
+    return _said(backend, {Change.REPLACES})
+
+
+def _said(backend: Backend, changes: Collection[Change]) -> str:
+    """A digest of the backend's settings whose changes have this effect on replicas."""
+    said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
+    if not backend.code:
+        del said["code"]  # as the digests were before there were snapshots
+    return blake2b(json.dumps(said, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Read-only mappings and tuples as JSON knows them."""
+    return dict(value) if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerCode:
+    """What the code of a handler is now."""
+
+    code: str = ""
+    """Its identity; empty where there is none: replicas run the files that they find."""
+    version: str = ""
+    """The version name that is used if the backend sets none."""
+    problem: str = ""
+    """Why there is none, for a person: it must not be applied."""
+    is_absent: bool = False
+    """The module does not exist: a backend that runs a snapshot of it already keeps that."""
+
+
+Code = Mapping[str, HandlerCode]
+"""By handler, as far as it is found."""
+NO_CODE: Final[Code] = MappingProxyType({})
+
+
+def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[Mistake]]:
+    """The backends of a mesh with what they run, and why that cannot be."""
+    mistakes: list[Mistake] = []
+    filled = tuple(_filled(desired, it, code.get(it.handler), mistakes) for it in mesh.backends)
+    return replace(mesh, backends=filled), mistakes
+
+
+def without_code(desired: Desired) -> Desired:
+    """As a person has written it: without versions that are named by the code."""
+    written = {name: as_written(it) for name, it in desired.backends.items()}
+    return replace(desired, backends=written)
+
+
+def as_written(backend: Backend) -> Backend:
+    """Without what the controller fills in."""
+    return replace(backend, version="" if is_named_by_code(backend.version) else backend.version, code="")
+
+
+def needed_code(desired: Desired) -> Iterator[str]:
+    """The code of all that is configured, or may be again by a roll-back."""
+    for it in _known(desired):
+        if it.code:
+            yield it.code
+
+
+def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mistakes: list[Mistake]) -> Backend:
+    live = desired.backends.get(backend.name)
+    if backend.version and (known := _code_named(desired, backend)):
+        return replace(backend, code=known)
+    if found is None or found.is_absent:
+        if live is not None and live.handler == backend.handler and backend.version in {"", live.version}:
+            version = live.version if is_named_by_code(live.version) else backend.version
+            return replace(backend, version=version, code=live.code)
+        if found is None:
+            return replace(backend, code="")
+    if found.problem:
+        mistakes.append(Mistake(f"backends.{show(backend.name)}.handler", found.problem))
+    return replace(backend, version=backend.version or found.version, code=found.code)
+
+
+def _code_named(desired: Desired, backend: Backend) -> str:
+    """What ran under a version, newest first; empty where that is not known."""
+    for it in _known(desired):
+        if (it.name, it.handler, it.version) == (backend.name, backend.handler, backend.version) and it.code:
+            return it.code
+    return ""
+
+
+def _known(desired: Desired) -> Iterator[Backend]:
+    """Backends as they are and were, newest first."""
+    yield from desired.backends.values()
+    for rollout in desired.rollouts.values():
+        yield from (it for it in (rollout.good, rollout.previous) if it is not None)
+    for record in reversed(desired.history):
+        for change in record.changes:
+            yield from (it for it in (change.after, change.before) if isinstance(it, Backend))

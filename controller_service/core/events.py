@@ -1,0 +1,185 @@
+"""Notices for people who watch the mesh."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from controller_service.core.partitions import PartitionOwnership, count_moves
+
+
+class EventKind(Enum):
+    """Kinds of events. The values are those of `slotmesh.v1.EventKind`."""
+
+    BACKEND_CREATED = 1
+    BACKEND_UPDATED = 2
+    BACKEND_DELETED = 3
+    ENDPOINT_CREATED = 4
+    ENDPOINT_UPDATED = 5
+    ENDPOINT_DELETED = 6
+    REPLICA_LAUNCHED = 7
+    """Its process was started."""
+    REPLICA_ATTACHED = 8
+    """It has its stream to the controller."""
+    REPLICA_STARTING = 9
+    REPLICA_READY = 10
+    REPLICA_DRAINING = 11
+    REPLICA_STOPPED = 12
+    REPLICA_FAILED = 13
+    """Its process could not be started, or its handler could not be constructed, or reconfigured."""
+    REPLICA_SUSPECT = 14
+    """It has been silent for longer than its lease."""
+    REPLICA_UNHEALTHY = 15
+    """Three of its health checks have failed in a row."""
+    REPLICA_EXITED = 16
+    """Its process was reaped."""
+    ROUTER_ATTACHED = 17
+    ROUTER_LEFT = 18
+    TABLE_BROUGHT = 19
+    """A controller that did not remember has learnt from a router's table."""
+    PARTITIONS_MOVED = 20
+    """They have a new owner."""
+    PARTITIONS_LEAVING = 21
+    """Their owner has been ordered to give them up."""
+    PARTITIONS_ORPHANED = 22
+    """They have no owner: no replica is ready."""
+    REPLICA_FOUND = 23
+    """Its process runs on from before this controller's start: it was not started again."""
+    REPLICA_DEAD = 24
+    """It was silent for too long: its process is killed, and another one is started in its place."""
+    BACKEND_CRASH_LOOPING = 25
+    """Its replicas end soon after their start, again and again: the next start waits."""
+    BACKEND_SCALED = 26
+    """Another number of its replicas should run, by its load."""
+    ROLLOUT_STARTED = 30
+    """Replicas are being replaced, since what they are started with was changed."""
+    ROLLOUT_COMPLETE = 31
+    ROLLOUT_TAKEN_BACK = 32
+    """The new replicas fail: the settings before are in force again."""
+    TRAFFIC_SHIFT_STARTED = 40
+    TRAFFIC_SHIFT_STEPPED = 41
+    """Its next step is in force."""
+    TRAFFIC_SHIFT_COMPLETE = 42
+    TRAFFIC_SHIFT_TAKEN_BACK = 43
+    """A guard has tripped: the weights before are in force again."""
+    TRAFFIC_SHIFT_ENDED = 44
+    """Somebody has ended it, or changed the weights meanwhile."""
+    ROUTE_CREATED = 50
+    ROUTE_UPDATED = 51
+    ROUTE_DELETED = 52
+    STATE_OUTDATED = 60
+    """A member holds a newer table than the state file: nothing is reconciled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that happened."""
+
+    kind: EventKind
+    subject: str
+    """What it is about: `replica/digits-v1-x7f3q`."""
+    message: str
+    """What happened, for a person."""
+
+
+def told_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> list[tuple[EventKind, str]]:
+    """What notices say where the partitions of an endpoint get, leave or lose their owners."""
+    given, orphaned = count_moves(before, after)
+    leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
+    told = [
+        (EventKind.PARTITIONS_MOVED, given, f"have a new owner, among {len(after.owners)} owners"),
+        (EventKind.PARTITIONS_LEAVING, leaving, "leave their owners for others"),
+        (EventKind.PARTITIONS_ORPHANED, orphaned, "have no owner: no replica is ready"),
+    ]
+    return [(kind, f"{count} partitions {what}") for kind, count, what in told if count]
+
+
+# Which events are kept: the newest, within a number and their bytes. Those of earlier controllers are among them.
+#
+# Invariants: numbers ascend, over all feeds; the bounds hold after each addition, but for the newest event, which is
+# always kept.
+# Owner: the feed; the archive reads what it has not stored.
+
+UNKNOWN: Final = -1
+"""Some events were missed; their number is not known."""
+_EVENT_BYTES: Final = 100
+"""What an event takes of the bound besides its texts."""
+
+
+class EventBounds(NamedTuple):
+    """What is kept of events, at most."""
+
+    events: int = 10_000
+    size: int = 8 * 1024 * 1024
+    """Bytes of their texts, and 100 for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """A notice, its time in seconds since 1970, and its place."""
+
+    feed: str
+    """Of the controller that published it."""
+    number: int
+    """From 1 on. A feed goes on with the numbers of the one before it."""
+    time_s: float
+    notice: Notice
+
+    @property
+    def size(self) -> int:
+        """What it takes of the bound, bytes."""
+        notice = self.notice
+        return _EVENT_BYTES + sum(len(text.encode("utf-8", "replace")) for text in (notice.subject, notice.message))
+
+
+class KeptEvents:
+    """The newest events, oldest first."""
+
+    def __init__(self, bounds: EventBounds, earlier: Iterable[FeedEvent] = ()) -> None:
+        self._bounds = bounds
+        self._events: deque[FeedEvent] = deque()
+        self._size = 0
+        for event in earlier:
+            self.add(event)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[FeedEvent]:
+        return iter(self._events)
+
+    @property
+    def newest_number(self) -> int:
+        """0 if there is no event."""
+        return self._events[-1].number if self._events else 0
+
+    @property
+    def dropped_through(self) -> int:
+        """Events up to this number are not kept."""
+        return self._events[0].number - 1 if self._events else 0
+
+    def add(self, event: FeedEvent) -> None:
+        self._events.append(event)
+        self._size += event.size
+        while len(self._events) > max(1, self._bounds.events) or (
+            self._size > self._bounds.size and len(self._events) > 1
+        ):
+            self._size -= self._events.popleft().size
+
+    def newer_than(self, number: int) -> list[FeedEvent]:
+        """Events with larger numbers, oldest first."""
+        newer = [*takewhile(lambda event: event.number > number, reversed(self._events))]
+        return newer[::-1]
+
+    def after(self, feed: str, number: int) -> tuple[list[FeedEvent], int]:
+        """Events after one of a feed, and how many that followed on it are not kept: UNKNOWN if that is not known."""
+        numbers = [event.number for event in self._events if event.feed == feed]
+        if not numbers:
+            return list(self._events), UNKNOWN
+        if number > numbers[-1]:  # it was never stored, nor perhaps what followed on it
+            return self.newer_than(numbers[-1]), UNKNOWN
+        return self.newer_than(max(number, numbers[0] - 1)), max(0, numbers[0] - 1 - number)

@@ -1,0 +1,292 @@
+"""What a controller takes over from the table of an earlier generation that a router has brought.
+
+Purpose: a controller without state learns which replicas there are, which have departed, and which partitions they own,
+so that its tables cover that generation and each partition has one owner.
+Invariants: an incarnation that the table names, and that is not proven to have ended, is listed from then on; a table
+of a generation that is covered as far as that changes nothing of the roster; owners stay owners until they have ended
+or are fenced, and partitions that another replica got since stay there; the epoch floor is above all epochs that it
+names.
+Owner: `shell.reconcile_loop`, which commits the change and then drops the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.lineage import BroughtTable
+from controller_service.core.observed.replica_groups import unattached, with_all_unattached
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.partitions import Incarnation, PartitionOwnership, inherit
+from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
+from slotmesh.spec.model import ROUTED, Backend, Endpoint
+
+# What a store should have in its next generation, where members know a newer state than it does.
+#
+# Purpose: `slotmesh state adopt`. The next controller learns from routers which replicas there are and who owns which
+# keys, as one without a store does (`core.adoption`); only the configuration is decided here.
+# Invariants: of the store only the configuration and its history go on; new epochs are above all that the store knows.
+# A
+# setting that no router knows is never invented: what cannot be known is refused.
+# Owner: `shell.state_keeper`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersMesh:
+    """The configuration as far as a router's table has it."""
+
+    revision: int
+    backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
+    """With those of their settings that routers read."""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class NotAdoptable(Exception):
+    """The members do not know enough; the message says what to do first."""
+
+
+def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
+    """The state with its configuration, its history and the requests that it has answered, and nothing else."""
+    epochs = [max(it.epochs, default=0) for it in desired.ownership.values()]
+    return Desired(
+        revision=desired.revision,
+        configured_at=desired.configured_at,
+        backends=desired.backends,
+        endpoints=desired.endpoints,
+        routes=desired.routes,
+        applied=desired.applied,
+        history=desired.history,
+        answers=desired.answers,
+        epoch_floor=max(epoch_floor, desired.epoch_floor, *epochs),
+        roster=NO_ROSTER,
+    )
+
+
+def with_members_mesh(desired: Desired, mesh: MembersMesh, origin: ChangeOrigin) -> tuple[Desired, tuple[str, ...]]:
+    """The state with the configuration that the members know; and the subjects that differ. Raises NotAdoptable."""
+    unknown = sorted(name for name in mesh.backends if name not in desired.backends)
+    if unknown:
+        named = ", ".join(f"backend/{name}" for name in unknown)
+        raise NotAdoptable(
+            f"the state file has no {named}, which members serve, and routers do not know the handler and all settings"
+            " of a backend: apply the newest mesh.yaml first (it takes no effect before you adopt)"
+        )
+    backends = {name: _as_routed(desired.backends[name], known) for name, known in mesh.backends.items()}
+    put_backends = tuple(it for name, it in backends.items() if it != desired.backends[name])
+    put_endpoints = tuple(it for name, it in mesh.endpoints.items() if it != desired.endpoints.get(name))
+    gone_endpoints = tuple(sorted(desired.endpoints.keys() - mesh.endpoints.keys()))
+    gone_backends = tuple(sorted(desired.backends.keys() - mesh.backends.keys()))
+    gone_routes = tuple(sorted(path for path, it in desired.routes.items() if it.endpoint in gone_endpoints))
+    changed = (
+        *(f"backend/{it.name}" for it in put_backends),
+        *(f"endpoint/{it.name}" for it in put_endpoints),
+        *(f"backend/{name}" for name in gone_backends),
+        *(f"endpoint/{name}" for name in gone_endpoints),
+    )
+    if not changed:
+        return desired, ()
+    change = ChangeSet(
+        put_backends=put_backends,
+        delete_backends=gone_backends,
+        put_endpoints=put_endpoints,
+        delete_endpoints=gone_endpoints,
+        delete_routes=gone_routes,
+        origin=origin,
+    )
+    return desired.apply(change), tuple(sorted(changed))
+
+
+def _as_routed(stored: Backend, known: Backend) -> Backend:
+    """The stored backend, with those settings that routers read as they know them."""
+    return replace(stored, **{each.attribute: getattr(known, each.attribute) for each in ROUTED.values()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What follows from a table."""
+
+    observed: Observed
+    change: ChangeSet
+    taken: tuple[str, ...] = ()
+    """Ids of replicas that were not known before."""
+
+
+def has_rivals(observed: Observed, brought: BroughtTable) -> bool:
+    """Whether it names other incarnations than those attached here: they may be alive, or have been replaced."""
+    return any(_rival(observed, member) is not None for member in brought.roster.members)
+
+
+def adopt(
+    desired: Desired, observed: Observed, brought: BroughtTable, *, generation: str, now: float, time_of_day: float
+) -> Adoption:
+    """`generation` is this controller's. `now` is monotonic, `time_of_day` seconds since 1970.
+
+    Where the table has rivals, routers have reported their links and silence has lasted for a lease: an incarnation
+    whose id another one has attached with, and to which no router has a link, has been replaced.
+    """
+    roster, taken = desired.roster, list[str]()
+    others = [it for it in brought.chain() if it.generation != generation]
+    if any(it.revision > roster.covered_revision(it.generation) for it in others):
+        observed = _without_departed(observed, brought, now)
+        linked = {
+            replica_id
+            for router in observed.routers.values()
+            if router.generation not in {"", generation}
+            for replica_id in router.linked_replica_ids
+        }
+        observed, more, ended = _with_named(roster, observed, brought, linked, now)
+        taken += more
+        roster = roster.learning(
+            _without_living(brought, observed),
+            brought.generation,
+            ended=ended,
+            generation=generation,
+            revision=desired.revision + 1,
+            now=time_of_day,
+        )
+    observed = _with_epochs(observed, brought)
+    inherited: dict[str, PartitionOwnership | None] = {}
+    alike: dict[tuple[int, int], PartitionOwnership | None] = {}
+    for name, each in sorted(brought.ownership.items()):
+        current = desired.ownership.get(name)
+        if (key := (id(current), id(each))) not in alike:
+            alike[key] = inherit(current, each, observed.is_dead)
+        inherited[name] = alike[key]
+    return Adoption(
+        observed=observed,
+        change=ChangeSet(
+            put_ownership={name: it for name, it in inherited.items() if it is not None},
+            put_roster=None if roster is desired.roster else roster,
+            epoch_floor=brought.newest_epoch,
+        ),
+        taken=tuple(taken),
+    )
+
+
+def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnation]:
+    """Incarnations whose id another one has attached with, and to which nobody has had a link for a lease, seconds.
+
+    The same proof as in `adopt`, for those of which a router still reported a link when they were adopted. Nothing is
+    concluded while a router has not had a lease's time to report.
+    """
+    routers = observed.routers.values()
+    if any(not it.generation or now < it.started_at + lease_s for it in routers):
+        return []
+    return [
+        owner
+        for owner, elder in observed.elders.items()
+        if not elder.gone
+        and elder.suspect_since is not None
+        and now >= elder.suspect_since + lease_s
+        and (successor := observed.replica(owner.replica_id)) is not None
+        and successor.incarnation
+        and successor.brought_by is None
+        and not any(router.may_link(owner) for router in routers)
+    ]
+
+
+def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
+    """An incarnation is proven to have ended. The very same Observed comes back where that is nothing new."""
+    known = observed.incarnation(owner)
+    if known is None or known.gone:
+        return observed
+    record = replace(
+        known,
+        gone=True,
+        state=ReplicaState.FAILED if known.state is ReplicaState.FAILED else ReplicaState.STOPPED,
+        ended_at=now if known.ended_at is None else known.ended_at,
+    )
+    if owner not in observed.elders:
+        return observed.with_replica(record)
+    observed = observed.without_elders([owner])
+    successor = observed.replica(owner.replica_id)
+    if successor is None:
+        return observed.with_replica(record)
+    return observed.with_replica(successor.having_replaced(owner.incarnation))
+
+
+def _rival(observed: Observed, member: ListedIncarnation) -> ObservedReplica | None:
+    """The incarnation that is attached, or was, under the id of one that is not known."""
+    known = observed.replica(member.owner.replica_id)
+    if known is None or known.gone or known.brought_by is not None or _is_known(observed, member.owner):
+        return None
+    return known if known.incarnation else None
+
+
+def _is_known(observed: Observed, owner: Incarnation) -> bool:
+    replica = observed.replica(owner.replica_id)
+    return observed.incarnation(owner) is not None or (replica is not None and owner.incarnation in replica.retired)
+
+
+def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> Observed:
+    """Replicas that an older table named, and that this one does not name any more, have ended."""
+    named = brought.roster.owners()
+    departed = {it.owner for it in brought.roster.departed}
+    for replica in [*observed.incarnations()]:
+        if replica.brought_by is None:
+            continue  # it has attached, or was launched: what is known here is newer
+        if replica.owner in departed or (replica.owner not in named and brought.covers(*replica.brought_by)):
+            observed = ended(observed, replica.owner, now)
+    return observed
+
+
+def _without_living(brought: BroughtTable, observed: Observed) -> IncarnationRoster:
+    """Its roster, without departures of incarnations that are attached: these have not ended."""
+    departed = tuple(
+        it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
+    )
+    return replace(brought.roster, departed=departed)
+
+
+def _with_named(
+    roster: IncarnationRoster, observed: Observed, brought: BroughtTable, linked: Collection[str], now: float
+) -> tuple[Observed, list[str], list[Incarnation]]:
+    """With the members of the table that are not known yet; their ids, and the members that have ended.
+
+    `linked` are ids of replicas that routers with tables of other generations have a link to.
+    """
+    departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
+    named = roster.owners()
+    taken: list[str] = []
+    ended: list[Incarnation] = []
+    records: dict[str, ObservedReplica] = {}
+    for member in brought.roster.members:
+        owner = member.owner
+        if owner in departed:
+            continue
+        if owner.replica_id in records:
+            # What follows depends on what is known of its id. All others are taken over together.
+            observed = with_all_unattached(observed, records.values())
+            records.clear()
+        if _is_known(observed, owner):
+            if observed.is_dead(owner) and owner not in named:
+                ended.append(owner)  # no table of this generation has named it, so none lists it as departed
+        elif _rival(observed, member) is not None and owner.replica_id not in linked:
+            ended.append(owner)
+        else:
+            brought_by = (brought.generation, brought.roster.revision)
+            records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)
+            taken.append(owner.replica_id)
+    return with_all_unattached(observed, records.values()), taken, ended
+
+
+def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
+    """Owners start nothing of the epochs that it names before they are given anything."""
+    newest: dict[Incarnation, int] = {}
+    for ownership in {id(it): it for it in brought.ownership.values()}.values():
+        for index, epoch in zip(ownership.partition_owners, ownership.epochs, strict=True):
+            if index >= 0:
+                owner = ownership.owners[index]
+                newest[owner] = max(newest.get(owner, 0), epoch)
+    records: list[ObservedReplica] = []
+    elders: list[ObservedReplica] = []
+    for owner, epoch in newest.items():
+        known = observed.incarnation(owner)
+        if known is None or known.gone or known.fenced_through >= epoch or known.must_fence_through >= epoch:
+            continue
+        record = replace(known, must_fence_through=epoch)
+        (elders if owner in observed.elders else records).append(record)
+    return observed.with_replicas(records).with_elders(elders)

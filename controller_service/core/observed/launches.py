@@ -1,0 +1,147 @@
+"""Transitions of launched replicas: started, found running, given up, reaped.
+
+Invariants: a replica that ends unasked leaves one place for the next, however its end was learnt; a replica that was
+given up is not gone before its process was reaped: until then it may start calls, and keeps its partitions.
+Owner: `shell.mesh_state` calls these, one after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controller_service.core.events import EventKind
+from controller_service.core.observed.restarts import count_death, in_place, loop_notices, vacated
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed.transitions import Transition, replica_notice
+
+
+def launched(
+    observed: Observed,
+    replica_id: str,
+    backend: str,
+    *,
+    template: str,
+    pid: int,
+    now: float,
+    fixed: str = "",
+    process: str = "",
+) -> Transition:
+    """This controller started a process."""
+    record = ObservedReplica(
+        replica_id=replica_id,
+        backend=backend,
+        state=ReplicaState.STARTING,
+        started_at=now,
+        pid=pid,
+        process=process,
+        launched=True,
+        template=template,
+        fixed=fixed,
+    )
+    observed, record = in_place(observed, record)
+    notice = replica_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}")
+    return Transition(observed.with_replica(record), (notice,))
+
+
+def found_running(
+    observed: Observed,
+    replica_id: str,
+    backend: str,
+    *,
+    template: str,
+    pid: int,
+    now: float,
+    fixed: str = "",
+    process: str = "",
+) -> Transition:
+    """A process runs that an earlier life of this controller started: its replica is this controller's from now on."""
+    known = observed.replica(replica_id)
+    if known is not None and (known.launched or known.gone):
+        return Transition(observed)
+    base = known or ObservedReplica(replica_id=replica_id, backend=backend, state=ReplicaState.STARTING, started_at=now)
+    record = replace(base, launched=True, template=template, fixed=fixed, pid=pid, process=process or base.process)
+    notice = replica_notice(
+        EventKind.REPLICA_FOUND, record, f"process {pid} runs on from before this controller's start"
+    )
+    return Transition(observed.with_replica(record), (notice,))
+
+
+def launch_failed(
+    observed: Observed, replica_id: str, backend: str, message: str, *, now: float, template: str = ""
+) -> Transition:
+    """This controller could not start a process."""
+    record = ObservedReplica(
+        replica_id=replica_id,
+        backend=backend,
+        state=ReplicaState.FAILED,
+        started_at=now,
+        error=message,
+        launched=True,
+        gone=True,
+        reaped=True,
+        template=template,
+    )
+    before = observed
+    observed, record = in_place(observed, record)
+    record = replace(record, last_exit=message)
+    observed = vacated(count_death(observed, record, now), record).with_replica(record)
+    notice = replica_notice(EventKind.REPLICA_FAILED, record, message)
+    return Transition(observed, (notice, *loop_notices(before, observed, backend, message, now)))
+
+
+def given_up(observed: Observed, replica_id: str, message: str, *, now: float) -> Transition:
+    """A launched replica is hung: it is being killed, and another one may start in its place."""
+    known = observed.replica(replica_id)
+    if known is None or not known.launched or known.reaped or known.is_given_up:
+        return Transition(observed)
+    before, was_asked = observed, known.is_told_to_drain
+    record = replace(known, is_given_up=True, error=message, last_exit=message)
+    if not was_asked:
+        observed = vacated(observed, record)
+    if known.ended_at is None and not known.is_unhealthy:
+        observed = count_death(observed, known, now)
+    notice = replica_notice(EventKind.REPLICA_DEAD, record, message)
+    return Transition(
+        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, message, now))
+    )
+
+
+def exited(
+    observed: Observed,
+    replica_id: str,
+    how: str,
+    *,
+    failed: bool,
+    now: float,
+    was_killed: bool = False,
+    last_output: str = "",
+) -> Transition:
+    """A launched process was reaped. `how` is for a person: `killed by SIGKILL`.
+
+    `was_killed`: by SIGKILL, whoever sent it. `last_output` are the last lines that it has written.
+    """
+    known = observed.replica(replica_id)
+    if known is None or not known.launched:
+        return Transition(observed)
+    before, was_asked = observed, known.is_told_to_drain
+    words = known.with_own_reason(how)
+    never_ready = known.ready_at is None and not was_asked
+    record = replace(
+        known,
+        gone=True,
+        reaped=True,
+        state=ReplicaState.FAILED
+        if known.state is ReplicaState.FAILED or (failed and never_ready)
+        else ReplicaState.STOPPED,
+        error=known.error or (how if failed and not was_asked else ""),
+        last_exit=known.last_exit if known.is_given_up else words,
+        last_output=last_output or known.last_output,
+    )
+    if not was_asked and not known.reaped and not known.is_given_up:
+        observed = vacated(observed, record)
+    if known.ended_at is None and not known.is_unhealthy and not known.is_given_up:
+        observed = count_death(observed, known, now, was_killed=was_killed)
+    notice = replica_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {words}")
+    return Transition(
+        observed.with_replica(record), (notice, *loop_notices(before, observed, record.backend, words, now))
+    )

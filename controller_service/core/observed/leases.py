@@ -1,0 +1,199 @@
+"""Leases of members: which have reported, and which have been silent for too long.
+
+Invariants: a member has one lease or none; `expire` names each silent member once, until it reports again; that a
+member is silent does not mean that it is dead (`transitions` decides that).
+Owner: `shell.lease_watch`. Mutable, because it changes with every report of every member; a renewal costs O(1).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+from controller_service.core.observed.state import Observed, ObservedReplica
+from controller_service.core.partitions import Incarnation
+from controller_service.core.roster import DepartedIncarnation
+
+
+@dataclass(slots=True)
+class Leases:
+    """Deadlines by member."""
+
+    lease_s: float
+    """Seconds of silence that are allowed."""
+    _heard: dict[str, float] = field(default_factory=dict[str, float])
+    """When each member reported last."""
+    _checks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    """When to look at each member: one entry a member, never later than its deadline."""
+    _checked: set[str] = field(default_factory=set[str])
+    """Members that have an entry."""
+
+    def renew(self, member: str, now: float) -> None:
+        """The member has reported."""
+        self._heard[member] = now
+        self._check(member, now + self.lease_s)
+
+    def is_renewed(self, member: str, now: float) -> bool:
+        """Whether the member has a lease that has not run out."""
+        heard = self._heard.get(member)
+        return heard is not None and now < heard + self.lease_s
+
+    def end(self, member: str) -> None:
+        """The member needs no lease any more."""
+        self._heard.pop(member, None)
+
+    def renew_all(self, now: float) -> None:
+        """Nobody has listened for a while: every member gets the time of a lease to report."""
+        for member in self._heard:
+            self._heard[member] = now
+
+    def expire(self, now: float) -> list[str]:
+        """Drops and returns the members that have been silent for too long."""
+        silent: list[str] = []
+        while self._checks and self._checks[0][0] <= now:
+            member = self._pop()
+            heard = self._heard.get(member)
+            if heard is None:
+                continue
+            if heard + self.lease_s <= now:
+                del self._heard[member]
+                silent.append(member)
+            else:
+                self._check(member, heard + self.lease_s)
+        return silent
+
+    def next_deadline(self) -> float | None:
+        """When to call `expire` next, seconds; None where no member has a lease."""
+        while self._checks and self._checks[0][1] not in self._heard:
+            self._pop()
+        return self._checks[0][0] if self._checks else None
+
+    def _check(self, member: str, at: float) -> None:
+        if member not in self._checked:
+            self._checked.add(member)
+            heapq.heappush(self._checks, (at, member))
+
+    def _pop(self) -> str:
+        _, member = heapq.heappop(self._checks)
+        self._checked.discard(member)
+        return member
+
+
+# Which silent replicas have ended by themselves, since they fence themselves.
+#
+# Purpose: a replica that announced `fenced_after_s` ends its process when that time has passed since it sent the newest
+# report that was acknowledged. The controller read that report later than it was sent, and found the replica silent
+# later
+# still: so the process has ended when the time has passed once more since then, with a margin.
+# Invariants: the two clocks are never compared, only durations are, and they may drift by `DRIFT` against one another;
+# a
+# replica that this controller launched, or that has not been ready, is never found here.
+# Owner: `shell.process_watch`.
+
+DRIFT: Final = 0.02
+"""By how much, of a duration, two monotonic clocks may differ: many times what clocks of machines do."""
+MARGIN_S: Final = 2.0
+"""Added to that: for a process that is killed, and for the second in which an earlier leader may still acknowledge."""
+
+
+def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation, float]:
+    """Incarnations that have ended, and after how many seconds of silence. Time before `since` does not count."""
+    ended = dict[Incarnation, float]()
+    for replica in observed.incarnations():
+        if replica.gone or replica.launched or replica.ready_at is None or not replica.fenced_after_s:
+            continue
+        if replica.suspect_since is None:
+            continue
+        silent_s = now - max(replica.suspect_since, since)
+        if silent_s > replica.fenced_after_s * (1 + DRIFT) + MARGIN_S:
+            ended[replica.owner] = now - replica.suspect_since
+    return ended
+
+
+# Which incarnations an operator's word may declare ended, where nothing proves their end.
+#
+# Invariants: one that reports, that this controller started, or to which a router has reported a link is never declared
+# ended: the first is connected, the second is killed and reaped by its launcher. Unknown is not no: one that has not
+# had
+# a lease's time to attach since this controller started is not silent yet, and a router that has not reported its links
+# may have one. A repeated request finds nothing to do.
+# Owner: `shell.replica_control`.
+
+
+@dataclass(frozen=True, slots=True)
+class Forgettable:
+    """What a request to forget a replica comes to."""
+
+    is_known: bool
+    """The controller has a record of the replica, or the roster lists it as departed."""
+    owners: tuple[Incarnation, ...] = ()
+    """The incarnations that count as ended from now on."""
+    refusal: str = ""
+    """Why none may be forgotten; for a person."""
+
+
+def find_forgettable(
+    observed: Observed,
+    departed: Iterable[DepartedIncarnation],
+    replica_id: str,
+    incarnation: str,
+    *,
+    now: float,
+    lease_s: float,
+) -> Forgettable:
+    """`incarnation`: the only one that is meant; empty means all under the id. `now` is monotonic, in seconds."""
+
+    def reason_of(replica: ObservedReplica) -> str:
+        return _connection_of(observed, replica) or _unknown_of(observed, replica, now, lease_s)
+
+    def is_meant(owner: Incarnation) -> bool:
+        return owner.replica_id == replica_id and incarnation in ("", owner.incarnation)
+
+    newest = observed.replica(replica_id)
+    records = [*observed.elders.values(), *([] if newest is None else [newest])]
+    meant = [it for it in records if is_meant(it.owner)]
+    has_ended = any(is_meant(it.owner) for it in departed) or (newest is not None and incarnation in newest.retired)
+    alive = [it for it in meant if not it.gone]
+    silent = [it for it in alive if not reason_of(it)]
+    refusal = "" if silent else next(map(reason_of, alive), "")
+    return Forgettable(bool(meant) or has_ended, tuple(it.owner for it in silent), refusal)
+
+
+def ended_of(
+    observed: Observed, listed: Iterable[Incarnation], replica_id: str, incarnation: str
+) -> frozenset[Incarnation]:
+    """Those that count as ended already, of the incarnations that the store lists. `incarnation`: as above."""
+    return frozenset(
+        owner
+        for owner in listed
+        if owner.replica_id == replica_id
+        and incarnation in ("", owner.incarnation)
+        and ((known := observed.incarnation(owner)) is None or known.gone)
+    )
+
+
+def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
+    """Why the replica has not ended; empty if nothing speaks against it."""
+    if replica.launched and not replica.reaped:
+        return f"this controller started process {replica.pid}, and ends it itself when it is silent for --dead-after"
+    if replica.suspect_since is None:
+        return "it reports to this controller: drain it, or stop its process"
+    for router in observed.routers.values():
+        if router.may_link(replica.owner):
+            return f"router {router.router_id} has a link to it: stop its process"
+    return ""
+
+
+def _unknown_of(observed: Observed, replica: ObservedReplica, now: float, lease_s: float) -> str:
+    """What is to be known first, where nothing speaks against it; empty if all is known."""
+    if replica.brought_by is not None and replica.suspect_since is not None:
+        left_s = replica.suspect_since + lease_s - now
+        if left_s > 0.0:
+            return f"this controller is new to it, and it may still attach: repeat the request in {ceil(left_s)} s"
+    for router in observed.routers.values():
+        if router.reported_at is None:
+            return f"router {router.router_id} has not reported its links yet: repeat the request in a few seconds"
+    return ""

@@ -1,0 +1,178 @@
+"""Replicas that a table or the store names, and that have not attached here: listed, and owners of what they own.
+
+Purpose: they may be alive and serve, so they stay in the roster and keep their partitions until they attach, or are
+proven to have ended. A router's table of an earlier generation brings such replicas (`adoption`), and so does the
+store of a controller that starts again (`restored`).
+Invariants: a restored roster is the roster of the store: nobody leaves it because a controller was away, and nothing
+that was launched is launched again before it had the time to come back.
+Owner: `shell.reconcile_loop` and the composition root, which hand the result to `shell.mesh_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller_service.core.desired.handler_code import fixed_of, template_of
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.roster import ListedIncarnation
+from slotmesh.spec.model import Backend
+
+RETURN_WITHIN_S: Final = 10.0
+"""In place of a silent replica that an earlier run of this controller has launched, none is started before this: until
+then it may attach. It stays an owner, and listed, until it is proven to have ended."""
+
+
+def restored(desired: Desired, *, generation: str, launches: bool, now: float) -> Observed:
+    """What is known at the start of a controller that has its store: the replicas of the roster.
+
+    `launches`: whether this controller starts replicas, and so counts those that it has started before.
+    Where owners that an earlier generation named have not got everything anew yet, all give up first what they have,
+    as they would have done had the controller not ended in between.
+    """
+    is_inheriting = any(ownership.inherited for ownership in desired.ownership.values())
+    records = (
+        unattached(
+            member,
+            (generation, desired.roster.revision),
+            must_fence_through=max(1, desired.epoch_floor) if is_inheriting else 0,
+            now=now,
+        )
+        for member in sorted(desired.roster.members, key=lambda it: it.elder)
+    )
+    return with_all_unattached(
+        Observed(), (record if launches else replace(record, template="", fixed="") for record in records)
+    )
+
+
+def is_counted(replica: ObservedReplica, now: float) -> bool:
+    """Launched here, or by an earlier run of this controller: then it has some time to come back."""
+    if replica.launched or not replica.template:
+        return replica.launched
+    return replica.suspect_since is None or now < replica.suspect_since + RETURN_WITHIN_S
+
+
+def missed_within_s(replicas: Iterable[ObservedReplica], now: float) -> float | None:
+    """When the first of those that have not come back counts no more, seconds; None where all have."""
+    since = (it.suspect_since for it in replicas if it.template and not it.launched)
+    left = (at + RETURN_WITHIN_S - now for at in since if at is not None)
+    return min((left_s for left_s in left if left_s > 0.0), default=None)
+
+
+def unattached(
+    member: ListedIncarnation, brought_by: tuple[str, int], *, must_fence_through: int, now: float
+) -> ObservedReplica:
+    """A candidate for calls as before; suspect, since it has not reported."""
+    return ObservedReplica(
+        replica_id=member.owner.replica_id,
+        incarnation=member.owner.incarnation,
+        backend=member.backend,
+        state=ReplicaState.DRAINING if member.draining else ReplicaState.READY,
+        started_at=now,
+        ready_at=now,
+        suspect_since=now,
+        address=member.address,
+        max_ongoing=member.max_ongoing,
+        process=member.process,
+        template=member.template,
+        fixed=member.fixed,
+        brought_by=brought_by,
+        must_fence_through=must_fence_through,
+        fenced_after_s=member.fenced_after_s,
+    )
+
+
+def with_all_unattached(observed: Observed, records: Iterable[ObservedReplica]) -> Observed:
+    """With these records, in this order, taken over at once: there may be thousands.
+
+    Each stands beside the record of another incarnation of its id, unless that has ended.
+    """
+    put: dict[str, ObservedReplica] = {}
+    elders: list[ObservedReplica] = []
+    for record in records:
+        known = put.get(record.replica_id) or observed.replica(record.replica_id)
+        if known is None:
+            put[record.replica_id] = record
+        elif known.launched and not known.incarnation and known.process and known.process == record.process:
+            # It was found running: the table knows more of the same process.
+            put[record.replica_id] = replace(
+                record, pid=known.pid, launched=True, template=known.template, fixed=known.fixed
+            )
+        elif known.is_over:
+            put[record.replica_id] = replace(record, retired=known.retired).having_replaced(known.incarnation)
+        else:
+            elders.append(record)
+    return observed.with_replicas(put.values()).with_elders(elders)
+
+
+# The replicas of a backend, by what a rollout has to know of them.
+#
+# Invariants: a replica that stays is either current or outdated; one that has ended, was asked to, or is being killed,
+# is
+# neither, and counts as `ending` until its process was reaped: it holds what it holds (memory, a GPU) for that long.
+# Replicas that this controller neither started nor can replace are in no group.
+# Owner: pure functions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroups:
+    """The replicas that this controller has started."""
+
+    current: tuple[ObservedReplica, ...] = ()
+    """They run the present settings, well, as far as is known."""
+    outdated: tuple[ObservedReplica, ...] = ()
+    """They run other settings, or are unhealthy: others should replace them."""
+    sick: int = 0
+    """How many of these run the present settings, and are unhealthy."""
+    ending: tuple[ObservedReplica, ...] = ()
+    """They will end, or have, and their processes are still there."""
+
+
+def group_replicas(replicas: Iterable[ObservedReplica], backend: Backend | None, now: float) -> ReplicaGroups:
+    """`backend` has the present settings; None: it was deleted, and all are outdated."""
+    template, fixed = ("", "") if backend is None else (template_of(backend), fixed_of(backend))
+    current: list[ObservedReplica] = []
+    outdated: list[ObservedReplica] = []
+    ending: list[ObservedReplica] = []
+    sick = 0
+    for replica in replicas:
+        is_new = backend is not None and runs_settings(replica, template, fixed)
+        if not replica.gone and is_counted(replica, now) and _stays(replica):
+            (current if is_new and not replica.is_unhealthy else outdated).append(replica)
+            sick += is_new and replica.is_unhealthy
+        elif replica.launched and not replica.reaped:
+            ending.append(replica)
+    return ReplicaGroups(current=tuple(current), outdated=tuple(outdated), sick=sick, ending=tuple(ending))
+
+
+def runs_settings(replica: ObservedReplica, template: str, fixed: str) -> bool:
+    """Whether it runs the settings with these digests, from its start or by a reconfiguration."""
+    return replica.template == template or (replica.reconfigures and replica.fixed == fixed)
+
+
+def _stays(replica: ObservedReplica) -> bool:
+    if replica.is_told_to_drain or replica.is_given_up:
+        return False
+    return replica.state in {ReplicaState.STARTING, ReplicaState.READY}
+
+
+# Replicas that run anything but the present settings of their backends, for people who wait for a change.
+#
+# Owner: the servicer asks.
+
+
+def outdated_among(backends: Mapping[str, Backend]) -> Callable[[ObservedReplica], bool]:
+    """Whether the launched process of a replica runs anything but the present settings of its backend."""
+    digests: dict[str, tuple[str, str]] = {}
+
+    def is_outdated(replica: ObservedReplica) -> bool:
+        name = replica.backend
+        if not replica.template or replica.gone or (backend := backends.get(name)) is None:
+            return False
+        if name not in digests:
+            digests[name] = template_of(backend), fixed_of(backend)
+        return not runs_settings(replica, *digests[name])
+
+    return is_outdated

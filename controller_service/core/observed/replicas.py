@@ -1,0 +1,295 @@
+"""One process that runs a handler, as far as the controller knows of it. Immutable; `transitions` changes it.
+
+Owner: `core.observed`, of which it is a part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+from zlib import crc32
+
+from controller_service.core.partitions import Incarnation
+
+# Which replica was started in place of which: how often that has happened, and how the one before it has ended.
+#
+# Invariants: a launched replica that ended unasked leaves one place, which the next one takes that is started with the
+# same template; the oldest first. One that was told to end leaves none. Places are bounded.
+# Owner: pure values and functions, for `observed` and `transitions`.
+
+EXITS_KEPT: Final = 256
+"""Of all backends, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreplacedExit:
+    """A launched replica has ended unasked, and none was started in its place."""
+
+    backend: str
+    template: str
+    """What it was started with."""
+    restarts: int
+    how: str
+    last_output: str = ""
+    """The last lines that it has written."""
+
+
+UnreplacedExits = tuple[UnreplacedExit, ...]
+"""Oldest first."""
+
+
+def with_exit(exits: UnreplacedExits, exit_: UnreplacedExit) -> UnreplacedExits:
+    """One more has ended."""
+    return (*exits, exit_)[-EXITS_KEPT:]
+
+
+def take_place(exits: UnreplacedExits, backend: str, template: str) -> tuple[UnreplacedExits, UnreplacedExit | None]:
+    """One was started: what is left, and in whose place it is; None where nobody's was free."""
+    for at, each in enumerate(exits):
+        if (each.backend, each.template) == (backend, template):
+            return (*exits[:at], *exits[at + 1 :]), each
+    return exits, None
+
+
+RETIRED_KEPT: Final = 16
+"""Replaced incarnations remembered for each replica id."""
+
+
+class ReplicaState(Enum):
+    """Where a replica is in its life. The values are those of `slotmesh.v1.ReplicaState`."""
+
+    STARTING = 1
+    READY = 2
+    DRAINING = 3
+    STOPPED = 4
+    FAILED = 5
+    SUSPECT = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedReplica:
+    """One process that runs a backend's handler."""
+
+    replica_id: str
+    backend: str
+    state: ReplicaState
+    """The state of its last report, or that follows from its end. Never SUSPECT: `suspect_since` has that."""
+    started_at: float
+    """When it was launched or attached first, seconds (monotonic)."""
+    incarnation: str = ""
+    """Empty until it attached."""
+    address: str = ""
+    pid: int = 0
+    max_ongoing: int = 0
+    error: str = ""
+    """What is wrong with it."""
+    warning: str = ""
+    """What operators should know although it goes on."""
+    end_reason: str = ""
+    """Why it ends, as it has reported; empty while it does not."""
+    metrics_address: str = ""
+    launched: bool = False
+    """This controller started the process and will learn of its end."""
+    template: str = ""
+    """What the process was started with: one that differs from its backend's is outdated."""
+    fixed: str = ""
+    """The part of the template that it cannot take on without a restart."""
+    reconfigures: bool = False
+    """It takes a new `user_config` without a restart: only the fixed part makes it outdated."""
+    is_unhealthy: bool = False
+    """It has reported that its health checks fail. It takes calls for as long as no other replica does."""
+    ready_at: float | None = None
+    """When it was ready first."""
+    ended_at: float | None = None
+    """When it reported that it stopped or failed."""
+    suspect_since: float | None = None
+    """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
+    is_told_to_drain: bool = False
+    gone: bool = False
+    """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
+    reaped: bool = False
+    """Its process has ended. Known of launched ones only."""
+    retired: tuple[str, ...] = ()
+    """Incarnations that it replaced; bounded."""
+    process: str = ""
+    """Which process it is; empty where its machine does not say."""
+    served_under: str = ""
+    """The generation, an earlier one, that it served under before it attached here."""
+    brought_by: tuple[str, int] | None = None
+    """The generation and the roster's revision of the table that named it, for as long as it has not attached here."""
+    must_fence_through: int = 0
+    """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
+    fenced_through: int = 0
+    """It has reported that it starts nothing that was sent at this epoch or an older one."""
+    busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Partitions, by endpoint, of which something still ran there when it was fenced."""
+    version: str = ""
+    """Of slotmesh; empty until it attached."""
+    restarts: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
+    last_output: str = ""
+    """The last lines that that process has written; empty where they are not known."""
+    fenced_after_s: float = 0.0
+    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
+    is_given_up: bool = False
+    """It was silent for too long, and its process is being killed. It is not gone before that was reaped."""
+
+    @property
+    def owner(self) -> Incarnation:
+        """The incarnation."""
+        return Incarnation(self.replica_id, self.incarnation)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Nothing starts there that an earlier generation gave it."""
+        return self.fenced_through >= self.must_fence_through
+
+    @property
+    def has_attached(self) -> bool:
+        """It has had its stream to this controller."""
+        return bool(self.incarnation) and self.brought_by is None
+
+    @property
+    def shown_state(self) -> ReplicaState:
+        """The state as operators see it."""
+        return ReplicaState.SUSPECT if self.suspect_since is not None and not self.gone else self.state
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing left to wait for."""
+        return self.gone and (self.reaped or not self.launched)
+
+    @property
+    def takes_calls(self) -> bool:
+        """It can own partitions and be picked."""
+        if self.gone or self.is_told_to_drain or self.is_given_up:
+            return False
+        return self.state is ReplicaState.READY
+
+    def with_own_reason(self, text: str) -> str:
+        """What the controller has seen of its end, and why it ends by its own report."""
+        return f"{text}; its own reason: {self.end_reason}" if self.end_reason else text
+
+    def having_replaced(self, *incarnations: str) -> ObservedReplica:
+        """With older incarnations that have ended."""
+        return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])
+
+
+# The replicas of one backend, and the index of all replicas: values that share what does not change.
+#
+# Purpose: a mesh has thousands of replicas, and most changes concern one of them. A group is copied when one of its
+# replicas changes, and what is asked of all replicas is kept with each group: nobody walks over those that are as
+# before.
+# Invariants: immutable; what `facts` says follows from the group alone; two equal histories give the same order.
+# Owner: `core.observed`.
+
+_SHARDS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """What has to be known of some of a group's replicas, whichever these are."""
+
+    must_fence_through: int
+    """The largest of replicas that are not gone; 0 where there is none."""
+    has_unfenced: bool
+    awaits_fence: bool
+    """One that reports is not fenced."""
+    busy: Mapping[str, tuple[tuple[Incarnation, int], ...]]
+    """Partitions, by endpoint, of which something still ran at replicas when they were fenced."""
+
+
+class ReplicaGroup(Mapping[str, ObservedReplica]):
+    """Replicas by id."""
+
+    __slots__ = ("_facts", "_replicas")
+
+    def __init__(self, replicas: dict[str, ObservedReplica]) -> None:
+        """`replicas` belongs to the group from now on."""
+        self._replicas: Final = replicas
+        self._facts: GroupFacts | None = None
+
+    def __getitem__(self, replica_id: str) -> ObservedReplica:
+        return self._replicas[replica_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replicas)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def copy(self) -> dict[str, ObservedReplica]:
+        """What the next group is made of."""
+        return self._replicas.copy()
+
+    def replicas(self) -> Iterator[ObservedReplica]:
+        """In the order in which they came."""
+        return iter(self._replicas.values())
+
+    @property
+    def facts(self) -> GroupFacts:
+        """Found at first use."""
+        if self._facts is None:
+            self._facts = self._find_facts()
+        return self._facts
+
+    def _find_facts(self) -> GroupFacts:
+        there = [it for it in self._replicas.values() if not it.gone]
+        busy: defaultdict[str, list[tuple[Incarnation, int]]] = defaultdict(list)
+        for replica in there:
+            for endpoint, numbers in replica.busy.items():
+                busy[endpoint] += ((replica.owner, number) for number in numbers)
+        return GroupFacts(
+            must_fence_through=max((it.must_fence_through for it in there), default=0),
+            has_unfenced=any(not it.is_fenced for it in self._replicas.values()),
+            awaits_fence=any(not it.is_fenced and it.suspect_since is None for it in there),
+            busy={endpoint: tuple(each) for endpoint, each in busy.items()},
+        )
+
+
+class BackendIndex(Mapping[str, str]):
+    """Backend of each replica, by id. What changes copies a small part of it."""
+
+    __slots__ = ("_shards", "_size")
+
+    def __init__(self, shards: tuple[dict[str, str], ...] = ({},) * _SHARDS, size: int = 0) -> None:
+        self._shards: Final = shards
+        self._size: Final = size
+
+    def __getitem__(self, replica_id: str) -> str:
+        return self._shards[_shard(replica_id)][replica_id]
+
+    def __iter__(self) -> Iterator[str]:
+        for shard in self._shards:
+            yield from shard
+
+    def __len__(self) -> int:
+        return self._size
+
+    def with_changes(self, changes: Mapping[str, str | None]) -> BackendIndex:
+        """With other backends of these replicas; None: the replica is no more."""
+        if not changes:
+            return self
+        by_shard: defaultdict[int, dict[str, str | None]] = defaultdict(dict)
+        for replica_id, backend in changes.items():
+            by_shard[_shard(replica_id)][replica_id] = backend
+        shards, size = [*self._shards], self._size
+        for number, each in by_shard.items():
+            merged: dict[str, str | None] = {**shards[number], **each}
+            kept = {replica_id: backend for replica_id, backend in merged.items() if backend is not None}
+            size += len(kept) - len(shards[number])
+            shards[number] = kept
+        return BackendIndex(tuple(shards), size)
+
+
+def _shard(replica_id: str) -> int:
+    return crc32(replica_id.encode()) % _SHARDS
+
+
+NO_REPLICAS: Final = ReplicaGroup({})

@@ -1,0 +1,359 @@
+"""The observed state: replicas and routers, as far as the controller knows. Immutable; `transitions` changes it.
+
+Invariants: a replica id has one record, that of its newest incarnation, and one more for each older one that is not
+proven to have ended (`elders`); `gone` never turns back; an incarnation that was replaced never comes back either.
+Owner: `shell.mesh_state`, the single writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from controller_service.core.lineage import BroughtTable
+from controller_service.core.loads import BackendLoad
+from controller_service.core.observed.replicas import (
+    NO_REPLICAS,
+    BackendIndex,
+    ObservedReplica,
+    ReplicaGroup,
+    ReplicaState,
+    UnreplacedExits,
+)
+from controller_service.core.partitions import Handovers, Incarnation
+from slotmesh.autoscaling import ScaleFigures
+from slotmesh.spec.model import Backend
+
+# The number of replicas that the controller has chosen for a backend, and why: values, kept in the observed state.
+#
+# Invariants: the number is within the bounds of the backend's `autoscale` as of the last look; it is in no store: a
+# controller that starts again takes as many as run.
+# Owner: `core.autoscaling.choosing` makes them, `shell.autoscaler` has them applied.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleDecision:
+    """What one look at the load came to."""
+
+    at: float
+    """Seconds (monotonic)."""
+    before: int
+    """Replicas that should have run."""
+    number: int
+    """Replicas that should run from then on."""
+    why: str
+    """For a person, with the figures that decided."""
+    figures: ScaleFigures
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStreak:
+    """Looks in a row that asked for more replicas."""
+
+    since: float
+    """When the first of them was, seconds (monotonic)."""
+    number: int
+    """The smallest number that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedWindow:
+    """What was needed in the newest time, as far as it decides which number was the largest."""
+
+    since: float
+    """From when on all is known, seconds (monotonic)."""
+    peaks: tuple[tuple[float, int], ...] = ()
+    """(when, number), oldest first: each larger than all that came after it."""
+
+    def with_need(self, now: float, number: int, delay_s: float) -> NeedWindow:
+        """With one more look; those that are older than the delay are forgotten."""
+        kept = [peak for peak in self.peaks if peak[1] > number and peak[0] > now - delay_s]
+        return NeedWindow(self.since, (*kept, (now, number)))
+
+    @property
+    def largest(self) -> int:
+        """The largest number that was needed."""
+        return self.peaks[0][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendScale:
+    """How many replicas of a backend should run, and what speaks for another number."""
+
+    number: int
+    latest: ScaleDecision
+    """Of the newest look."""
+    changed: ScaleDecision | None = None
+    """The newest one that changed the number; None: none has since the controller's start."""
+    more: LoadStreak | None = None
+    """The load asks for more, as far as it does."""
+    needed: NeedWindow | None = None
+    """What the load needed lately; None: that is not known."""
+    idle_since: float | None = None
+    """Since when nothing has waited or run, as far as all routers say so."""
+    grown_at: float = float("-inf")
+    """When the number last became larger."""
+
+
+__all__ = ["BackendLoad", "Observed", "ObservedReplica", "ObservedRouter", "ReplicaState", "Restarts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRouter:
+    """A router that is attached, or was a moment ago."""
+
+    router_id: str
+    address: str
+    started_at: float
+    """When it attached first, seconds (monotonic)."""
+    token_address: str = ""
+    """For clients that have a bearer token and no certificate; empty: none."""
+    metrics_address: str = ""
+    generation: str = ""
+    revision: int = 0
+    """The table in force there."""
+    linked_replica_ids: tuple[str, ...] = ()
+    linked: frozenset[Incarnation] | None = frozenset()
+    """The incarnations of these; None: it does not say."""
+    loads: tuple[BackendLoad, ...] = ()
+    reported_at: float | None = None
+    """When it reported last, seconds (monotonic); None: not since it attached."""
+    version: str = ""
+    """Of slotmesh."""
+    run_id: str = ""
+    """Drawn anew at each start of the router: what it counts begins with it. Empty: an older version."""
+    end_reason: str = ""
+    """Why it ends, as it has reported; empty while it does not."""
+
+    def may_link(self, owner: Incarnation) -> bool:
+        """Whether it has reported a link to this incarnation, or to one that it does not name under the same id."""
+        return owner.replica_id in self.linked_replica_ids if self.linked is None else owner in self.linked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How eagerly a backend's replicas are started: growing intervals after quick deaths."""
+
+    streak: int = 0
+    """Quick deaths in a row; those of one wave count once."""
+    counted_at: float = float("-inf")
+    not_before: float = float("-inf")
+    """No start before this, seconds (monotonic)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything observed, at one moment."""
+
+    by_backend: Mapping[str, ReplicaGroup] = field(default_factory=lambda: MappingProxyType({}))
+    """Replicas by backend, then by id."""
+    backend_of: BackendIndex = field(default_factory=BackendIndex)
+    """Backend of each replica."""
+    routers: Mapping[str, ObservedRouter] = field(default_factory=lambda: MappingProxyType({}))
+    restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend."""
+    scales: Mapping[str, BackendScale] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend whose number of replicas is chosen by its load."""
+    handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint."""
+    elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
+    """Incarnations in tables that routers brought, under ids that others have now, not proven to have ended."""
+    brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
+    """Tables of other generations that were not looked at yet, by router."""
+    older_routers: frozenset[str] = frozenset()
+    """Where the routers served that such tables have named."""
+    unreplaced: UnreplacedExits = ()
+
+    def replica(self, replica_id: str) -> ObservedReplica | None:
+        backend = self.backend_of.get(replica_id)
+        return None if backend is None else self.by_backend[backend][replica_id]
+
+    def replicas(self, backend: str | None = None) -> Iterator[ObservedReplica]:
+        """All replicas, or one backend's."""
+        if backend is not None:
+            yield from self.by_backend.get(backend, NO_REPLICAS).replicas()
+            return
+        for group in self.by_backend.values():
+            yield from group.replicas()
+
+    def incarnations(self, backend: str | None = None) -> Iterator[ObservedReplica]:
+        """All replicas, or one backend's, with those that may be alive under the id of another one."""
+        yield from self.replicas(backend)
+        for elder in self.elders.values():
+            if backend is None or elder.backend == backend:
+                yield elder
+
+    def incarnation(self, owner: Incarnation) -> ObservedReplica | None:
+        """The record of one incarnation, unless it has been replaced."""
+        replica = self.replica(owner.replica_id)
+        if replica is not None and replica.incarnation == owner.incarnation:
+            return replica
+        return self.elders.get(owner)
+
+    def is_dead(self, owner: Incarnation) -> bool:
+        """Whether an incarnation is known to have ended. An unknown one is not."""
+        if (known := self.incarnation(owner)) is not None:
+            return known.gone
+        replica = self.replica(owner.replica_id)
+        return replica is not None and bool(replica.incarnation)
+
+    def is_linked(self, replica_id: str) -> bool:
+        """Whether a router has reported a working link to a replica of this id."""
+        return any(replica_id in router.linked_replica_ids for router in self.routers.values())
+
+    def fenced_through(self, owner: Incarnation) -> int:
+        """Up to which epoch an incarnation starts nothing any more; 0 where that is not known."""
+        known = self.incarnation(owner)
+        return known.fenced_through if known is not None and known.is_fenced else 0
+
+    def is_draining(self, owner: Incarnation) -> bool:
+        """Whether an incarnation is about to end, and not dead yet."""
+        replica = self.replica(owner.replica_id)
+        if replica is None or replica.gone or replica.incarnation != owner.incarnation:
+            return False
+        return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
+
+    def awaits_fence(self) -> bool:
+        """Whether a replica that reports may still start calls of partitions that an earlier generation gave it."""
+        return any(group.facts.awaits_fence for group in self.by_backend.values())
+
+    def has_unfenced(self) -> bool:
+        """Whether any replica is not fenced, whatever else is known of it; elders aside."""
+        return any(group.facts.has_unfenced for group in self.by_backend.values())
+
+    def must_fence_through(self) -> int:
+        """The newest epoch of which nothing may start before it is given anew, at any incarnation that may live."""
+        groups = (group.facts.must_fence_through for group in self.by_backend.values())
+        elders = (elder.must_fence_through for elder in self.elders.values() if not elder.gone)
+        return max(max(groups, default=0), max(elders, default=0))
+
+    def awaits_fence_of(self, owner: Incarnation) -> bool:
+        """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
+        known = self.incarnation(owner)
+        return known is None or not known.is_fenced
+
+    def busy_endpoints(self) -> frozenset[str]:
+        """The endpoints for which `busy_partitions` is not empty."""
+        return frozenset(name for group in self.by_backend.values() for name in group.facts.busy)
+
+    def busy_partitions(self, endpoint: str) -> frozenset[tuple[Incarnation, int]]:
+        """The partitions of which something still ran at replicas when they were fenced."""
+        return frozenset(each for group in self.by_backend.values() for each in group.facts.busy.get(endpoint, ()))
+
+    def with_replica(self, replica: ObservedReplica) -> Observed:
+        """With the replica's record added or replaced."""
+        return self.with_replicas((replica,))
+
+    def with_replicas(self, replicas: Iterable[ObservedReplica]) -> Observed:
+        """With records added or replaced; of several with one id the last counts. Itself, where there are none."""
+        moved: dict[str, str | None] = {}
+        groups: dict[str, dict[str, ObservedReplica]] = {}
+
+        def group_of(name: str) -> dict[str, ObservedReplica]:
+            if (group := groups.get(name)) is None:
+                group = groups[name] = self.by_backend.get(name, NO_REPLICAS).copy()
+            return group
+
+        for replica in replicas:
+            replica_id, backend = replica.replica_id, replica.backend
+            before = moved.get(replica_id) or self.backend_of.get(replica_id)
+            if before != backend:
+                moved[replica_id] = backend
+                if before is not None:
+                    del group_of(before)[replica_id]
+            group_of(backend)[replica_id] = replica
+        return self._with_groups(groups, moved) if groups else self
+
+    def without_replica(self, replica_id: str) -> Observed:
+        backend = self.backend_of.get(replica_id)
+        if backend is None:
+            return self
+        group = self.by_backend[backend].copy()
+        del group[replica_id]
+        return self._with_groups({backend: group}, {replica_id: None})
+
+    def _with_groups(
+        self, groups: Mapping[str, dict[str, ObservedReplica]], moved: Mapping[str, str | None]
+    ) -> Observed:
+        """With these groups in place of theirs. A backend without replicas has no group and no restarts."""
+        by_backend = {**self.by_backend, **{name: ReplicaGroup(group) for name, group in groups.items()}}
+        restarts = self.restarts
+        for name in [name for name, group in groups.items() if not group]:
+            del by_backend[name]
+            restarts = MappingProxyType({key: it for key, it in restarts.items() if key != name})
+        return replace(
+            self,
+            by_backend=MappingProxyType(by_backend),
+            backend_of=self.backend_of.with_changes(moved),
+            restarts=restarts,
+        )
+
+    def with_router(self, router: ObservedRouter) -> Observed:
+        return replace(self, routers=MappingProxyType({**self.routers, router.router_id: router}))
+
+    def without_router(self, router_id: str) -> Observed:
+        return replace(
+            self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
+        )
+
+    def with_elders(self, elders: Collection[ObservedReplica]) -> Observed:
+        if not elders:
+            return self
+        return replace(self, elders=MappingProxyType({**self.elders, **{elder.owner: elder for elder in elders}}))
+
+    def without_elders(self, owners: Collection[Incarnation]) -> Observed:
+        if not any(owner in self.elders for owner in owners):
+            return self
+        left = {owner: elder for owner, elder in self.elders.items() if owner not in owners}
+        return replace(self, elders=MappingProxyType(left))
+
+    def with_brought(self, router_id: str, table: BroughtTable) -> Observed:
+        return replace(
+            self,
+            brought=MappingProxyType({**self.brought, router_id: table}),
+            older_routers=self.older_routers | table.router_addresses,
+        )
+
+    def without_brought(self, router_ids: Collection[str]) -> Observed:
+        left = {router_id: table for router_id, table in self.brought.items() if router_id not in router_ids}
+        return self if len(left) == len(self.brought) else replace(self, brought=MappingProxyType(left))
+
+    def with_handovers(self, handovers: Mapping[str, Handovers]) -> Observed:
+        """With those of these endpoints added or replaced."""
+        return replace(self, handovers=MappingProxyType({**self.handovers, **handovers})) if handovers else self
+
+    def without_handovers(self, endpoints: Collection[str]) -> Observed:
+        left = {name: it for name, it in self.handovers.items() if name not in endpoints}
+        return self if len(left) == len(self.handovers) else replace(self, handovers=MappingProxyType(left))
+
+    def with_scales(self, scales: Mapping[str, BackendScale]) -> Observed:
+        return replace(self, scales=MappingProxyType({**scales}))
+
+    def with_restarts(self, backend: str, restarts: Restarts) -> Observed:
+        return replace(self, restarts=MappingProxyType({**self.restarts, backend: restarts}))
+
+
+# How many replicas of a backend should run, and how many do.
+#
+# Owner: pure functions.
+
+
+def wanted_replicas(backend: Backend, observed: Observed) -> int:
+    """How many replicas should run where the controller launches them: as its settings say, or as its load asks for.
+
+    Before the first look at the load, those that run stay.
+    """
+    if backend.autoscale is not None:
+        scale = observed.scales.get(backend.name)
+        return max(backend.least_replicas, running_replicas(backend.name, observed)) if scale is None else scale.number
+    return backend.least_replicas
+
+
+def running_replicas(backend: str, observed: Observed) -> int:
+    """How many run or start, as far as is known, and were not told to end."""
+    return sum(
+        replica.state in {ReplicaState.STARTING, ReplicaState.READY}
+        and not (replica.gone or replica.is_told_to_drain or replica.is_given_up)
+        for replica in observed.replicas(backend)
+    )

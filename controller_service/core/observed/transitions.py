@@ -1,0 +1,291 @@
+"""Transitions of the observed state: `(observed, fact, now) -> (observed, notices)`.
+
+Purpose: every rule about the life of members, in one place, without a stream or a process in sight.
+Invariants: a fact about a replaced or ended incarnation changes nothing; a replica is gone only by a proof that it
+starts nothing any more (`exited`, `ended`, a report of STOPPED, a successor under its id after it fell silent to the
+controller and to all routers): silence alone is none.
+Owner: `shell.mesh_state` calls these, one after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller_service.core.events import EventKind, Notice
+from controller_service.core.observed import adoption
+from controller_service.core.observed.restarts import count_death, loop_notices
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
+from controller_service.core.partitions import Incarnation
+
+ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
+"""States after which a process should have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The new observed state, and notices for people who watch."""
+
+    observed: Observed
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The identity that a replica reports when it attaches."""
+
+    replica_id: str
+    incarnation: str
+    backend: str
+    pid: int = 0
+    has_served: bool = False
+    """It may own partitions that an earlier generation gave it."""
+    generation: str = ""
+    """The generation that it served under, where that is an earlier one."""
+    newest_epoch: int = 0
+    """The newest owner epoch that it has seen."""
+    process: str = ""
+    version: str = ""
+    """Of slotmesh."""
+    fenced_after_s: float = 0.0
+    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedReport:
+    """The state that a replica reports."""
+
+    state: ReplicaState
+    address: str = ""
+    max_ongoing: int = 0
+    error: str = ""
+    metrics_address: str = ""
+    unhealthy: bool = False
+    reconfigures: bool = False
+    warning: str = ""
+    end_reason: str = ""
+    """Why it ends; empty while it does not."""
+
+
+class AttachRefused(Exception):
+    """This incarnation must not belong to the mesh (any more)."""
+
+
+class NamesakeLives(Exception):
+    """Another process has this id, and is not known to have ended: this one may attach when it has."""
+
+
+def attached(
+    observed: Observed, hello: Hello, *, now: float, is_heard: bool = False, has_departed: bool = False
+) -> Transition:
+    """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
+
+    `is_heard`: whether the incarnation that is known under its id has reported within its lease. `has_departed`: the
+    roster lists this incarnation as departed, and no record of it is left.
+    """
+    if has_departed:
+        raise AttachRefused(f"incarnation {hello.incarnation} of replica {hello.replica_id} counts as ended")
+    owner = Incarnation(hello.replica_id, hello.incarnation)
+    must_fence_through = _must_fence_through(hello)
+    served_under = hello.generation if hello.has_served else ""
+    known = observed.replica(hello.replica_id)
+    if known is not None:
+        if hello.incarnation in known.retired or (known.gone and known.incarnation == hello.incarnation):
+            raise AttachRefused(
+                f"incarnation {hello.incarnation} of replica {hello.replica_id} was replaced or has ended"
+            )
+        _require_no_namesake(observed, known, hello, is_heard=is_heard)
+    if known is not None and _is_child(known, hello):
+        return _attached_child(observed, known, hello)
+    same = observed.incarnation(owner)
+    if same is not None:
+        record = replace(
+            _introduced(same, hello),
+            suspect_since=None,
+            brought_by=None,
+            served_under=served_under,
+            must_fence_through=max(same.must_fence_through, must_fence_through),
+        )
+        words = "again"
+    else:
+        record = ObservedReplica(
+            replica_id=hello.replica_id,
+            backend=hello.backend,
+            state=ReplicaState.STARTING,
+            started_at=now,
+            incarnation=hello.incarnation,
+            served_under=served_under,
+            must_fence_through=must_fence_through,
+        )
+        record = _introduced(record, hello)
+        words = "a replica that has served before" if hello.has_served else "a new replica"
+    if known is None or known is same:
+        return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_ATTACHED, record, words),))
+    # An elder is not younger than other elders: nothing is proven of them.
+    replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
+    older = (elder.incarnation for elder in replaced)
+    record = replace(record, retired=known.retired, restarts=known.restarts + 1, last_exit=known.last_exit)
+    record = record.having_replaced(*older, known.incarnation)
+    words = f"a new incarnation replaces {known.incarnation}"
+    return Transition(
+        observed.without_elders([*replaced, owner]).with_replica(record),
+        (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
+    )
+
+
+def _attached_child(observed: Observed, known: ObservedReplica, hello: Hello) -> Transition:
+    """The first attachment here of a process that was launched; or it was reaped already, and has its last words."""
+    record = replace(
+        _introduced(known, hello),
+        incarnation=hello.incarnation,
+        served_under=hello.generation if hello.has_served else "",
+        must_fence_through=max(known.must_fence_through, _must_fence_through(hello)),
+    )
+    words = "after its launch, for the first time here" if hello.has_served else "after its launch"
+    return Transition(
+        observed.without_elders([record.owner]).with_replica(record),
+        (replica_notice(EventKind.REPLICA_ATTACHED, record, words),),
+    )
+
+
+def _must_fence_through(hello: Hello) -> int:
+    return max(1, hello.newest_epoch) if hello.has_served else 0
+
+
+def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
+    """What a hello says of the process, whether it is the first one or not."""
+    return replace(
+        record,
+        pid=hello.pid or record.pid,
+        process=hello.process,
+        version=hello.version,
+        fenced_after_s=hello.fenced_after_s,
+    )
+
+
+def _is_child(known: ObservedReplica, hello: Hello) -> bool:
+    """It is the process that this controller has launched."""
+    is_other = bool(known.process and hello.process) and known.process != hello.process
+    return known.launched and not known.incarnation and known.backend == hello.backend and not is_other
+
+
+def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
+    """An incarnation keeps the id while the controller or a router has a link to it, or it can come back."""
+    if known.incarnation == hello.incarnation or _is_child(known, hello):
+        return
+    is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
+    is_linked = observed.is_linked(hello.replica_id)
+    has_elders = any(elder.replica_id == hello.replica_id for elder in observed.elders)
+    if is_elder:
+        may_live = not known.gone
+    else:
+        may_live = (not known.gone and (known.launched or is_heard)) or (is_linked and (has_elders or not known.gone))
+    if not may_live:
+        return
+    if known.launched:
+        who = f"process {known.pid}, which this controller launched for backend {known.backend}"
+    else:
+        who = f"incarnation {known.incarnation} of backend {known.backend}"
+        who += f" at {known.address}" if known.address else ""
+    raise NamesakeLives(
+        f"hello.replica_id: another process with the id {hello.replica_id!r} lives ({who}): stop it, or choose another "
+        "--replica-id; it is tried again"
+    )
+
+
+def reported(
+    observed: Observed, replica_id: str, incarnation: str, report: ObservedReport, *, now: float
+) -> Transition:
+    """A replica has reported its state. Returns the same `Observed` where nothing is new."""
+    known = observed.replica(replica_id)
+    if known is None or known.incarnation != incarnation:
+        return Transition(observed)
+    if known.gone:
+        return _last_words(observed, known, report)
+    is_ready = report.state is ReplicaState.READY
+    record = replace(
+        known,
+        # A replica that drains is never ready again, whatever report was under way when it was ordered to.
+        state=known.state if is_ready and known.state is ReplicaState.DRAINING else report.state,
+        address=report.address or known.address,
+        max_ongoing=report.max_ongoing,
+        error=report.error,
+        metrics_address=report.metrics_address,
+        reconfigures=report.reconfigures,
+        warning=report.warning,
+        end_reason=report.end_reason or known.end_reason,
+        is_unhealthy=known.is_unhealthy or report.unhealthy,
+        ready_at=now if is_ready and known.ready_at is None else known.ready_at,
+        ended_at=now if report.state in ENDS and known.ended_at is None else known.ended_at,
+        suspect_since=None,
+        gone=report.state is ReplicaState.STOPPED or (report.state is ReplicaState.FAILED and known.ready_at is None),
+    )
+    if record == known:
+        return Transition(observed)
+    is_sick = record.is_unhealthy and not known.is_unhealthy
+    notices: tuple[Notice, ...] = ()
+    if is_sick or (record.ended_at is not None and known.ended_at is None and not known.is_unhealthy):
+        before, observed = observed, count_death(observed, known, now)
+        notices = loop_notices(before, observed, known.backend, _last_line(report.error), now)
+    if record.shown_state is not known.shown_state:
+        kind = EventKind[f"REPLICA_{record.shown_state.name}"]
+        words = report.error or record.with_own_reason(f"at {record.address or 'no address yet'}")
+        notices = (replica_notice(kind, record, words), *notices)
+    if is_sick:
+        notices = (*notices, replica_notice(EventKind.REPLICA_UNHEALTHY, record, report.error))
+    return Transition(observed.with_replica(record), notices)
+
+
+def _last_words(observed: Observed, known: ObservedReplica, report: ObservedReport) -> Transition:
+    """A process was reaped before its last report was read: why it has ended is worth knowing still."""
+    if report.state is ReplicaState.FAILED and report.error and report.error != known.error:
+        record = replace(known, state=ReplicaState.FAILED, error=report.error, end_reason=report.end_reason)
+        words = report.error
+    elif report.end_reason and not known.end_reason:
+        record = replace(known, end_reason=report.end_reason)
+        words = record.with_own_reason("its last report")
+    else:
+        return Transition(observed)
+    kind = EventKind[f"REPLICA_{record.state.name}"]
+    return Transition(observed.with_replica(record), (replica_notice(kind, record, words),))
+
+
+def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Transition:
+    """It is proven that an incarnation starts nothing any more. `how` is for a person: `its process has ended`."""
+    known = observed.incarnation(owner)
+    if known is None or known.gone:
+        return Transition(observed)
+    if known.ended_at is None and not known.is_unhealthy:
+        observed = count_death(observed, known, now)
+    return Transition(
+        adoption.ended(observed, owner, now),
+        (replica_notice(EventKind.REPLICA_STOPPED, known, known.with_own_reason(how)),),
+    )
+
+
+def fell_silent(observed: Observed, replica_id: str, why: str = "", *, now: float) -> Transition:
+    """A replica's lease ran out. `why`: for what its stream has ended, if that is known."""
+    known = observed.replica(replica_id)
+    if known is None or known.gone or known.suspect_since is not None:
+        return Transition(observed)
+    record = replace(known, suspect_since=now)
+    text = known.with_own_reason("silent past its lease" + (f": {why}" if why else ""))
+    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_SUSPECT, record, text),))
+
+
+def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transition:
+    """The controller decided that a replica should end."""
+    known = observed.replica(replica_id)
+    if known is None or known.gone or known.is_told_to_drain:
+        return Transition(observed)
+    state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
+    record = replace(known, is_told_to_drain=True, state=state)
+    return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_DRAINING, record, message),))
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it reported its end"])[-1]
+
+
+def replica_notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:
+    return Notice(kind=kind, subject=f"replica/{replica.replica_id}", message=f"{replica.backend}: {message}")

@@ -1,0 +1,258 @@
+"""Actions that bring the observed state nearer to the desired one.
+
+Purpose: `(desired, observed, now) -> outcome`, one backend at a time (endpoints: `reconcile_endpoints`).
+Invariants: level-triggered (only the present states count, not how they came about) and idempotent (until an action's
+effect is observed, the same states give the same actions); no call takes time over anything but its own backend's
+replicas. Three-way result: done (`retry_after_s` is None), again after a
+time, or an error, which is an exception of the code that executes the actions.
+Owner: `shell.reconcile_loop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from controller_service.core.desired.handler_code import template_of
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.replica_groups import group_replicas, is_counted, missed_within_s
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, Restarts, wanted_replicas
+from controller_service.core.reconciling.endpoints import sooner
+from controller_service.core.reconciling.rollouts import (
+    NO_CALLS,
+    NO_STEP,
+    EndedCalls,
+    RolloutMoves,
+    RolloutStep,
+    follow,
+    is_rolled_out,
+    plan_moves,
+)
+from slotmesh.spec.model import Backend
+
+# Which replicas should end whatever their backend's settings say: told to, unhealthy, lingering, or hung.
+#
+# Invariants: a replica is killed only if this controller launched it, and after it was silent for as long as it may be:
+# `give_up_after_s` for one that has served here, longer for one that starts or has not attached again. One that
+# somebody
+# else started is never ended for its silence: nobody could prove that it had ended.
+# Owner: `core.reconcile`, for one backend at a time.
+
+LINGER_S: Final = 5.0
+"""A process whose replica has reported its end may take this long to exit."""
+UNHEALTHY: Final = "its health checks fail"
+START_PATIENCE_S: Final = 120.0
+"""A process that was started may be silent for this long until it is ready, and one that was found running until it has
+attached: imports keep a process busy, and a machine on which many start is slow."""
+NEVER_S: Final = float("inf")
+"""Replicas are not given up for their silence."""
+
+
+@dataclass(slots=True)
+class DueEndings:
+    """The replicas that should end."""
+
+    leaving: dict[str, str] = field(default_factory=dict[str, str])
+    """Those that should drain: id -> reason."""
+    hung: dict[str, str] = field(default_factory=dict[str, str])
+    """Those that should be killed: id -> what is wrong."""
+    again_after_s: float | None = None
+    """When to look again."""
+
+    def look_again(self, after_s: float) -> None:
+        """Look again in `after_s` seconds, or earlier."""
+        if after_s < NEVER_S and (self.again_after_s is None or after_s < self.again_after_s):
+            self.again_after_s = after_s
+
+
+def find_endings(
+    replicas: Iterable[ObservedReplica], now: float, *, launches: bool, give_up_after_s: float = NEVER_S
+) -> DueEndings:
+    """`give_up_after_s`: how long a launched replica may be suspect."""
+    found = DueEndings()
+    for replica in replicas:
+        if replica.is_over or replica.is_given_up:
+            continue
+        if launches and replica.launched and not replica.reaped:
+            left_s = _silence_left_s(replica, now, give_up_after_s)
+            if left_s <= 0.0:
+                found.hung[replica.replica_id] = "it was silent for too long: its process is killed"
+                continue
+            found.look_again(left_s)
+        if replica.is_told_to_drain:
+            found.leaving[replica.replica_id] = "told to"
+        elif replica.is_unhealthy and not replica.gone and not (launches and is_counted(replica, now)):
+            found.leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
+        elif replica.launched and replica.ended_at is not None:
+            left_s = replica.ended_at + LINGER_S - now
+            if left_s <= 0.0:
+                found.leaving[replica.replica_id] = "it said that it ended, and is still there"
+            else:
+                found.look_again(left_s)
+    return found
+
+
+def _silence_left_s(replica: ObservedReplica, now: float, give_up_after_s: float) -> float:
+    """For how long it may go on being silent; infinite while it is not, or has said that it ended."""
+    if replica.gone or give_up_after_s == NEVER_S:
+        return NEVER_S
+    if not replica.has_attached:
+        return (replica.started_at if replica.suspect_since is None else replica.suspect_since) + START_PATIENCE_S - now
+    if replica.suspect_since is None:
+        return NEVER_S
+    patience_s = give_up_after_s if replica.ready_at is not None else max(give_up_after_s, START_PATIENCE_S)
+    return replica.suspect_since + patience_s - now
+
+
+FAILURES_KEPT: Final = 5
+"""Ended replicas of a backend that stay listed, so that operators can see why."""
+FORGET_AFTER_S: Final = 600.0
+"""A silent replica that this controller did not start, and that no table has named, is dropped after this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplicas:
+    """See to it that so many replicas run that were started with the backend's present settings."""
+
+    backend: Backend
+    count: int
+    """With those that run already, unless they were asked to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReplica:
+    """Have a replica finish what runs, and end."""
+
+    replica_id: str
+    message: str
+    grace_s: float
+    """A launched process that takes longer is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillReplica:
+    """End the process of a replica that is hung."""
+
+    replica_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReplica:
+    """Nothing depends on the record of an ended replica any more."""
+
+    replica_id: str
+
+
+Action: TypeAlias = StartReplicas | DrainReplica | KillReplica | ForgetReplica
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOutcome:
+    """What to do for a backend."""
+
+    actions: tuple[Action, ...] = ()
+    retry_after_s: float | None = None
+    rollout: RolloutStep = NO_STEP
+    """What is to be remembered of its rollout."""
+
+
+def reconcile_backend(
+    name: str,
+    desired: Desired,
+    observed: Observed,
+    now: float,
+    *,
+    owners: Collection[str],
+    launches: bool,
+    give_up_after_s: float = NEVER_S,
+    ended_calls: Mapping[str, EndedCalls] = NO_CALLS,
+    time_of_day_s: float = 0.0,
+) -> BackendOutcome:
+    """Starts missing replicas, drains those that are too many or outdated, kills hung ones, drops those that ended.
+
+    Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
+    them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas;
+    `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: those of replicas that have said so.
+    """
+    backend = desired.backends.get(name)
+    everything = [*observed.replicas(name)]
+    live = [replica for replica in everything if not replica.gone]
+    is_unsaid = launches and not desired.configured_at  # some were found running, and nobody has said what should
+    groups = group_replicas(everything, backend, now)
+    current = groups.current
+    wanted = wanted_replicas(backend, observed) if backend is not None and launches else 0
+    rollout, moves = NO_STEP, RolloutMoves(leaving=() if is_unsaid else groups.outdated)
+    if backend is not None and launches:
+        record = desired.rollouts.get(name)
+        rollout = follow(record, backend, wanted, everything, now, time_of_day_s=time_of_day_s, ended_calls=ended_calls)
+        is_paused, is_complete = record is not None and record.is_paused, is_rolled_out(record, backend)
+        moves = plan_moves(groups, backend, wanted, now, is_paused=is_paused, is_complete=is_complete)
+    actions: list[Action] = []
+    retry_after_s = sooner(rollout.again_after_s, moves.again_after_s)
+    if backend is not None and moves.start > 0:
+        wait_s = observed.restarts.get(name, Restarts()).not_before - now
+        if wait_s > 0.0:
+            retry_after_s = sooner(retry_after_s, wait_s)
+        else:
+            actions.append(_start(backend, moves.start, everything))
+    endings = find_endings(everything, now, launches=launches, give_up_after_s=give_up_after_s)
+    leaving = endings.leaving
+    actions += [KillReplica(replica_id, message) for replica_id, message in endings.hung.items()]
+    retry_after_s = sooner(retry_after_s, endings.again_after_s)
+    if launches:
+        retry_after_s = sooner(retry_after_s, missed_within_s(live, now))
+    why = "the backend was deleted" if backend is None else f"{wanted} should run"
+    for replica in sorted(current, key=_most_dispensable_first)[: max(0, len(current) - wanted)]:
+        leaving[replica.replica_id] = why
+    ready = sum(replica.takes_calls for replica in current)
+    for replica in moves.leaving:
+        changed = why if backend is None else "its handler or configuration changed"
+        leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
+    grace_s = (backend or Backend(name=name)).graceful_timeout_s
+    actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
+    recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
+    # It served a generation that is not covered: a table that names it may still come, and then it has departed.
+    known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
+    forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
+    actions += [ForgetReplica(replica_id) for replica_id in forgotten]
+    return BackendOutcome(tuple(actions), sooner(retry_after_s, forget_after_s), rollout)
+
+
+def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> StartReplicas:
+    """So many more than there are with the same settings."""
+    template = template_of(backend)
+    return StartReplicas(backend, more + sum(it.template == template and _is_kept(it) for it in replicas))
+
+
+def _is_kept(replica: ObservedReplica) -> bool:
+    """Its launcher has it, and was not asked to end it."""
+    return replica.launched and not replica.reaped and not replica.is_told_to_drain and not replica.is_given_up
+
+
+def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:
+    return replica.takes_calls, -replica.started_at, replica.replica_id
+
+
+def _forgettable(
+    replicas: Collection[ObservedReplica], owners: Collection[str], now: float, *, keep_failures: bool
+) -> tuple[list[str], float | None]:
+    """The records to forget, and when to look again."""
+    free = [replica for replica in replicas if replica.replica_id not in owners]
+    ended = [replica for replica in free if replica.is_over]
+    failures = sorted(
+        (replica for replica in ended if replica.state is ReplicaState.FAILED), key=lambda it: it.started_at
+    )
+    kept = {replica.replica_id for replica in failures[-FAILURES_KEPT:]} if keep_failures else set()
+    forgotten = [replica.replica_id for replica in ended if replica.replica_id not in kept]
+    again_after_s: float | None = None
+    for replica in free:
+        is_listed = replica.ready_at is not None or bool(replica.address)
+        if replica.suspect_since is not None and not replica.gone and not replica.launched and not is_listed:
+            left_s = replica.suspect_since + FORGET_AFTER_S - now
+            if left_s <= 0.0:
+                forgotten.append(replica.replica_id)
+            else:
+                again_after_s = sooner(again_after_s, left_s)
+    return forgotten, again_after_s

@@ -1,0 +1,275 @@
+"""What the owners of endpoints' partitions should become.
+
+Purpose: `(desired, observed, now) -> outcome`, one endpoint at a time, or all of one moment (`EndpointOutcomes`).
+Invariants: level-triggered and idempotent, as `core.reconcile`; endpoints that do not differ in what decides get the
+same object, which is computed once.
+Owner: `shell.reconcile_loop`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from controller_service.core.desired.state import Desired
+from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState, wanted_replicas
+from controller_service.core.partitions import (
+    NO_HANDOVERS,
+    Handovers,
+    Incarnation,
+    PartitionOwnership,
+    assign,
+    hand_over,
+    has_live_owner,
+    shares,
+)
+from slotmesh.spec.model import Backend, Endpoint
+
+COMPLETE_WITHIN_S: Final = 5.0
+"""The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
+STARTED_WITHIN_S: Final = 20.0
+"""Likewise, where all that are missing are starting: a replica that comes too late would own nothing for long."""
+SETTLED_AFTER_S: Final = 1.0
+"""Where the number of replicas is not known: the first division waits until none got ready for this long."""
+BALANCE_EVERY_S: Final = 1.0
+"""Partitions leave live owners for better shares this often at most: weights that swing move keys no faster."""
+PATIENCE_S: Final = 10.0
+"""Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
+FENCED_WITHIN_S: Final = 1.0
+"""How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
+BROUGHT_WITHIN_S: Final = 5.0
+"""No partition is given away for so long after the controller's start, while a router is expected to bring the table,
+or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
+NOTHING_BUSY: Final = frozenset[tuple[Incarnation, int]]()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOutcome:
+    """What the ownership of an endpoint should become."""
+
+    ownership: PartitionOwnership | None = None
+    """None: as it is."""
+    without_handover: PartitionOwnership | None = None
+    """The same without hand-overs that begin now: for where too many are under way. None: as it is."""
+    begins_handover: bool = False
+    balancing: bool = False
+    """Whether partitions leave for better shares."""
+    retry_after_s: float | None = None
+
+
+def reconcile_endpoint(
+    endpoint: Endpoint,
+    desired: Desired,
+    observed: Observed,
+    now: float,
+    *,
+    launches: bool,
+    started_at: float = float("-inf"),
+) -> EndpointOutcome:
+    """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
+
+    Then has partitions leave their owners where these drain, or have too many. No partition is given away before all
+    replicas that served under an earlier generation have given up what they owned, nor while a router may yet bring
+    that generation's table. `started_at` is when the controller started.
+    """
+    return EndpointOutcomes(desired, observed, now, launches=launches, started_at=started_at).of(endpoint)
+
+
+class EndpointOutcomes:
+    """What should become of endpoints, by the states of one moment.
+
+    Computed once for all endpoints that have the same owners, weights and hand-overs: a mesh may have 10,000 endpoints
+    in front of few backends, and each has 4,096 partitions.
+    """
+
+    def __init__(
+        self, desired: Desired, observed: Observed, now: float, *, launches: bool, started_at: float = float("-inf")
+    ) -> None:
+        self._desired = desired
+        self._observed = observed
+        self._now = now
+        self._launches = launches
+        self._started_at = started_at
+        self._busy = observed.busy_endpoints()
+        self._known: dict[tuple[object, ...], EndpointOutcome] = {}
+
+    def of(self, endpoint: Endpoint) -> EndpointOutcome:
+        """As `reconcile_endpoint`."""
+        name, observed = endpoint.name, self._observed
+        current, weights = self._desired.ownership.get(name), _weights_of(endpoint)
+        known = observed.handovers.get(name, NO_HANDOVERS)
+        busy = observed.busy_partitions(name) if name in self._busy else NOTHING_BUSY
+        key = (id(current), tuple(weights.items()), known, busy)
+        if (outcome := self._known.get(key)) is None:
+            outcome = self._known[key] = self._reconciled(current, weights, known, busy)
+        return outcome
+
+    def _reconciled(
+        self,
+        current: PartitionOwnership | None,
+        weights: Mapping[str, float],
+        known: Handovers,
+        busy: frozenset[tuple[Incarnation, int]],
+    ) -> EndpointOutcome:
+        """Of any endpoint with these owners, weights and hand-overs."""
+        desired, observed, now = self._desired, self._observed, self._now
+        ready = {name: [it for it in observed.replicas(name) if it.takes_calls] for name in weights}
+        candidates = shares(
+            weights, {name: [it.owner for it in group if it.is_fenced] for name, group in ready.items()}
+        )
+        held_s = _held_s(desired, observed, now, self._started_at)
+        wait_s = 0.0
+        if held_s <= 0.0 and candidates and not has_live_owner(current, observed.is_dead):
+            wait_s = _wait_s(
+                [desired.backends.get(name) for name in weights], ready, observed, now, launches=self._launches
+            )
+        if held_s > 0.0 or wait_s > 0.0:
+            candidates = []
+        wait_s = wait_s or held_s
+        if not candidates and current is None:
+            return EndpointOutcome(retry_after_s=wait_s or None)
+        assigned = assign(
+            current,
+            candidates,
+            observed.is_dead,
+            epoch_floor=desired.epoch_floor,
+            emptied=known.emptied,
+            busy=busy,
+            fenced_through=observed.fenced_through,
+        )
+        drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
+        rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
+        if rest_s > 0.0:
+            return EndpointOutcome(
+                drained if drained is not current else None,
+                without_handover=assigned if assigned is not current else None,
+                begins_handover=drained is not assigned,
+                retry_after_s=sooner(wait_s or None, rest_s),
+            )
+        balanced = hand_over(
+            drained, candidates, is_draining=observed.is_draining, balance=True, stays=observed.awaits_fence_of
+        )
+        return EndpointOutcome(
+            balanced if balanced is not current else None,
+            without_handover=assigned if assigned is not current else None,
+            begins_handover=balanced is not assigned,
+            balancing=balanced is not drained,
+            retry_after_s=wait_s or None,
+        )
+
+
+def _weights_of(endpoint: Endpoint) -> Mapping[str, float]:
+    if endpoint.traffic is None:
+        return {}
+    return {name: weight for name, weight in endpoint.traffic.weights.items() if weight > 0.0}
+
+
+def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
+    """How long no partition may be given away, as far as is known; 0: they may be."""
+    if observed.awaits_fence() or observed.brought:
+        return FENCED_WITHIN_S
+    left_s = started_at + BROUGHT_WITHIN_S - now
+    if left_s <= 0.0:
+        return 0.0
+    if not observed.routers:
+        return left_s  # no router could send calls yet, and the first one may know of owners
+    covered = {it.generation for it in desired.roster.covers}
+    expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
+    is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
+    return 0.0 if expected <= covered and is_complete else left_s
+
+
+def _wait_s(
+    backends: Collection[Backend | None],
+    ready: Mapping[str, Collection[ObservedReplica]],
+    observed: Observed,
+    now: float,
+    *,
+    launches: bool,
+) -> float:
+    """How long the first assignment should still wait, seconds; 0 for no longer."""
+    ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
+    first_ready_at = min(ready_at, default=now)
+    deadline = first_ready_at + COMPLETE_WITHIN_S
+    known = [it for it in backends if it is not None and (ready[it.name] or not _fails(observed.replicas(it.name)))]
+    if launches or all(it.num_replicas is not None or it.autoscale is not None for it in known):
+        wanted = {it.name: wanted_replicas(it, observed) for it in known}
+        if all(len(ready[name]) >= count for name, count in wanted.items()):
+            return 0.0
+        coming = {backend.name: sum(map(is_coming, observed.replicas(backend.name))) for backend in known}
+        if all(len(ready[name]) + coming[name] >= count for name, count in wanted.items()):
+            deadline = first_ready_at + STARTED_WITHIN_S
+    else:
+        deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
+    return max(0.0, deadline - now)
+
+
+def is_coming(replica: ObservedReplica) -> bool:
+    """It may well get ready."""
+    return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
+
+
+def has_failed_to_start(replica: ObservedReplica) -> bool:
+    """It has ended before it was ready: its handler could not be constructed, or its process not be started."""
+    return replica.gone and replica.state is ReplicaState.FAILED and replica.ready_at is None
+
+
+def _fails(replicas: Iterable[ObservedReplica]) -> bool:
+    return any(map(has_failed_to_start, replicas))
+
+
+def sooner(one: float | None, other: float | None) -> float | None:
+    """The earlier of two times; None is never."""
+    return min((it for it in (one, other) if it is not None), default=None)
+
+
+# Which endpoints a backend's replicas concern, and which replicas own anything.
+#
+# Purpose: a change of one replica makes the loop look at its own backend and those endpoints, not at all of them.
+# Owner: `shell.reconcile_loop`, which builds it anew only when policies or ownership changed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concerns:
+    """An index of one revision."""
+
+    endpoints_of: Mapping[str, Set[str]]
+    """By backend: the endpoints whose policies name it, and those that its replicas own partitions of."""
+    owner_ids: Set[str]
+    """Replicas that own a partition of any endpoint."""
+
+
+def find_concerns(desired: Desired, observed: Observed) -> Concerns:
+    endpoints_of: defaultdict[str, set[str]] = defaultdict(set)
+    owner_ids: set[str] = set()
+    for name, endpoint in desired.endpoints.items():
+        if endpoint.traffic is not None:
+            for backend in endpoint.traffic.weights:
+                endpoints_of[backend].add(name)
+    backends_of: dict[int, set[str]] = {}
+    """By object: endpoints share what is the same for them."""
+    for name, ownership in desired.ownership.items():
+        backends = backends_of.get(id(ownership))
+        if backends is None:
+            ids = [owner.replica_id for owner in ownership.owners]
+            owner_ids.update(ids)
+            backends = backends_of[id(ownership)] = {of for it in ids if (of := observed.backend_of.get(it))}
+        for backend in backends:
+            endpoints_of[backend].add(name)
+    return Concerns(endpoints_of=endpoints_of, owner_ids=owner_ids)
+
+
+def changed_keys(before: Desired, after: Desired) -> tuple[set[str], set[str]]:
+    """The backends and the endpoints that differ between two revisions, by name."""
+    return (
+        _differing(before.backends, after.backends) | _differing(before.rollouts, after.rollouts),
+        _differing(before.endpoints, after.endpoints) | _differing(before.ownership, after.ownership),
+    )
+
+
+def _differing(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    if before is after:
+        return set()
+    return {name for name in {**before, **after} if before.get(name) is not after.get(name)}

@@ -1,0 +1,1 @@
+"""What operators request: changes of the configuration, orders for single replicas, and their refusals."""

@@ -1,0 +1,350 @@
+"""Changes of the desired state that operators request.
+
+Invariants: each request is planned against the revision that it changes; if another change was faster, it is planned
+anew; it is answered, and announced, only after the store has it. What is reported of it comes from the commit
+(`change_journal`), not from the request.
+Owner: the event loop; the servicer calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from controller_service.convert.changes import reply_of
+from controller_service.core.desired.handler_code import NO_CODE, Code, with_code
+from controller_service.core.desired.planning import (
+    ALWAYS,
+    ChangeTerms,
+    Plan,
+    changed_policy,
+    plan_file,
+    plan_mesh,
+    plan_undo,
+    unknown_policies,
+    users_of,
+)
+from controller_service.core.desired.rollback import plan_rollback
+from controller_service.core.desired.shifts import intended_endpoints
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.reconciling.readiness import require_ready, rising
+from controller_service.core.reconciling.waiting_traffic import hold_back
+from controller_service.shell.changes.idempotency import AlreadyAnswered, answer_now, require_new
+from controller_service.shell.changes.refusals import (
+    ConfigurationBounds,
+    apply_conflict,
+    backend_in_use,
+    backend_not_found,
+    changed_too_often,
+    code_not_kept,
+    endpoint_not_found,
+    not_stored,
+    revision_conflict,
+    route_not_found,
+)
+from controller_service.shell.code.scanning import CannotSnapshot
+from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.code.writing import CodeChanged
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
+from slotmesh.spec.descriptor_sets import services_mistakes
+from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import route_subject
+from slotmesh.spec.rules import show
+from slotmesh.status import to_exception
+
+MakePlan: TypeAlias = Callable[[Desired], Plan]
+_CODE_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 100
+"""Each failed attempt means that another change went through."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """What a request came to."""
+
+    revision: int
+    """The configuration's revision that has the change; the present one in a dry run, and where nothing changes."""
+    plan: Plan
+
+
+class Configurator:
+    """Plans and commits.
+
+    Every method raises RevisionConflict where the configuration has changed since the revision that the terms expect.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state: MeshState,
+        *,
+        launches: bool,
+        policies: Collection[str] = frozenset(),
+        snapshots: CodeSnapshots | None = None,
+    ) -> None:
+        """`policies` are the names of functions that backends may name in `autoscale`.
+
+        `snapshots` are those of handlers' code; None: this controller starts no replicas.
+        """
+        self._on_applied: Callable[[], object] = lambda: None
+        self._policies = policies
+        self._snapshots = snapshots
+        self._store = store
+        self._state = state
+        self._launches = launches
+        self._bounds = ConfigurationBounds()
+
+    def led_by(self, on_applied: Callable[[], object], *, takes_snapshots: bool) -> None:
+        """`on_applied` is called when a mesh was applied, whether it changed anything or not.
+
+        `takes_snapshots`: whether the replicas that are launched import them.
+        """
+        self._on_applied = on_applied
+        if not takes_snapshots:
+            self._snapshots = None
+
+    async def apply_mesh(
+        self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
+    ) -> PlannedChange:
+        """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
+
+        def plan(code: Code, desired: Desired) -> Plan:
+            filled, mistakes = with_code(desired, mesh, code)
+            return self._held(desired, self._plan(desired, filled, prune=prune, found=[*found, *mistakes]), terms)
+
+        return await self._apply(mesh, plan, terms)
+
+    async def apply_file(
+        self,
+        mesh: Mesh,
+        terms: ChangeTerms = ALWAYS,
+        *,
+        prune: bool = False,
+        force: bool = False,
+        keep: bool = False,
+        found: Collection[Mistake] = (),
+    ) -> PlannedChange:
+        """Merges a file that may have been applied before.
+
+        Of conflicts, the file wins with `force`; with `keep` it does not, and all else is changed. Raises InvalidSpec,
+        and ApplyConflict without either.
+        """
+        mesh = replace(mesh, backends=tuple(replace(it, code="") for it in mesh.backends))
+
+        def plan(code: Code, desired: Desired) -> Plan:
+            merged = plan_file(desired, mesh, prune=prune, launches=self._launches, force=force, found=found, code=code)
+            if merged.conflicts and not (terms.dry_run or keep):
+                raise to_exception(apply_conflict(merged.conflicts))
+            return self._held(desired, merged, terms)
+
+        return await self._apply(mesh, plan, terms)
+
+    async def apply_endpoint(
+        self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
+    ) -> PlannedChange:
+        """Creates an endpoint, or changes its policy: `clear_traffic` takes that away. Raises InvalidSpec."""
+        mesh = Mesh(endpoints=(endpoint,))
+        clear = (endpoint.name,) if clear_traffic else ()
+        found = [*services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
+        now = () if endpoint.traffic is None and not clear else (endpoint.name,)
+
+        def plan(desired: Desired) -> Plan:
+            planned = self._plan(desired, mesh, clear_traffic=clear, found=found)
+            return self._held(desired, planned, terms, immediately=now)
+
+        return await self._commit(terms, plan)
+
+    async def set_traffic(
+        self,
+        name: str,
+        traffic: TrafficPolicy,
+        terms: ChangeTerms = ALWAYS,
+        *,
+        clear_shadows: bool = False,
+        requires_ready: bool = False,
+    ) -> PlannedChange:
+        """Changes an endpoint's policy: what it says. Raises EndpointNotFound, InvalidSpec.
+
+        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        """
+
+        def plan(desired: Desired) -> Plan:
+            live = _endpoint(desired, name)
+            before = (live if traffic.weights else intended_endpoints(desired.endpoints, desired.shifts)[name]).traffic
+            policy = changed_policy(before, traffic, clear_shadows=clear_shadows)
+            planned = self._plan(desired, Mesh(endpoints=(Endpoint(name=name, traffic=policy),)))
+            if requires_ready:
+                self.require_ready(desired, name, rising(before, policy))
+            return self._held(desired, planned, terms, immediately=(name,) if traffic.weights else ())
+
+        return await self._commit(terms, plan)
+
+    def require_ready(self, desired: Desired, endpoint: str, backends: Collection[str]) -> None:
+        """Raises InvalidSpec, which names each of these that has no ready replica."""
+        observed, now = self._state.observed, self._state.clock.now()
+        require_ready(desired, observed, endpoint, backends, launches=self._launches, now=now)
+
+    async def delete_backend(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Raises BackendNotFound, BackendInUse."""
+
+        def plan(desired: Desired) -> Plan:
+            if name not in desired.backends:
+                raise to_exception(backend_not_found(name))
+            if users := users_of(desired, name):
+                raise to_exception(backend_in_use(name, users))
+            return Plan(change=ChangeSet(delete_backends=(name,)), deleted=(f"backend/{name}",))
+
+        return await self._commit(terms, plan)
+
+    async def delete_endpoint(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Raises EndpointNotFound."""
+
+        def plan(desired: Desired) -> Plan:
+            _endpoint(desired, name)
+            return Plan(change=ChangeSet(delete_endpoints=(name,)), deleted=(f"endpoint/{name}",))
+
+        return await self._commit(terms, plan)
+
+    async def delete_route(self, path: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Raises RouteNotFound."""
+
+        def plan(desired: Desired) -> Plan:
+            if path not in desired.routes:
+                raise to_exception(route_not_found(path))
+            return Plan(change=ChangeSet(delete_routes=(path,)), deleted=(route_subject(path),))
+
+        return await self._commit(terms, plan)
+
+    async def undo_rollout(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Brings back what replicas were started with before. Raises BackendNotFound, InvalidSpec."""
+
+        def plan(desired: Desired) -> Plan:
+            if name not in desired.backends:
+                raise to_exception(backend_not_found(name))
+            return plan_undo(desired, name)
+
+        return await self._commit(terms, plan)
+
+    async def roll_back(self, revision: int | None, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """Makes backends and endpoints what they were; None: before the newest change. Raises InvalidSpec."""
+
+        def plan(desired: Desired) -> Plan:
+            return self._held(desired, plan_rollback(desired, revision, launches=self._launches), terms)
+
+        return await self._commit(terms, plan, is_large=True)
+
+    async def change(self, make_plan: MakePlan, terms: ChangeTerms = ALWAYS) -> PlannedChange:
+        """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
+        return await self._commit(terms, make_plan)
+
+    async def _apply(self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms) -> PlannedChange:
+        """Commits the plan that follows from what handlers' code is now; it may change until it was copied."""
+        handlers = {it.handler for it in mesh.backends if it.handler}
+        for _ in range(_CODE_ATTEMPTS):
+            code = NO_CODE
+            if handlers and self._launches and self._snapshots is not None:
+                code = await asyncio.to_thread(self._snapshots.versions_of, handlers)
+            try:
+                changed = await self._commit(terms, partial(plan, code), is_large=True, code=code)
+            except CodeChanged:
+                continue
+            except AlreadyAnswered:
+                self._on_applied()  # the controller that has answered it may have ended right after that
+                raise
+            if not terms.dry_run:
+                self._on_applied()
+            return changed
+        raise InvalidSpec([Mistake("backends", "the files of the handlers change while they are read: apply it again")])
+
+    async def _keep_code(self, desired: Desired, plan: Plan, code: Code) -> None:
+        """Has the snapshots of what the plan brings, and those of what is there, as far as it was applied again."""
+        if self._snapshots is None or not self._launches:
+            return
+        live = {it.code for it in desired.backends.values()}
+        found = {it.code for it in code.values()}
+        codes = ({it.code for it in plan.change.put_backends} - live | found & live) - {""}
+        try:
+            if codes:
+                await asyncio.to_thread(self._snapshots.keep, codes & found, earlier=codes - found)
+        except CannotSnapshot as error:
+            raise to_exception(code_not_kept(str(error))) from error
+
+    def _plan(
+        self,
+        desired: Desired,
+        mesh: Mesh,
+        *,
+        prune: bool = False,
+        clear_traffic: Collection[str] = (),
+        found: Collection[Mistake] = (),
+    ) -> Plan:
+        found = [*found, *unknown_policies(mesh, self._policies)]
+        return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
+
+    def _held(self, desired: Desired, plan: Plan, terms: ChangeTerms, *, immediately: Collection[str] = ()) -> Plan:
+        """The plan, without traffic that has to wait for a rollout."""
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+        return hold_back(desired, plan, launches=self._launches, who=who, time_s=time_s, immediately=immediately)
+
+    async def _commit(
+        self, terms: ChangeTerms, make_plan: MakePlan, *, is_large: bool = False, code: Code = NO_CODE
+    ) -> PlannedChange:
+        """`is_large`: the plan may be of thousands of resources. It is made of values alone: a thread makes it."""
+        for _ in range(_ATTEMPTS):
+            desired = self._store.read()
+            require_new(desired.answers, self._state.clock.time_of_day())
+            if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
+                raise to_exception(revision_conflict(expected, desired.configured_at))
+            plan = await asyncio.to_thread(self._bounded, make_plan, desired) if is_large else make_plan(desired)
+            if not is_large:
+                self._bounds.require_kept(desired, plan.change)
+            if is_large and _decides_alike(desired, self._store.read()):
+                desired = self._store.read()  # owners of partitions, and the like, have changed meanwhile
+            if not terms.dry_run:
+                await self._keep_code(desired, plan, code)
+            if plan.changes_nothing or terms.dry_run:
+                return PlannedChange(desired.configured_at, plan)
+            try:
+                committed = await self._store.commit(
+                    self._signed(desired, plan, terms), expected_revision=desired.revision
+                )
+            except Conflict:
+                continue
+            except StoreWriteFailed as failed:
+                raise to_exception(not_stored(failed)) from failed
+            return PlannedChange(committed.configured_at, plan)
+        raise to_exception(changed_too_often(_ATTEMPTS))
+
+    def _bounded(self, make_plan: MakePlan, desired: Desired) -> Plan:
+        """In a thread: the plan, if the configuration that it leads to can be delivered. Raises InvalidSpec."""
+        plan = make_plan(desired)
+        ConfigurationBounds().require_kept(desired, plan.change)
+        return plan
+
+    def _signed(self, desired: Desired, plan: Plan, terms: ChangeTerms) -> ChangeSet:
+        """The change, with who asked for it and when, and what that is answered."""
+        time_s = self._state.clock.time_of_day()
+        revision = desired.configured_after(plan.change)
+        return replace(
+            plan.change,
+            origin=replace(terms.origin, time_s=time_s, note=plan.note, part_of=plan.part_of),
+            answer=answer_now(lambda kind: reply_of(kind, revision, plan), time_s),
+        )
+
+
+def _decides_alike(one: Desired, other: Desired) -> bool:
+    """Whether a plan that holds for one holds for the other: it is made of what operators have configured."""
+    return one.configured_at == other.configured_at and all(
+        a is b for a, b in ((one.applied, other.applied), (one.rollouts, other.rollouts), (one.shifts, other.shifts))
+    )
+
+
+def _endpoint(desired: Desired, name: str) -> Endpoint:
+    """Raises EndpointNotFound."""
+    if (endpoint := desired.endpoints.get(name)) is None:
+        raise to_exception(endpoint_not_found(name))
+    return endpoint

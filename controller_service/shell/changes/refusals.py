@@ -1,0 +1,191 @@
+"""Why changes of the configuration are refused, as callers get it.
+
+Owner: `shell.configurator` and the other parts that carry out what operators ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from controller_service.core.desired.merging import FieldConflict
+from controller_service.core.desired.revisions import Resource, subject_of
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.shell.leadership import leads_no_more
+from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
+from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, route_to_wire
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mistake
+from slotmesh.spec.routes import route_subject
+from slotmesh.spec.rules import show
+
+STORE_RETRY_S: Final = 5.0
+"""When to try again what could not be stored: somebody has to make room first."""
+
+
+def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
+    lines = [
+        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file says"
+        f" {it.wanted} now"
+        for it in conflicts
+    ]
+    lines.append("nothing was changed: force it, or write into the file what is there")
+    return Failure(reason=Reason.APPLY_CONFLICT, message="\n".join(lines))
+
+
+def not_stored(failed: StoreWriteFailed) -> Failure:
+    if isinstance(failed, LeadershipLost):
+        return leads_no_more(failed)
+    return Failure(
+        reason=Reason.STORE_UNAVAILABLE,
+        message=f"the change cannot be stored: {failed}. What is stored stays in force",
+        executed=Executed.NO if failed.is_unwritten else Executed.UNKNOWN,
+        retry_delay_s=STORE_RETRY_S,
+    )
+
+
+def backend_not_found(name: str) -> Failure:
+    return Failure(reason=Reason.BACKEND_NOT_FOUND, message=f"there is no backend {show(name)!r}")
+
+
+def endpoint_not_found(name: str) -> Failure:
+    return Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=f"there is no endpoint {show(name)!r}")
+
+
+def revision_conflict(expected: int, present: int) -> Failure:
+    text = (
+        f"expected_revision is {expected}, but the configuration has changed since and is at revision {present}:"
+        " read it again, and decide anew"
+    )
+    if expected > present:
+        text = (
+            f"expected_revision is {expected}, but this controller's configuration is at revision {present} only:"
+            " it has begun anew since; read it again, and decide anew"
+        )
+    facts = {"expected_revision": str(expected), "revision": str(present)}
+    return Failure(reason=Reason.REVISION_CONFLICT, message=text, metadata=facts)
+
+
+def route_not_found(path: str) -> Failure:
+    return Failure(reason=Reason.ROUTE_NOT_FOUND, message=f"there is no route {show(path)!r}")
+
+
+def backend_in_use(name: str, users: Collection[str]) -> Failure:
+    text = f"backend {name} is named by the traffic of {', '.join(users)}: change that first"
+    return Failure(reason=Reason.BACKEND_IN_USE, message=text)
+
+
+def code_not_kept(why: str) -> Failure:
+    """The snapshot of the code that a change needs cannot be stored."""
+    return Failure(
+        reason=Reason.STORE_UNAVAILABLE,
+        message=f"the change is not made: {why}",
+        executed=Executed.NO,
+        retry_delay_s=STORE_RETRY_S,
+    )
+
+
+def changed_too_often(times: int) -> Failure:
+    """Another change was faster, each time."""
+    return Failure(reason=Reason.INTERNAL, message=f"the configuration changed {times} times meanwhile")
+
+
+# Bounds of what is accepted: whatever operators configure fits everything that carries it later.
+#
+# Purpose: a configuration travels in requests and answers of operators, in routing tables, to replicas and to
+# ingresses.
+# A change that would make something too large for that is refused when it is planned, with both sizes.
+# Invariants: what was accepted before the bounds were there stays: a change is refused for what it makes larger. Sizes
+# are those on the wire; each resource is measured once.
+# Owner: the configurator.
+
+MAX_BACKEND_BYTES: Final = 4 * 1024 * 1024
+"""Of one backend with its `user_config`. Replicas get it twice in one frame, for older and for newer versions."""
+MAX_CONFIGURATION_BYTES: Final = 16 * 1024 * 1024
+"""Of all backends, endpoints and routes: half of a frame, in which lists, snapshots and routes are answered."""
+MAX_BACKENDS: Final = 10_000
+MAX_ENDPOINTS: Final = 20_000
+"""A router keeps about 2 KB for each, and 40 KB for each different assignment of partitions."""
+MAX_ROUTES: Final = 20_000
+
+
+class ConfigurationBounds:
+    """Measures the configuration, and each change of it."""
+
+    def __init__(self) -> None:
+        self._measured: dict[str, tuple[Resource, int]] = {}
+        self._of: tuple[Mapping[str, Resource], ...] = ()
+        """The mappings that were measured last."""
+        self._total = 0
+
+    def require_kept(self, desired: Desired, change: ChangeSet) -> None:
+        """Raises InvalidSpec where the change passes a bound."""
+        self._measure(desired)
+        if mistakes := [*self._too_large(change), *self._too_many(desired, change)]:
+            raise InvalidSpec(mistakes)
+
+    def _measure(self, desired: Desired) -> None:
+        of = (desired.backends, desired.endpoints, desired.routes)
+        if len(self._of) == len(of) and all(one is other for one, other in zip(of, self._of, strict=True)):
+            return
+        measured: dict[str, tuple[Resource, int]] = {}
+        for resources in of:
+            for resource in resources.values():
+                subject = subject_of(resource)
+                known = self._measured.get(subject)
+                is_known = known is not None and known[0] is resource
+                measured[subject] = known if known is not None and is_known else (resource, _size_of(resource))
+        self._measured, self._of = measured, of
+        self._total = sum(size for _, size in measured.values())
+
+    def _too_large(self, change: ChangeSet) -> Iterator[Mistake]:
+        put: list[Resource] = [*change.put_backends, *change.put_endpoints, *change.put_routes]
+        total = self._total
+        for resource in put:
+            size, before = _size_of(resource), self._size_before(subject_of(resource))
+            total += size - before
+            if isinstance(resource, Backend) and size > max(MAX_BACKEND_BYTES, before):
+                yield Mistake(
+                    f"backends.{show(resource.name)}",
+                    f"has {size:,} bytes with its user_config, at most {MAX_BACKEND_BYTES:,}: keep what is larger in a"
+                    " file or a store that the handler reads, and its name in user_config",
+                )
+        deleted = (
+            *(f"backend/{it}" for it in change.delete_backends),
+            *(f"endpoint/{it}" for it in change.delete_endpoints),
+            *map(route_subject, change.delete_routes),
+        )
+        total -= sum(map(self._size_before, deleted))
+        if total > max(MAX_CONFIGURATION_BYTES, self._total):
+            text = f"all backends, endpoints and routes would have {total:,} bytes, at most {MAX_CONFIGURATION_BYTES:,}"
+            yield Mistake("mesh", f"{text}: make them smaller, or divide them between meshes")
+
+    def _size_before(self, subject: str) -> int:
+        known = self._measured.get(subject)
+        return 0 if known is None else known[1]
+
+    def _too_many(self, desired: Desired, change: ChangeSet) -> Iterator[Mistake]:
+        for kind, there, put, deleted, most in (
+            (
+                "backends",
+                desired.backends,
+                [it.name for it in change.put_backends],
+                change.delete_backends,
+                MAX_BACKENDS,
+            ),
+            (
+                *("endpoints", desired.endpoints, [it.name for it in change.put_endpoints]),
+                *(change.delete_endpoints, MAX_ENDPOINTS),
+            ),
+            ("routes", desired.routes, [it.path for it in change.put_routes], change.delete_routes, MAX_ROUTES),
+        ):
+            count = len(there) + sum(name not in there for name in put) - len(deleted)
+            if count > max(most, len(there)):
+                yield Mistake(kind, f"would be {count:,}, at most {most:,}: divide them between meshes")
+
+
+def _size_of(resource: Resource) -> int:
+    """On the wire."""
+    if isinstance(resource, Backend):
+        return backend_to_wire(resource).ByteSize()
+    return (endpoint_to_wire(resource) if isinstance(resource, Endpoint) else route_to_wire(resource)).ByteSize()

@@ -1,0 +1,1 @@
+"""What runs again and again: reconciling, launching, scaling, rollouts, shifts."""

@@ -1,0 +1,209 @@
+"""Has the launcher do what reconciling decides, and takes over from it what runs.
+
+Invariants: what the launcher has is known to the observed state before anything else is decided: at the controller's
+start, where earlier lives of it have started instances, and after each start.
+Owner: the reconcile loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from controller_service.core.desired.handler_code import fixed_of, needed_code, template_of
+from controller_service.core.observed import launches, transitions
+from controller_service.core.observed.leases import fenced
+from controller_service.core.observed.state import Observed
+from controller_service.core.partitions import Incarnation
+from controller_service.core.reconciling.backends import NEVER_S
+from controller_service.shell.code.scanning import CannotSnapshot
+from controller_service.shell.code.snapshots import CodeSnapshots
+from controller_service.shell.launchers.protocol import Instance, Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Store
+from slotmesh.runtime.process_identity import has_ended
+from slotmesh.spec.model import Backend
+
+# Finds silent replicas whose processes have ended: those that ran on this machine, and those that fence themselves.
+#
+# Purpose: silence proves nothing, but the end of a process does: its partitions can move, and its calls fail.
+# Invariants: nothing follows from a fence while there are newer members: another controller may acknowledge its
+# reports.
+# Owner: one task.
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class ProcessWatch:
+    """Reports processes that have ended."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        *,
+        is_on_hold: Callable[[], bool] = lambda: False,
+        has_ended: Callable[[str], bool] = has_ended,
+    ) -> None:
+        """`is_on_hold`: whether this controller has found members that are newer than its store."""
+        self._state = state
+        self._is_on_hold = is_on_hold
+        self._since = -inf
+        """When this controller was on hold last."""
+        self._has_ended = has_ended
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Checks all that are silent, once."""
+        for owner, process in suspects(self._state.observed).items():
+            if self._has_ended(process):
+                self._state.replica_ended(owner, "its process has ended")
+        now = self._state.clock.now()
+        if self._is_on_hold():
+            self._since = now
+        for owner, silent_s in fenced(self._state.observed, now, since=self._since).items():
+            self._state.replica_ended(owner, f"it has fenced itself: it was silent for {silent_s:.0f} s")
+
+
+def suspects(observed: Observed) -> dict[Incarnation, str]:
+    """The processes of silent replicas that were not started here, and are not known to have ended."""
+    return {
+        replica.owner: replica.process
+        for replica in observed.incarnations()
+        if replica.process and replica.suspect_since is not None and not replica.gone and not replica.launched
+    }
+
+
+COLLECT_EVERY_S: Final = 60.0
+KILL_MARGIN_S: Final = 5.0
+"""Time for a replica to end, after the calls that it waited for."""
+
+
+class Launching:
+    """Starts, drains and kills replicas."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        links: ReplicaLinks,
+        launcher: Launcher,
+        mint_id: Callable[[str], str],
+        snapshots: CodeSnapshots,
+        give_up_after_s: float = NEVER_S,
+        *,
+        is_held: bool = False,
+    ) -> None:
+        """`mint_id` gives the id under which a replica of a backend is shown that could not be started.
+
+        What was started by a newer state, or by another controller, is reported to the newer members of `links`.
+        `give_up_after_s`: how long a launched replica may be suspect before it is killed. `is_held`: nothing is started
+        before a mesh was applied.
+        """
+        self.is_held = is_held
+        self._snapshots = snapshots
+        self.give_up_after_s = give_up_after_s
+        self._state = state
+        self._links = links
+        self._launcher = launcher
+        self._newer = links.newer
+        self._mint_id = mint_id
+        self.launches = launcher.launches
+        """Whether replicas are started; no longer, once the controller is about to end."""
+        self.counts: Counter[str] = Counter()
+        """Processes started, by backend."""
+
+    def take_stock(self) -> None:
+        """Takes over instances that are not known yet."""
+        for instance in self._launcher.observe():
+            known = self._state.observed.replica(instance.replica_id)
+            if known is None or not known.launched:
+                self._newer.look_at(f"replica/{instance.replica_id}", instance.order.version)
+                self._take_over(instance)
+        self._newer.disown = self._launcher.disown
+        for stranger in self._launcher.strangers():
+            self._newer.found(f"replica/{stranger.replica_id}", stranger.why)
+
+    async def start(self, backend: Backend, count: int) -> None:
+        """Sees to it that `count` replicas run that have the backend's present settings and code."""
+        if self.is_held:
+            return
+        template, fixed = template_of(backend), fixed_of(backend)
+        order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
+        order = replace(order, version=self._newer.version())
+        failure = ""
+        try:
+            if backend.code:
+                code = await asyncio.to_thread(self._snapshots.tree_of, backend.handler, backend.code)
+                order = replace(order, code=code)
+            await self._launcher.start(order, count)
+        except (LaunchFailed, CannotSnapshot) as error:
+            failure = str(error)
+        self.take_stock()
+        if failure:
+            replica_id = self._mint_id(backend.name)
+            self._state.apply_to_replica(
+                replica_id,
+                lambda observed, now: launches.launch_failed(
+                    observed, replica_id, backend.name, failure, now=now, template=template
+                ),
+            )
+
+    async def collect_code(self, store: Store) -> None:
+        """Removes snapshots that no version, revision or replica needs, now and then, until cancelled.
+
+        Nothing is removed before members had the time to attach, and nothing once one of them knows a newer state: an
+        older store does not name all that is needed.
+        """
+        await asyncio.sleep(COLLECT_EVERY_S + self._links.lease_s)
+        while True:
+            if not self._newer:
+                needed = {*needed_code(store.read()), *(Path(it.order.code).name for it in self._launcher.observe())}
+                await asyncio.to_thread(self._snapshots.collect, needed)
+            await asyncio.sleep(COLLECT_EVERY_S)
+
+    def discard_code(self) -> None:
+        """Nothing needs it any more: no replica is left, and versions end with this controller."""
+        self._snapshots.discard()
+
+    def drain(self, replica_id: str, message: str, grace_s: float) -> None:
+        """Has a replica end in order, however it was started; a launched one is killed when its grace is over."""
+        self._state.apply_to_replica(
+            replica_id, lambda observed, _: transitions.told_to_drain(observed, replica_id, message)
+        )
+        self._links.drain(replica_id, message)
+        self._launcher.stop(replica_id, grace_s=grace_s + KILL_MARGIN_S)
+
+    def kill(self, replica_id: str, message: str) -> None:
+        """Ends a launched replica that is hung."""
+        self._state.apply_to_replica(
+            replica_id, lambda observed, now: launches.given_up(observed, replica_id, message, now=now)
+        )
+        self._launcher.kill(replica_id)
+
+    def _take_over(self, instance: Instance) -> None:
+        order = instance.order
+        change = launches.found_running if instance.was_found else launches.launched
+        self.counts[order.backend] += not instance.was_found
+        self._state.apply_to_replica(
+            instance.replica_id,
+            lambda observed, now: change(
+                observed,
+                instance.replica_id,
+                order.backend,
+                template=order.template,
+                fixed=order.fixed,
+                pid=instance.pid,
+                process=instance.process,
+                now=now,
+            ),
+        )

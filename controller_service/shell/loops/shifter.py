@@ -1,0 +1,230 @@
+"""Carries shifts of traffic on: steps, their end, and the way back.
+
+Purpose: looks each second at what routers have reported, asks the core, and commits what follows as operators' changes
+are: written before announced, with a revision, planned anew where another change was faster.
+Invariants: one task moves shifts; what operators ask of them goes through the store, and wins where it was faster. A
+store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
+Owner: one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from controller_service.core.desired.planning import ChangeTerms, Plan
+from controller_service.core.desired.revisions import ChangeOrigin
+from controller_service.core.desired.shifts import ShiftRecord
+from controller_service.core.desired.state import Desired
+from controller_service.core.loads import CallEnds
+from controller_service.core.reconciling.readiness import is_ready
+from controller_service.core.reconciling.shift_planning import NO_PLAN, SaidShift, plan_end, plan_move, plan_shift
+from controller_service.core.reconciling.shift_steps import STAY, CallFlow, ShiftLook, ShiftMove, StepFigures, follow
+from controller_service.core.reconciling.waiting_traffic import rollouts_of
+from controller_service.shell.changes.configurator import Configurator, PlannedChange
+from controller_service.shell.changes.refusals import endpoint_not_found
+from controller_service.shell.leadership import NewerMembers
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Store
+from slotmesh.errors import SlotmeshError
+from slotmesh.logs import get_logger
+from slotmesh.status import to_exception
+
+LOOK_EVERY_S: Final = 1.0
+SETTLED_AFTER_S: Final = 15.0
+"""So long after the start of a controller routers may still be on their way to it: that nothing flows is not known."""
+WHO: Final = "controller"
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class WatchedShift:
+    """What this controller knows of a shift that is under way."""
+
+    began_s: float
+    number: int
+    due_at: float
+    """When its step has lasted for long enough, seconds (monotonic): the wall clock may jump."""
+    figures: StepFigures
+    shadows: StepFigures
+    """Of copies of calls, for shadows that guards look at."""
+    waits_for: str = ""
+
+
+class Shifter:
+    """Moves the shifts that are under way."""
+
+    def __init__(self, configurator: Configurator, store: Store, state: MeshState, newer: NewerMembers) -> None:
+        """None moves while there are `newer` members."""
+        self._newer = newer
+        self._configurator = configurator
+        self._store = store
+        self._state = state
+        self._watched: dict[str, WatchedShift] = {}
+        self._started_at = state.clock.now()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """Looks at every shift, once."""
+        if self._newer:
+            return
+        self._forget_ended()
+        for name, shift in self._store.read().shifts.items():
+            if shift.is_under_way:
+                try:
+                    await self._look_at(name)
+                except SlotmeshError as failure:
+                    _log.warning("a shift could not be carried on; it is tried again", endpoint=name, why=str(failure))
+
+    def known(self, name: str) -> tuple[Mapping[str, CallEnds], Mapping[str, CallEnds], str]:
+        """The figures of a shift's present step, by backend and by shadow, and what its next step waits for."""
+        shift, watched = self._store.read().shifts.get(name), self._watched.get(name)
+        if shift is None or watched is None or (watched.began_s, watched.number) != (shift.began_s, shift.number):
+            return {}, {}, ""
+        figures = {it: watched.figures.of(it) for it in shift.rising}
+        return figures, {it: watched.shadows.of(it) for it in shift.watched_shadows}, watched.waits_for
+
+    def watch(self, shift: ShiftRecord) -> None:
+        """It has begun, taken a step or ended: from now on calls are of its present step."""
+        if shift.is_under_way:
+            self._watch(shift)
+        else:
+            self._watched.pop(shift.endpoint, None)
+
+    async def _look_at(self, name: str) -> None:
+        moves: list[ShiftMove] = []
+
+        def plan(desired: Desired) -> Plan:
+            shift = desired.shifts.get(name)
+            moves.append(STAY if shift is None else self._next(shift, desired))
+            return NO_PLAN if shift is None else plan_move(desired, shift, moves[-1])
+
+        await self._configurator.change(plan, ChangeTerms(origin=ChangeOrigin(who=WHO)))
+        if (record := moves[-1].record) is not None:
+            self.watch(record)
+
+    def _next(self, shift: ShiftRecord, desired: Desired) -> ShiftMove:
+        if not shift.is_under_way:
+            return STAY
+        watched, observed, clock = self._watch(shift), self._state.observed, self._state.clock
+        watched.figures.hear(observed.routers.values())
+        watched.shadows.hear(observed.routers.values())
+        has_settled = clock.now() >= self._started_at + SETTLED_AFTER_S
+        look = ShiftLook(
+            is_due=clock.now() >= watched.due_at,
+            figures={it: watched.figures.of(it) for it in shift.rising},
+            shadows={it: watched.shadows.of(it) for it in shift.watched_shadows},
+            flow=watched.figures.flow(observed.routers, clock.now()) if has_settled else CallFlow.UNKNOWN,
+            ready=[it for it in shift.rising if any(map(is_ready, observed.replicas(it)))],
+            rollouts=rollouts_of(shift, desired, observed),
+        )
+        move = follow(shift, look, clock.time_of_day())
+        watched.waits_for = move.waits_for
+        return move
+
+    def _watch(self, shift: ShiftRecord) -> WatchedShift:
+        """What is known of the shift, in its present step."""
+        clock, watched = self._state.clock, self._watched.get(shift.endpoint)
+        if watched is not None and (watched.began_s, watched.number) == (shift.began_s, shift.number):
+            return watched
+        left_s = min(max(0.0, shift.since_s + shift.every_s - clock.time_of_day()), shift.every_s)
+        if watched is None or watched.began_s != shift.began_s:
+            shadows = StepFigures(shift.watched_shadows, of_shadows=True)
+            watched = WatchedShift(shift.began_s, shift.number, 0.0, StepFigures(shift.backends), shadows)
+            self._watched[shift.endpoint] = watched
+        watched.number, watched.due_at, watched.waits_for = shift.number, clock.now() + left_s, ""
+        watched.figures.hear(self._state.observed.routers.values())
+        watched.figures.begin_step()
+        watched.shadows.hear(self._state.observed.routers.values())
+        watched.shadows.begin_step()
+        return watched
+
+    def _forget_ended(self) -> None:
+        """Nothing is known any more of shifts that something else has ended."""
+        shifts = self._store.read().shifts
+        for name, watched in list(self._watched.items()):
+            shift = shifts.get(name)
+            if shift is None or not shift.is_under_way or shift.began_s != watched.began_s:
+                del self._watched[name]
+
+
+# What operators ask of shifts of traffic: to begin one, to end it, and how it is.
+#
+# Invariants: answered after the store has it; the task that moves shifts hears of it at once.
+# Owner: the event loop; the servicer calls it.
+
+
+class ShownShift(NamedTuple):
+    """A shift, as operators see it."""
+
+    record: ShiftRecord
+    figures: Mapping[str, CallEnds]
+    """Of its present step, by backend."""
+    shadows: Mapping[str, CallEnds]
+    """The same of copies of calls, for shadows that guards look at."""
+    waits_for: str
+
+
+class ShiftControl:
+    """Begins, ends and shows shifts."""
+
+    def __init__(self, configurator: Configurator, store: Store, state: MeshState, shifter: Shifter) -> None:
+        self._configurator = configurator
+        self._store = store
+        self._state = state
+        self._shifter = shifter
+
+    async def begin(self, said: SaidShift, terms: ChangeTerms, *, requires_ready: bool = False) -> PlannedChange:
+        """The first step of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
+
+        `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
+        """
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+
+        def plan(desired: Desired) -> Plan:
+            _require(desired, said.endpoint)
+            planned = plan_shift(desired, said, who=who, time_s=time_s)
+            if requires_ready:
+                self._configurator.require_ready(desired, said.endpoint, planned.change.put_shifts[0].rising)
+            return planned
+
+        changed = await self._configurator.change(plan, terms)
+        return self._took(changed, terms)
+
+    async def end(self, name: str, terms: ChangeTerms, *, goes_back: bool) -> PlannedChange:
+        """The end of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict."""
+        who, time_s = terms.origin.who, self._state.clock.time_of_day()
+
+        def plan(desired: Desired) -> Plan:
+            _require(desired, name)
+            return plan_end(desired, name, goes_back=goes_back, who=who, time_s=time_s)
+
+        changed = await self._configurator.change(plan, terms)
+        return self._took(changed, terms)
+
+    def show(self, name: str = "") -> list[ShownShift]:
+        """That of an endpoint, or all, by endpoint. Raises EndpointNotFound."""
+        desired = self._store.read()
+        if name:
+            _require(desired, name)
+        shifts = [desired.shifts[it] for it in sorted(desired.shifts) if name in {"", it}]
+        return [ShownShift(it, *self._shifter.known(it.endpoint)) for it in shifts]
+
+    def _took(self, changed: PlannedChange, terms: ChangeTerms) -> PlannedChange:
+        (record,) = changed.plan.change.put_shifts
+        if not terms.dry_run:
+            self._shifter.watch(record)
+        return changed
+
+
+def _require(desired: Desired, name: str) -> None:
+    if name not in desired.endpoints:
+        raise to_exception(endpoint_not_found(name))

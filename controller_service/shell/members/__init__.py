@@ -1,0 +1,1 @@
+"""The membership streams of replicas and routers."""

@@ -1,0 +1,304 @@
+"""The newest routing table, for the streams of routers.
+
+Invariants: the revision never goes back; each table, and each delta between two of them, becomes messages once, however
+many routers there are, and none before a router needs it: parts one by one, as streams ask for them. For routers that
+take one frame only, of a whole table those endpoints and backends are written again that have changed.
+Owner: the reconcile loop posts, router streams read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from controller_service.convert.tables import (
+    backend_to_bytes,
+    delta_parts,
+    delta_to_wire,
+    endpoint_to_bytes,
+    table_parts,
+    table_to_wire,
+)
+from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import EventKind, Notice
+from controller_service.core.lineage import BroughtTable
+from controller_service.core.observed.adoption import Adoption, adopt, has_rivals, replaced
+from controller_service.core.observed.transitions import Transition
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.routing import AnnouncedTable, ListedBackend, ListedEndpoint, find_delta
+from controller_service.shell.members.replica_links import ReplicaLinks
+from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
+from controller_service.store.protocol import Store
+from slotmesh.calls.partitions import PARTITIONS
+from slotmesh.streams.limits import MAX_MESSAGE_BYTES, TABLE_PART_BYTES
+from slotmesh.v1 import membership_service_pb2 as wire
+
+MAX_DELTAS: Final = 64
+"""Deltas to the newest table that are kept: one for each table that some router is behind by."""
+
+TERM_BYTES: Final = 64
+"""Room for what is added to a frame when it is sent."""
+
+PartT = TypeVar("PartT", ListedEndpoint, ListedBackend)
+
+
+class TableTooLarge(Exception):
+    """A table that a router takes in one frame only, and that fits none."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"the routing table has {size} bytes in one frame, and a frame has {MAX_MESSAGE_BYTES} at most: update the"
+            " router, which takes it in parts then"
+        )
+
+
+class TableFrames:
+    """The frames of a table or a delta, each made when it is asked for first."""
+
+    def __init__(self, frames: Iterable[wire.AttachRouterResponse]) -> None:
+        self._made: list[wire.AttachRouterResponse] = []
+        self._rest = iter(frames)
+
+    def get(self, number: int) -> wire.AttachRouterResponse | None:
+        """The frame of that number, from 0; None behind the last."""
+        while number >= len(self._made):
+            if (frame := next(self._rest, None)) is None:
+                return None
+            self._made.append(frame)
+        return self._made[number]
+
+
+class TableBoard:
+    """Holds the newest table and wakes the streams that wait for a newer one."""
+
+    def __init__(self, part_bytes: int = TABLE_PART_BYTES) -> None:
+        """`part_bytes`: what a part of a table has, about."""
+        self._part_bytes = part_bytes
+        self.table: AnnouncedTable | None = None
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._frames: dict[tuple[int, bool], TableFrames] = {}
+        """What leads to `table`, by the revision that it is based on, 0 for the whole of it, and whether in parts."""
+        self._endpoints: dict[str, tuple[ListedEndpoint, bytes]] = {}
+        """Endpoints of the newest whole table in one frame, as they were written."""
+        self._backends: dict[str, tuple[ListedBackend, bytes]] = {}
+
+    def post(self, table: AnnouncedTable) -> None:
+        """Announces a table. Its revision must be newer."""
+        if self.table is not None and table.revision <= self.table.revision:
+            raise ValueError(f"revision {table.revision} after {self.table.revision}")
+        self.table = table
+        self._frames.clear()
+        for listener in self._listeners:
+            listener()
+
+    def frames(self, base: AnnouncedTable | None, *, in_parts: bool) -> TableFrames:
+        """What leads from an earlier table, which was posted here, to the newest one; None: that one as a whole."""
+        if self.table is None:
+            raise ValueError("no table was posted yet")
+        key = (0 if base is None else base.revision, in_parts)
+        known = self._frames.get(key)
+        if known is None:
+            delta = None if base is None else find_delta(base, self.table)
+            if base is not None and delta is None:
+                known = self.frames(None, in_parts=in_parts)
+            elif in_parts:
+                known = TableFrames(
+                    table_parts(self.table, self._part_bytes) if delta is None else delta_parts(delta, self._part_bytes)
+                )
+            elif delta is not None:
+                known = TableFrames([_fitting(wire.AttachRouterResponse(delta=delta_to_wire(delta)))])
+            else:
+                _require_one_frame(self.table)
+                known = TableFrames([self._whole(self.table)])
+            if len(self._frames) >= MAX_DELTAS:
+                del self._frames[next(iter(self._frames))]
+            self._frames[key] = known
+        return known
+
+    def whole(self) -> wire.AttachRouterResponse:
+        """The newest table in one frame. Raises TableTooLarge."""
+        frame = self.frames(None, in_parts=False).get(0)
+        if frame is None:
+            raise ValueError("a table has a frame")
+        return frame
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self._listeners[listener] = None
+
+    def ignore(self, listener: Callable[[], None]) -> None:
+        self._listeners.pop(listener, None)
+
+    def _whole(self, table: AnnouncedTable) -> wire.AttachRouterResponse:
+        """In one frame."""
+        routes = table.routes
+        self._endpoints = _written(((it.name, it) for it in routes.endpoints), self._endpoints, endpoint_to_bytes)
+        self._backends = _written(((it.settings.name, it) for it in routes.backends), self._backends, backend_to_bytes)
+        frame = wire.AttachRouterResponse(table=table_to_wire(table, self._parts()))
+        return _fitting(frame)
+
+    def _parts(self) -> Iterator[bytes]:
+        for _, endpoint in self._endpoints.values():
+            yield endpoint
+        for _, backend in self._backends.values():
+            yield backend
+
+
+def _fitting(frame: wire.AttachRouterResponse) -> wire.AttachRouterResponse:
+    """Raises TableTooLarge."""
+    if (size := frame.ByteSize() + TERM_BYTES) > MAX_MESSAGE_BYTES:
+        raise TableTooLarge(size)
+    return frame
+
+
+def _require_one_frame(table: AnnouncedTable) -> None:
+    """Before it is written: what takes seconds, and does not fit in the end, is not begun. Raises TableTooLarge."""
+    owned = sum(endpoint.ownership is not None for endpoint in table.routes.endpoints)
+    if (size := 2 * PARTITIONS * owned) > MAX_MESSAGE_BYTES:
+        raise TableTooLarge(size)
+
+
+def _written(
+    parts: Iterable[tuple[str, PartT]], before: dict[str, tuple[PartT, bytes]], write: Callable[[PartT], bytes]
+) -> dict[str, tuple[PartT, bytes]]:
+    """Each part and its bytes: those from before, where it is the same object."""
+    written: dict[str, tuple[PartT, bytes]] = {}
+    for name, part in parts:
+        known = before.get(name)
+        written[name] = known if known is not None and known[0] is part else (part, write(part))
+    return written
+
+
+# What one router is sent of routing tables: the newest as a whole at first, then what has changed since.
+#
+# Invariants: a delta is based on the table that this stream has sent last; one that asks gets the newest table as a
+# whole, once for all requests that came before it was sent; a router that is slow gets one delta for all it has missed.
+# Parts of one table, or of one delta, follow each other: the next one begins behind the last part.
+# Owner: the stream of the router.
+
+
+class TableFeed:
+    """The frames of one stream."""
+
+    def __init__(self, board: TableBoard, *, takes_deltas: bool, takes_parts: bool = False) -> None:
+        self._board = board
+        self._takes_deltas = takes_deltas
+        self._takes_parts = takes_parts
+        self._sent: AnnouncedTable | None = None
+        self._is_asked = False
+        self._frames: TableFrames | None = None
+        """What is being sent."""
+        self._number = 0
+        """Of its next frame."""
+
+    def asked(self) -> None:
+        """The router wants the whole table."""
+        self._is_asked = True
+
+    def next_frame(self) -> wire.AttachRouterResponse | None:
+        """What is to be sent now; None where there is nothing new."""
+        if self._frames is not None:
+            if (frame := self._frames.get(self._number)) is not None:
+                self._number += 1
+                return frame
+            self._frames = None
+        table = self._board.table
+        if table is None or (table is self._sent and not self._is_asked):
+            return None
+        base = self._sent if self._takes_deltas and not self._is_asked else None
+        self._sent, self._is_asked = table, False
+        self._frames, self._number = self._board.frames(base, in_parts=self._takes_parts), 1
+        return self._frames.get(0)
+
+
+# What is learnt from the tables of other generations that routers have brought.
+#
+# Purpose: judges when a table can be read (`core.adoption` says what follows from it), takes over the replicas that it
+# names, and has incarnations end that another process has replaced.
+# Invariants: a table is dropped only once what was learnt from it is committed, which the reconcile loop does; nothing
+# is
+# concluded from silence before all members had the time to report.
+# Owner: `shell.reconcile_loop`.
+
+JUDGED_WITHIN_S: Final = 0.5
+"""How often it looks again at a table that names other incarnations than those that are attached."""
+
+
+class BroughtTables:
+    """Reads what routers have brought."""
+
+    def __init__(
+        self, store: Store, state: MeshState, queue: WorkQueue[Key], links: ReplicaLinks, *, started_at: float
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._queue = queue
+        self._links = links
+        self._started_at = started_at
+
+    def learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
+        """What is adopted from tables that routers have brought, and these tables; and the epochs that there have been.
+
+        A controller without a configuration has no table to offer in their place: routers go on with theirs.
+        """
+        read: dict[str, BroughtTable] = {}
+        learnt = desired
+        if not is_told_anything(desired):
+            return ChangeSet(), read
+        ownership: dict[str, PartitionOwnership] = {}
+        for router_id, brought in self._state.observed.brought.items():
+            observed = self._state.observed
+            if has_rivals(observed, brought) and not self._can_judge_rivals(router_id, now):
+                self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
+                continue
+            adoption = adopt(
+                learnt,
+                observed,
+                brought,
+                generation=self._store.generation,
+                now=now,
+                time_of_day=self._state.clock.time_of_day(),
+            )
+            learnt = replace(learnt.apply(adoption.change), revision=desired.revision)
+            ownership.update(adoption.change.put_ownership)
+            read[router_id] = brought
+            self._take_over(router_id, brought, adoption)
+        fenced_through = self._state.observed.must_fence_through()
+        learnt = replace(learnt, epoch_floor=max(learnt.epoch_floor, fenced_through))
+        return (
+            ChangeSet(
+                put_ownership=ownership,
+                put_roster=None if learnt.roster is desired.roster else learnt.roster,
+                epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0,
+            ),
+            read,
+        )
+
+    def end_replaced(self, now: float) -> None:
+        """Incarnations that another process has replaced, and that were not known to have ended when it attached."""
+        for owner in replaced(self._state.observed, lease_s=self._links.lease_s, now=now):
+            self._state.replica_ended(
+                owner, "another process has its id, and neither controller nor routers have a link"
+            )
+        if self._state.observed.elders:
+            self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
+
+    def _can_judge_rivals(self, router_id: str, now: float) -> bool:
+        """Whether the router has reported its links, and all members have had the time to report."""
+        router = self._state.observed.routers.get(router_id)
+        has_reported = router is not None and bool(router.generation)
+        return has_reported and now >= self._started_at + self._links.lease_s
+
+    def _take_over(self, router_id: str, brought: BroughtTable, adoption: Adoption) -> None:
+        backends = dict.fromkeys(member.backend for member in brought.roster.members)
+        self._state.apply(Transition(adoption.observed), *(Key(Concern.BACKEND, name) for name in backends))
+        for replica_id in adoption.taken:
+            self._links.expect(replica_id)
+        message = f"of generation {brought.generation}, roster {brought.roster.revision}: "
+        message += f"{len(adoption.taken)} of {len(brought.roster.members)} replicas were not known"
+        self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
+
+
+def is_told_anything(desired: Desired) -> bool:
+    """Whether there is a configuration yet."""
+    return bool(desired.backends or desired.endpoints)

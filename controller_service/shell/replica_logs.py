@@ -1,0 +1,348 @@
+"""The newest lines that each launched replica has written, for operators and for this process's own log.
+
+Invariants: each replica has a bound of bytes (`core.log_lines`), and of those that have ended the newest `ENDED_KEPT`
+are kept; reading takes a bounded piece of each file a turn, so that one that writes without end holds up no other; a
+reader that is slow misses lines, and hears how many.
+Owner: the event loop. The process launcher says which replicas there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from slotmesh.logs import get_logger
+
+# Follows the file that one replica writes to, and rotates it.
+#
+# Purpose: the replica writes to the file itself, so that it never waits for a reader and loses nothing with one;
+# whoever
+# follows the file reads it in turns, a bounded piece each.
+# Invariants: the replica has the file open for appending, for as long as it lives: so the file is rotated by copying it
+# to `FILE.1` and cutting it to nothing, after which the replica writes on at its beginning. What is written between the
+# last look and the cut, some microseconds, is lost. While nobody follows the file, it is not rotated.
+# Owner: the log book.
+
+PIECE_BYTES: Final = 64 * 1024
+"""Read in one turn at most."""
+BEHIND_BYTES: Final = 1 << 20
+"""Who is further behind than this skips to the newest piece."""
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LogTail:
+    """Reads what was appended since it looked last."""
+
+    def __init__(self, path: Path, *, max_bytes: int, begin: int = 0) -> None:
+        """`max_bytes`: the file is rotated beyond that. `begin`: where to begin to read."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._rotated_at = max_bytes
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._offset = begin
+        self._rotating: asyncio.Task[None] | None = None
+
+    def read(self) -> bytes:
+        """The next piece; empty where there is none. Raises OSError."""
+        size = os.fstat(self._file).st_size
+        if size < self._offset:
+            self._offset = 0  # somebody else has cut it
+        skipped = b""
+        if size - self._offset > BEHIND_BYTES:
+            left_out = size - PIECE_BYTES - self._offset
+            self._offset += left_out
+            skipped = f"[{left_out} bytes left out: they are in the file]\n".encode()
+        piece = os.pread(self._file, PIECE_BYTES, self._offset)
+        self._offset += len(piece)
+        if size > self._rotated_at and self._rotating is None:
+            self._rotating = asyncio.create_task(self._rotate(), name=f"rotate {self._path.name}")
+        return skipped + piece
+
+    async def _rotate(self) -> None:
+        """Copies in a thread, then what came meanwhile, and cuts."""
+        older = self._path.with_name(f"{self._path.name}.1")
+        try:
+            await asyncio.to_thread(_copy, self._path, older)
+            if self._file >= 0:
+                self._cut(older)
+            self._rotated_at = self._max_bytes
+        except OSError as error:
+            self._rotated_at += self._max_bytes
+            _log.warning("output of a replica cannot be rotated", path=str(self._path), error=str(error))
+        finally:
+            self._rotating = None
+
+    def _cut(self, older: Path) -> None:
+        """Without an await: little is written meanwhile."""
+        with older.open("ab") as copy:
+            while piece := os.pread(self._file, PIECE_BYTES, copy.tell()):
+                copy.write(piece)
+            end = copy.tell()
+        os.ftruncate(self._file, 0)
+        self._offset = max(0, self._offset - end)
+
+    async def close(self) -> None:
+        if self._rotating is not None:
+            self._rotating.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await self._rotating
+        self.drop()
+
+    def drop(self) -> None:
+        """Nobody follows the file any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _copy(path: Path, older: Path) -> None:
+    """Into a file that only this user can read, from its first byte on."""
+    older.unlink(missing_ok=True)
+    with path.open("rb") as source, os.fdopen(os.open(older, _NEW, 0o600), "wb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
+# The newest lines of what one replica has written, numbered, within a bound of bytes.
+#
+# Invariants: lines have ascending numbers, from 0 on, without gaps; the oldest go first; a line that is longer than
+# `MAX_LINE_BYTES` becomes several; what has no end yet is no line before `end`.
+# Owner: `shell.replica_logs`.
+
+MAX_LINE_BYTES: Final = 8_192
+KEPT_BYTES: Final = 256 * 1024
+"""Of each replica."""
+_LINE_COST: Final = 64
+"""What a line takes in memory besides its text."""
+
+
+class LogLines:
+    """A ring of lines."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._lines: deque[str] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._begun = b""
+        """A line without an end."""
+        self.end_number = 0
+        """The number that the next line will have."""
+
+    def feed(self, data: bytes) -> None:
+        """More was written."""
+        *whole, rest = (self._begun + data).split(b"\n")
+        for line in whole:
+            self._add(line)
+        while len(rest) > MAX_LINE_BYTES:
+            self._add(rest[:MAX_LINE_BYTES])
+            rest = rest[MAX_LINE_BYTES:]
+        self._begun = rest
+
+    def end(self) -> None:
+        """Nothing more will be written to the line that has begun."""
+        if self._begun:
+            begun, self._begun = self._begun, b""
+            self._add(begun)
+
+    def tail(self, count: int) -> list[str]:
+        """The newest lines, at most so many."""
+        skipped = max(0, len(self._lines) - count)
+        return [*islice(self._lines, skipped, None)]
+
+    def since(self, number: int) -> tuple[int, list[str]]:
+        """The lines from this number on; and how many of them are not kept any more."""
+        first = self.end_number - len(self._lines)
+        return max(0, first - number), [*islice(self._lines, max(0, number - first), None)]
+
+    def _add(self, line: bytes) -> None:
+        for at in range(0, max(1, len(line)), MAX_LINE_BYTES):
+            text = line[at : at + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
+            size = len(text) + _LINE_COST
+            self._lines.append(text)
+            self._sizes.append(size)
+            self._bytes += size
+            self.end_number += 1
+        while self._bytes > self._kept_bytes and len(self._lines) > 1:
+            self._lines.popleft()
+            self._bytes -= self._sizes.popleft()
+
+
+LOOK_EVERY_S: Final = 0.1
+"""How often files are looked at; with more than a hundred of them, 1 ms later for each."""
+ENDED_KEPT: Final = 64
+LAST_LINES: Final = 20
+LAST_BYTES: Final = 4_096
+"""Of what a replica wrote last, this much is told with its end."""
+LAST_PIECES: Final = 16
+"""Read at a replica's end at most, of what was not read before."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Lines of one replica, oldest first."""
+
+    replica_id: str
+    lines: list[str]
+    missed: int = 0
+    """Lines before these that were not read in time."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is known of one replica's output."""
+
+    replica_id: str
+    backend: str
+    tail: LogTail | None
+    """None: the replica has ended."""
+    lines: LogLines = field(default_factory=LogLines)
+    unechoed: bytes = b""
+    """A line that has no end yet."""
+
+
+class LogBook:
+    """Follows the files of replicas."""
+
+    def __init__(self, *, max_bytes: int, echo: Callable[[bytes], object] | None = None) -> None:
+        """`max_bytes`: of one file, before it is rotated. `echo` gets all that replicas write, in whole lines."""
+        self._max_bytes = max_bytes
+        self._echo = echo
+        self._entries: dict[str, _Entry] = {}
+        self._changed = asyncio.Event()
+        """Replaced whenever there are new lines or ends."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(max(LOOK_EVERY_S, len(self._entries) * 1e-3))
+
+    def look(self) -> None:
+        """Reads a piece of each file that has more."""
+        is_new = False
+        for entry in self._entries.values():
+            if entry.tail is not None:
+                is_new |= self._read(entry, entry.tail)
+        if is_new:
+            self._wake()
+
+    def follow(self, replica_id: str, backend: str, path: Path, *, is_older: bool = False) -> None:
+        """A replica writes to this file. `is_older`: it has for a while, and was echoed then. Raises OSError."""
+        begin = max(0, path.stat().st_size - KEPT_BYTES) if is_older else 0
+        entry = _Entry(replica_id, backend, LogTail(path, max_bytes=self._max_bytes, begin=begin))
+        self._entries[replica_id] = entry
+        if is_older:
+            self._read_all(entry, echo=False)
+        self._wake()
+
+    def remember(self, replica_id: str, backend: str, path: Path) -> None:
+        """A replica has ended that wrote to this file. Raises OSError."""
+        self.follow(replica_id, backend, path, is_older=True)
+        self._close(self._entries[replica_id])
+
+    def finish(self, replica_id: str) -> str:
+        """A replica has ended; returns the last lines that it has written."""
+        entry = self._entries.get(replica_id)
+        if entry is None:
+            return ""
+        self._read_all(entry, echo=True)
+        self._close(entry)
+        return "\n".join(entry.lines.tail(LAST_LINES))[-LAST_BYTES:]
+
+    async def close(self) -> None:
+        """Nothing is followed any more."""
+        for entry in self._entries.values():
+            if entry.tail is not None:
+                await entry.tail.close()
+
+    def knows(self, name: str) -> bool:
+        """Whether it has lines of a replica, or of replicas of a backend, of this name."""
+        return any(True for _ in self._named(name))
+
+    def names(self) -> list[str]:
+        """What `read` knows: backends, then replicas."""
+        return [*sorted({entry.backend for entry in self._entries.values()}), *sorted(self._entries)]
+
+    async def read(self, name: str, *, count: int, follow: bool) -> AsyncGenerator[LogPage, None]:
+        """The newest `count` lines of a replica, or of each of a backend's, and with `follow` all that come.
+
+        Ends when all was read; with `follow`, when the replica has ended, and never for a backend.
+        """
+        read: dict[str, int] = {}
+        for entry in [*self._named(name)]:
+            yield LogPage(entry.replica_id, entry.lines.tail(count))
+            read[entry.replica_id] = entry.lines.end_number
+        while follow:
+            changed = self._changed
+            for entry in [*self._named(name)]:
+                missed, lines = entry.lines.since(read.get(entry.replica_id, 0))
+                read[entry.replica_id] = entry.lines.end_number
+                if lines:
+                    yield LogPage(entry.replica_id, lines, missed)
+            if name in self._entries and self._entries[name].tail is None:
+                return
+            await changed.wait()
+
+    def _named(self, name: str) -> Iterator[_Entry]:
+        if name in self._entries:
+            yield self._entries[name]
+        else:
+            yield from (entry for entry in self._entries.values() if entry.backend == name)
+
+    def _read(self, entry: _Entry, tail: LogTail, *, echo: bool = True) -> bool:
+        try:
+            piece = tail.read()
+        except OSError as error:
+            _log.warning("output of a replica cannot be read", replica=entry.replica_id, error=str(error))
+            self._close(entry)
+            return True
+        if not piece:
+            return False
+        entry.lines.feed(piece)
+        if echo and self._echo is not None:
+            whole, newline, entry.unechoed = (entry.unechoed + piece).rpartition(b"\n")
+            if newline:
+                self._echo(whole + newline)
+        return True
+
+    def _read_all(self, entry: _Entry, *, echo: bool) -> None:
+        for _ in range(LAST_PIECES):
+            if entry.tail is None or not self._read(entry, entry.tail, echo=echo):
+                return
+
+    def _close(self, entry: _Entry) -> None:
+        entry.lines.end()
+        if entry.unechoed and self._echo is not None:
+            self._echo(entry.unechoed + b"\n")
+            entry.unechoed = b""
+        if entry.tail is not None:
+            entry.tail.drop()
+            entry.tail = None
+        ended = [it.replica_id for it in self._entries.values() if it.tail is None]
+        for replica_id in ended[:-ENDED_KEPT]:
+            del self._entries[replica_id]
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def echo_output(output: bytes) -> None:
+    """Writes what replicas have written to this process's stderr, as long as there is one."""
+    try:
+        sys.stderr.buffer.write(output)
+        sys.stderr.buffer.flush()
+    except (OSError, ValueError):
+        pass  # whoever read it is gone: it is in the files

@@ -1,1 +1,0 @@
-"""Messages of routers as what HTTP says, and the other way round. Pure."""

@@ -1,0 +1,145 @@
+"""What a request says of its call besides the arguments: headers and query parameters of ours. Pure.
+
+Invariants: most requests say nothing, which costs a look at each header; what is said is read wholly or refused with
+its header's name; a query parameter means the same as its header, and both of one kind contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from ingress_service.core.problems import refusal
+from slotmesh.spec.tenants import tenant_problem
+from slotmesh.units import parse_duration
+
+PREFIX: Final = b"x-slotmesh-"
+_META: Final = b"x-slotmesh-meta-"
+RESERVED_META: Final = ("slotmesh-", "grpc-", "authorization")
+"""Names, or how they begin, of metadata that nobody may set."""
+QUERY_TERMS: Final = frozenset({"relative_slo_ms", "absolute_slo_ms"})
+"""Query parameters that are terms, and no arguments."""
+_MAX_MS: Final = 10**15
+_MAX_RELATIVE_MS: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTerms:
+    """How a call is wanted. Can be compared, so that calls on the same terms share what is made of them."""
+
+    slo_s: float | None = None
+    slo_at: datetime | None = None
+    timeout_s: float | None = None
+    shard_key: str = ""
+    ordering_key: str = ""
+    tenant: str = ""
+    idempotent: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN: Final = RequestTerms()
+
+
+def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, str]] = ()) -> RequestTerms:
+    """`headers`: those that begin with `PREFIX`, with names in lower case. Raises RequestRefusal."""
+    said: dict[str, str] = {}
+    metadata: dict[str, str] = {}
+    for name, value in headers:
+        text = _text(name, value)
+        if name.startswith(_META):
+            key = name[len(_META) :].decode("ascii")
+            if not key or key.startswith(RESERVED_META):
+                raise refusal(400, f"{_shown(name)}: this name is reserved")
+            if key in metadata:
+                raise refusal(400, f"{_shown(name)}: is given twice")
+            metadata[key] = text
+            continue
+        field = name.removeprefix(PREFIX).decode("ascii")
+        if field not in _READERS:
+            raise refusal(400, f"{_shown(name)}: there is no such header; there are {_KNOWN}")
+        if field in said:
+            raise refusal(400, f"{_shown(name)}: is given twice")
+        said[field] = text
+    for key, text in query:
+        field = key.replace("_", "-")
+        if field in said:
+            raise refusal(400, f"{key}: is given twice")
+        said[field] = text
+    if "relative-slo-ms" in said and "absolute-slo-ms" in said:
+        raise refusal(400, "relative_slo_ms and absolute_slo_ms are both given: give one of them")
+    terms = PLAIN if not metadata else RequestTerms(metadata=tuple(sorted(metadata.items())))
+    for field, text in said.items():
+        terms = _READERS[field](terms, field, text)
+    return terms
+
+
+def _relative(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    return replace(terms, slo_s=_number(field, text, _MAX_RELATIVE_MS) / 1e3)
+
+
+def _absolute(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    try:
+        return replace(terms, slo_at=datetime.fromtimestamp(_number(field, text, _MAX_MS) / 1e3, UTC))
+    except (ValueError, OverflowError, OSError):
+        raise refusal(400, f"{field}: is no time of day in milliseconds since 1970") from None
+
+
+def _timeout(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    try:
+        return replace(terms, timeout_s=parse_duration(text).total_seconds())
+    except ValueError:
+        raise refusal(400, f"X-Slotmesh-{field.title()}: write a duration with its unit, as 250ms, 30s or 2m") from None
+
+
+def _shard_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+    return replace(terms, shard_key=text)
+
+
+def _ordering_key(terms: RequestTerms, _field: str, text: str) -> RequestTerms:
+    return replace(terms, ordering_key=text)
+
+
+def _tenant(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    if problem := tenant_problem(text):
+        raise refusal(400, f"X-Slotmesh-{field.title()}: {problem}")
+    return replace(terms, tenant=text)
+
+
+def _idempotency_key(terms: RequestTerms, field: str, text: str) -> RequestTerms:
+    if not text:
+        raise refusal(400, f"X-Slotmesh-{field.title()}: is empty")
+    return replace(terms, idempotent=True)
+
+
+_READERS: Final = {
+    "relative-slo-ms": _relative,
+    "absolute-slo-ms": _absolute,
+    "timeout": _timeout,
+    "shard-key": _shard_key,
+    "ordering-key": _ordering_key,
+    "tenant": _tenant,
+    "idempotency-key": _idempotency_key,
+}
+_KNOWN: Final = ", ".join(f"X-Slotmesh-{it.title()}" for it in _READERS) + ", X-Slotmesh-Meta-NAME"
+
+
+def _number(field: str, text: str, most: int) -> float:
+    """Milliseconds: digits, with a fraction or without."""
+    whole, dot, fraction = text.partition(".")
+    if not (text.isascii() and whole.isdigit() and (fraction.isdigit() or not dot)) or float(text) > most:
+        raise refusal(400, f"{field}: must be milliseconds, a number of 0 … {most:,}")
+    return float(text)
+
+
+def _text(name: bytes, value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise refusal(400, f"{_shown(name)}: is no text in UTF-8") from None
+
+
+def _shown(name: bytes) -> str:
+    """A header's name as a message may repeat it."""
+    return name[:80].decode("ascii", "replace").title()

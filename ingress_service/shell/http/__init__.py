@@ -1,0 +1,1 @@
+"""The HTTP server: connections, requests and WebSockets, as ASGI applications use them."""

@@ -1,0 +1,91 @@
+"""What the replica tells, as frames say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from replica_service.core.state.call_times import ToldTime
+from replica_service.core.state.permits import PermitCapacity
+from replica_service.core.state.session_table import SessionReport
+from slotmesh.calls.id_ranges import Range
+from slotmesh.calls.method_outlines import MAX_DESCRIBED, MethodOutline, MethodTensors
+from slotmesh.convert.batches import ranges_to_wire
+from slotmesh.streams.limits import MAX_FRAME_RANGES, MAX_METHODS
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+
+def capacity_to_wire(capacity: PermitCapacity) -> call_pb2.Capacity:
+    """A report for one router."""
+    return call_pb2.Capacity(
+        max_ongoing=capacity.max_ongoing,
+        prefetch=capacity.prefetch,
+        keyed_window=capacity.keyed_window,
+        draining=capacity.draining,
+        others=capacity.others,
+    )
+
+
+def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.ServiceTimes:
+    """How quickly calls are got through."""
+    wire = replica_service_pb2.ServiceTimes()
+    for each in times:
+        method = wire.methods.add(method=each.method, batch_size=each.batch_size)
+        method.service_time.FromNanoseconds(round(each.service_s * 1e9))
+    return wire
+
+
+def outlines_to_wire(outlines: Iterable[MethodOutline]) -> list[replica_service_pb2.MethodOutline]:
+    """What methods take and give."""
+    wire = replica_service_pb2.MethodOutline
+    return [wire(method=it.method, yields=it.yields, schema=it.schema) for it in outlines]
+
+
+def tensors_to_wire(methods: Iterable[tuple[str, MethodTensors]]) -> list[replica_service_pb2.MethodTensors]:
+    """What methods take and give, by their names, as far as the bound goes."""
+    described: list[replica_service_pb2.MethodTensors] = []
+    left = MAX_DESCRIBED
+    for name, tensors in islice(methods, MAX_METHODS):
+        left -= len(tensors.inputs) + len(tensors.outputs)
+        if left < 0:
+            break
+        wire = replica_service_pb2.MethodTensors(method=name, yields=tensors.yields, batch_size=tensors.batch_size)
+        for each, into in ((tensors.inputs, wire.inputs), (tensors.outputs, wire.outputs)):
+            into.extend(
+                replica_service_pb2.TensorType(
+                    name=one.name, datatype=one.datatype, shape=one.shape, optional=one.optional
+                )
+                for one in each
+            )
+        described.append(wire)
+    return described
+
+
+def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:
+    """Where lanes have stopped, by run ids."""
+    return replica_service_pb2.LanesStopped(runs=ranges_to_wire(ranges))
+
+
+def reconciled_to_wire(answers: Iterable[tuple[str, int, SessionReport]]) -> Iterator[replica_service_pb2.Reconciled]:
+    """What became of calls: session, epoch, report. In frames of few ranges each, but that a session is in one."""
+    wire = replica_service_pb2.Reconciled()
+    ranges = 0
+    for session_id, epoch, report in answers:
+        size = len(report.running) + len(report.kept) + len(report.evicted)
+        if wire.joined and ranges + size > MAX_FRAME_RANGES:
+            yield wire
+            wire, ranges = replica_service_pb2.Reconciled(), 0
+        ranges += size
+        wire.joined.append(_session_calls(session_id, epoch, report.running))
+        if report.kept:
+            wire.kept.append(_session_calls(session_id, epoch, report.kept))
+        if report.evicted:
+            wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
+        if report.is_incomplete:
+            wire.forgotten.append(session_id)
+    if wire.joined:
+        yield wire
+
+
+def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:
+    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=ranges_to_wire(ranges))

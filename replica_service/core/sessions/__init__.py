@@ -1,1 +1,0 @@
-"""Sessions: what became of their calls, and the outcomes that are kept until clients have them."""

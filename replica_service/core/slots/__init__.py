@@ -1,1 +1,0 @@
-"""Leased slots: the table, what callers do with them, and the calls in them."""

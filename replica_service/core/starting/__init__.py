@@ -1,1 +1,0 @@
-"""What starts next: which calls get a free permit, and whether a call may start at all."""

@@ -1,0 +1,1 @@
+"""What waits, runs and is remembered at one replica: permits, lanes, batches, slots, sessions."""

@@ -1,0 +1,122 @@
+"""Whether calls may start: the one answer, which every executor asks for right before it runs their code.
+
+Purpose: covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have
+stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with
+`StartNow.until`.
+Invariants: a call that was claimed has started: a hold of its turn afterwards finds it before `turn.next`; one that was
+not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
+Owner: each executor has `TurnClaims` of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, NamedTuple, TypeAlias
+
+from replica_service.core.calls.commands import Part
+from replica_service.core.calls.runs import ReplicaRun, StartTurn
+from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
+from replica_service.core.state.lanes import MAX_TURN_S, is_stopped
+from slotmesh.errors import Failure
+
+
+class StartNow(NamedTuple):
+    """These calls start now."""
+
+    hi: int
+    """Index behind the last one of them."""
+    until: float
+    """Monotonic seconds: a call whose code does not run by then must not run without another claim."""
+
+
+class Skip(NamedTuple):
+    """These calls must not start; all of them end in one failure."""
+
+    hi: int
+    """Index behind the last one of them."""
+    failure: Failure
+
+
+Claim: TypeAlias = StartNow | Skip | None
+"""None: nothing more of this work starts. What has not started goes back to the scheduler."""
+
+
+def claim(run: ReplicaRun, lo: int, hi: int, now: float) -> Claim:
+    """Whether calls of the run, from index `lo` up to `hi`, may start. In a lane that stops it is one at a time."""
+    link = run.link
+    if now >= run.deadline:
+        return Skip(hi, EXPIRED)
+    if now >= link.fresh_until or (run.record is not None and run.record.is_fenced):
+        return None
+    if run.options.stop_generation:
+        if is_stopped(run, lo):
+            return None  # the lane's next turn answers the rest
+        hi = lo + 1
+    if (withdrawn := run.withdrawn) is not None:
+        if lo in withdrawn:
+            return Skip(lo + 1, CANCELLED)
+        hi = next((index for index in range(lo + 1, hi) if index in withdrawn), hi)
+    return StartNow(hi, min(run.deadline, link.fresh_until))
+
+
+def too_late(run: ReplicaRun, now: float) -> Failure | None:
+    """Why calls of the run that share a batch with others must not start any more."""
+    if now >= run.deadline:
+        return EXPIRED
+    return UNHEARD if now >= run.link.fresh_until else None
+
+
+def may_begin(parts: Sequence[Part], now: float) -> bool:
+    """Whether all calls of a batch may start; else it goes back as a whole."""
+    return all(
+        now < run.link.fresh_until and now < run.deadline and not (run.record is not None and run.record.is_fenced)
+        for run, _, _ in parts
+    )
+
+
+_OPEN: Final = nullcontext()
+
+
+class TurnClaims:
+    """Claims calls of turns, one after another."""
+
+    __slots__ = ("_guard", "_one_by_one")
+
+    def __init__(self, lock: AbstractContextManager[object] | None = None) -> None:
+        """`lock`: another thread may hold turns up while their calls are executed, so they are claimed one by one."""
+        self._guard = _OPEN if lock is None else lock
+        self._one_by_one = lock is not None
+
+    def claim(self, turn: StartTurn, index: int, now: float, most: int = sys.maxsize) -> Claim:
+        """Whether the turn goes on with the call at `index`, and up to which one: at most so many calls.
+
+        With a lock only the first of them has started, and `go_on` is asked before each other one.
+        """
+        if index == turn.lo:
+            turn.over = now + MAX_TURN_S
+        elif now >= turn.over:
+            return None
+        with self._guard:
+            if index >= turn.stop:
+                return None
+            found = claim(turn.run, index, min(turn.stop, index + most), now)
+            if found is None:
+                return None
+            turn.next = index + 1 if self._one_by_one and isinstance(found, StartNow) else found.hi
+            return found
+
+    def go_on(self, turn: StartTurn, index: int) -> bool:
+        """Whether a call starts as well that follows on one that was claimed."""
+        run = turn.run
+        with self._guard:
+            if index >= turn.stop or (run.withdrawn is not None and index in run.withdrawn):
+                return False
+            turn.next = index + 1
+            return True
+
+    def hold(self, turn: StartTurn) -> None:
+        """No further call of the turn starts: `turn.stop` says from which one on."""
+        with self._guard:
+            turn.stop = turn.next

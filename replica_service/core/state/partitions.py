@@ -1,0 +1,238 @@
+"""Which owner epochs this replica still serves, by endpoint and partition.
+
+Purpose: the fence that keeps calls of one ordering key in order across replicas: a run that was sent at an older epoch
+is refused, and goes on being refused, so that no later call overtakes it.
+Invariants: a partition's floor never falls while it is remembered; floors that a fence makes superfluous are dropped.
+The newest floors are remembered: `MAX_FLOORS` of them, whole endpoints at a time, so that endpoints that come and go
+take no more memory.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from typing import Final
+
+from replica_service.core.calls.commands import ReplicaCommand, TellKeys
+from replica_service.core.calls.events import KeysGained, KeysLost
+from replica_service.core.calls.runs import ReplicaLane, ReplicaRun
+from replica_service.core.state.lanes import Lanes
+
+MAX_FLOORS: Final = 1_048_576
+"""Partitions, of all endpoints, of which a floor is remembered: some 100 bytes each."""
+
+
+class ServedEpochs:
+    """Partition -> lowest epoch that is still served."""
+
+    __slots__ = ("_count", "_fence", "_floors", "_max_floors", "newest")
+
+    def __init__(self, max_floors: int = MAX_FLOORS) -> None:
+        """`max_floors`: the floors that are remembered, beside those of the endpoint that had the newest one."""
+        self._max_floors = max_floors
+        self._floors: dict[str, dict[int, int]] = {}
+        """By endpoint and partition; the endpoint that had a new floor last is last."""
+        self._count = 0
+        """Floors in all."""
+        self._fence = 0
+        """The floor of partitions that have none of their own: theirs are higher."""
+        self.newest = 0
+        """The newest owner epoch seen in calls and in orders of the controller."""
+
+    def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
+        """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""
+        floors = self._floors.get(endpoint)
+        self.newest = max(self.newest, epoch)
+        floor = self._fence if floors is None else floors.get(partition, self._fence)
+        if epoch < floor:
+            return False
+        if epoch > floor:
+            self._raise(endpoint, {partition: epoch})
+        return True
+
+    def serves(self, endpoint: str, partition: int, epoch: int) -> bool:
+        """Whether what was taken at this epoch may still start."""
+        floors = self._floors.get(endpoint)
+        return epoch >= (self._fence if floors is None else floors.get(partition, self._fence))
+
+    def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
+        """From now on refuses these epochs (by partition) and older ones."""
+        self.newest = max(self.newest, *epochs.values()) if epochs else self.newest
+        known = self._floors.get(endpoint, {})
+        self._raise(
+            endpoint,
+            {partition: max(known.get(partition, self._fence), epoch + 1) for partition, epoch in epochs.items()},
+        )
+
+    def fence(self, epoch: int) -> None:
+        """From now on refuses this epoch and older ones, of all partitions of all endpoints."""
+        self.newest = max(self.newest, epoch)
+        self._fence = max(self._fence, epoch + 1)
+        above = {
+            endpoint: {partition: floor for partition, floor in floors.items() if floor > self._fence}
+            for endpoint, floors in self._floors.items()
+        }
+        self._floors = {endpoint: floors for endpoint, floors in above.items() if floors}
+        self._count = sum(map(len, self._floors.values()))
+
+    def _raise(self, endpoint: str, raised: Mapping[int, int]) -> None:
+        """These are the floors of partitions of the endpoint now."""
+        floors = self._floors.pop(endpoint, {})
+        self._count -= len(floors)
+        floors.update(raised)
+        self._floors[endpoint] = floors
+        self._count += len(floors)
+        while self._count > self._max_floors and len(self._floors) > 1:
+            self._count -= len(self._floors.pop(next(iter(self._floors))))
+
+
+# Which partitions the handler has been told of, for a handler with `on_keys_gained` or `on_keys_lost`.
+#
+# Purpose: the hooks run in step with the calls. A call of a partition starts when `on_keys_gained` has ended for its
+# owner epoch; `on_keys_lost` begins when the last one has ended, and the partition counts as empty when the hook has.
+# Invariants: each holding passes GAINING, HELD, LEAVING, LOSING in this order, and no phase twice; a partition has one
+# at
+# a time; lanes that wait for a phase are blocked, and not in the ready queue. Off, this costs one look a turn.
+# Owner: the scheduler.
+
+
+class HoldingPhase(Enum):
+    """What the handler knows of a partition."""
+
+    GAINING = auto()
+    """`on_keys_gained` runs, or is about to."""
+    HELD = auto()
+    """Calls start."""
+    LEAVING = auto()
+    """It has been given up; calls that have started are still running."""
+    LOSING = auto()
+    """`on_keys_lost` runs, or is about to."""
+
+
+class KeyHolding:
+    """A partition at one owner epoch."""
+
+    __slots__ = ("endpoint", "epoch", "is_given_up", "partition", "phase", "running", "waiting")
+
+    def __init__(self, endpoint: str, partition: int, epoch: int) -> None:
+        self.endpoint = endpoint
+        self.partition = partition
+        self.epoch = epoch
+        self.phase = HoldingPhase.GAINING
+        self.is_given_up = False
+        """While GAINING: it leaves as soon as it is held."""
+        self.running = 0
+        """Lanes of it that have a permit."""
+        self.waiting: dict[ReplicaLane, None] = {}
+        """Lanes that are blocked until the phase changes."""
+
+
+class KeyHoldings:
+    """All of them."""
+
+    __slots__ = ("_held", "_lanes", "_out", "_running", "is_on")
+
+    def __init__(self, lanes: Lanes, out: list[ReplicaCommand]) -> None:
+        self.is_on = False
+        """The handler has one of the hooks."""
+        self._lanes = lanes
+        self._out = out
+        self._held: dict[tuple[str, int], KeyHolding] = {}
+        self._running: dict[ReplicaLane, KeyHolding] = {}
+
+    def turn_on(self) -> None:
+        """Before the first call."""
+        self.is_on = True
+        self._lanes.on_returned = self._returned
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def may_start(self, lane: ReplicaLane, run: ReplicaRun) -> bool:
+        """Whether calls of the run may start now. If not, the lane is unblocked when that has changed."""
+        key = run.endpoint, run.partition
+        holding = self._held.get(key)
+        if holding is None:
+            holding = self._held[key] = KeyHolding(run.endpoint, run.partition, run.owner_epoch)
+            self._out.append(TellKeys(holding.endpoint, holding.partition, holding.epoch, is_gain=True))
+        elif holding.phase is HoldingPhase.HELD:
+            if run.owner_epoch <= holding.epoch:
+                return True
+            self._leave(holding)  # it has come back at a newer epoch, without an order to give it up
+        holding.waiting[lane] = None
+        return False
+
+    def started(self, lane: ReplicaLane, run: ReplicaRun) -> None:
+        """The lane has its turn with this run."""
+        holding = self._running[lane] = self._held[run.endpoint, run.partition]
+        holding.running += 1
+
+    def _returned(self, lane: ReplicaLane) -> None:
+        """The lane's turn is over, if it had one."""
+        if (holding := self._running.pop(lane, None)) is not None:
+            holding.running -= 1
+            self._lose_if_over(holding)
+
+    # -- partitions that go away -----------------------------------------------------------------------------------
+
+    def leave(self, endpoint: str, partitions: Collection[int]) -> None:
+        """These partitions are given up. What of them has not started is handed back."""
+        for partition in partitions:
+            if (holding := self._held.get((endpoint, partition))) is not None:
+                self._leave(holding)
+
+    def leave_all(self, through_epoch: float) -> None:
+        """The same for all that are held at this epoch, or an older one."""
+        for holding in list(self._held.values()):
+            if holding.epoch <= through_epoch:
+                self._leave(holding)
+
+    def _leave(self, holding: KeyHolding) -> None:
+        if holding.phase is HoldingPhase.GAINING:
+            holding.is_given_up = True
+        elif holding.phase is HoldingPhase.HELD:
+            holding.phase = HoldingPhase.LEAVING
+            self._lose_if_over(holding)
+
+    def _lose_if_over(self, holding: KeyHolding) -> None:
+        if holding.phase is HoldingPhase.LEAVING and not holding.running:
+            holding.phase = HoldingPhase.LOSING
+            self._out.append(TellKeys(holding.endpoint, holding.partition, holding.epoch, is_gain=False))
+
+    # -- the handler -----------------------------------------------------------------------------------------------
+
+    def keys_gained(self, event: KeysGained, _now: float) -> None:
+        for partition in event.partitions:
+            holding = self._held[event.endpoint, partition]
+            holding.phase = HoldingPhase.HELD
+            if holding.is_given_up:
+                self._leave(holding)
+            else:
+                self._unblock(holding)
+
+    def keys_lost(self, event: KeysLost, _now: float) -> None:
+        for partition in event.partitions:
+            self._unblock(self._held.pop((event.endpoint, partition)))
+
+    def _unblock(self, holding: KeyHolding) -> None:
+        waiting, holding.waiting = holding.waiting, {}
+        for lane in waiting:
+            self._lanes.unblock(lane)
+
+    # -- to be read ------------------------------------------------------------------------------------------------
+
+    def holds(self, endpoint: str, partition: int) -> bool:
+        """Whether the handler has been told of the partition, and not yet of its loss."""
+        return (endpoint, partition) in self._held
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no hook runs or is about to."""
+        return all(holding.phase is HoldingPhase.HELD for holding in self._held.values())
+
+    def by_endpoint(self) -> dict[str, set[int]]:
+        """All partitions that the handler has been told of."""
+        found: dict[str, set[int]] = {}
+        for endpoint, partition in self._held:
+            found.setdefault(endpoint, set()).add(partition)
+        return found

@@ -1,0 +1,189 @@
+"""Outcomes that are kept until their clients have acknowledged them, or the bounds are passed.
+
+Purpose: keeps, evicts and forgets what records know, so that bytes and records are counted in one place.
+Invariants: `bytes` is what the records on the two shelves keep; the oldest outcomes that were delivered go first, and
+their session remembers them as evicted. Cost is per run, never per call.
+Owner: the session table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from replica_service.core.calls.runs import RunRecord
+from replica_service.core.calls.session_records import KeptOutcome, Mark
+from slotmesh.calls.id_ranges import merged
+from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
+
+MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
+MAX_KEPT_RUNS = 65_536
+MAX_EVICTED_RANGES = 4_096
+"""Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
+CALL_BYTES = 64
+"""What a kept outcome costs besides its payload."""
+
+
+class KeptOutcomes:
+    """What records of all sessions keep."""
+
+    __slots__ = ("_delivered", "_max_bytes", "_max_runs", "_retained", "bytes")
+
+    def __init__(self, max_bytes: int, max_runs: int) -> None:
+        self.bytes = 0
+        """What kept outcomes cost."""
+        self._max_bytes = max_bytes
+        self._max_runs = max_runs
+        self._delivered: dict[RunRecord, None] = {}
+        """Records of which outcomes are kept, by age."""
+        self._retained: dict[RunRecord, None] = {}
+        """Those of them with outcomes that were not delivered: there was no link."""
+
+    def __len__(self) -> int:
+        """Records of which outcomes are kept."""
+        return len(self._delivered) + len(self._retained)
+
+    def taken(self, record: RunRecord) -> None:
+        """A link takes the outcomes of the record."""
+        if record.shelf is self._retained:
+            del self._retained[record]
+            self._delivered[record] = None
+            record.shelf = self._delivered
+
+    def keep(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
+        """Calls that were pending have this outcome; `size`: bytes of its payloads."""
+        record.pending -= hi - lo
+        if not record.pending:
+            record.runs = []
+        record.pieces.append((lo, hi, outcome))
+        size += CALL_BYTES * (hi - lo)
+        record.size += size
+        self.bytes += size
+        shelf = self._delivered if record.link is not None or record.takers else self._retained
+        if record.shelf is not shelf and record.shelf is not self._retained:
+            if record.shelf is not None:
+                del record.shelf[record]
+            record.shelf = shelf
+            shelf[record] = None
+        while self.bytes > self._max_bytes or len(self._delivered) + len(self._retained) > self._max_runs:
+            self._evict(next(iter(self._delivered or self._retained)))
+
+    def _evict(self, record: RunRecord) -> None:
+        session = record.session
+        if session is None:
+            raise RuntimeError("a record on a shelf has a session")
+        evicted = session.evicted.setdefault(record.epoch, [])
+        for lo, hi, known in list(record.between(0, record.count)):
+            if known is not None and known is not Mark.GONE:
+                evicted += record.ids_of(lo, hi)
+        if len(evicted) > MAX_EVICTED_RANGES:
+            joined = merged(evicted)
+            if len(joined) > MAX_EVICTED_RANGES:
+                half = len(joined) // 2
+                session.lost_through = max(session.lost_through, joined[half - 1][1])
+                del joined[:half]
+            session.evicted[record.epoch] = joined
+        self.forget(record, 0, record.count)
+
+    def forget(self, record: RunRecord, lo: int, hi: int, *, pending_too: bool = False) -> None:
+        """The outcomes of these calls will not be asked for: drops them."""
+        if lo <= 0 and record.count <= hi and not record.pending:
+            self.drop(record)
+            return
+        for begin, end, known in list(record.between(lo, hi)):
+            if known is Mark.GONE or (known is None and not pending_too):
+                continue
+            if known is None:
+                record.pending -= end - begin
+                record.has_gaps = True
+            else:
+                size = bytes_of(known) + CALL_BYTES * (end - begin)
+                record.size -= size
+                self.bytes -= size
+            record.put(begin, end, Mark.GONE)
+            record.left -= end - begin
+        if not record.left:
+            self.drop(record)
+        elif not record.size and record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+
+    def drop(self, record: RunRecord) -> None:
+        """Nothing of the record is of interest any more."""
+        if record.session is not None:
+            del record.session.records[record]
+            record.session = None
+        if record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+        self.bytes -= record.size
+        record.size = 0
+        record.runs = []
+        record.pieces = []
+        disconnect(record)
+
+
+def disconnect(record: RunRecord) -> None:
+    """The outcomes of the record's calls are not delivered any more."""
+    if record.link is not None:
+        record.link.sent.pop(record.first, None)
+        record.link = None
+    if record.takers:
+        for taker in record.takers:
+            taker.link.sent.pop(taker.first, None)
+        record.takers = ()
+
+
+def bytes_of(outcome: KeptOutcome) -> int:
+    """Bytes of its payloads."""
+    return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0
+
+
+# What a replica keeps of sessions that it has dropped: the newest epoch, and up to where calls are unaccounted for.
+#
+# Purpose: an older epoch stays refused, and a question for a call that the replica had a record of and has dropped is
+# answered "unknown".
+# Invariants: nothing is kept of sessions of which nothing could be asked or refused. Bounded: the oldest go first.
+# Owner: the session table.
+
+MAX_FORGOTTEN = 65_536
+"""How many forgotten sessions a replica remembers."""
+
+
+class Remnant(NamedTuple):
+    """One forgotten session."""
+
+    epoch: int
+    """The newest epoch that was seen."""
+    lost_through: int
+    """No call with a greater id had started and is unaccounted for; 0 where none is."""
+
+
+class ForgottenSessions:
+    """The remnants, by session."""
+
+    __slots__ = ("_max", "_remnants")
+
+    def __init__(self, most: int = MAX_FORGOTTEN) -> None:
+        self._max = most
+        self._remnants: dict[str, Remnant] = {}
+        """By age."""
+
+    def __len__(self) -> int:
+        return len(self._remnants)
+
+    def add(self, session_id: str, remnant: Remnant) -> None:
+        """The session is dropped now."""
+        if remnant.epoch <= 1 and not remnant.lost_through:
+            return
+        if len(self._remnants) >= self._max:
+            del self._remnants[next(iter(self._remnants))]
+        self._remnants[session_id] = remnant
+
+    def find(self, session_id: str) -> Remnant | None:
+        """What is known of the session, if it was dropped."""
+        return self._remnants.get(session_id)
+
+    def remove(self, session_id: str) -> None:
+        """The session is back, and not forgotten any more."""
+        self._remnants.pop(session_id, None)

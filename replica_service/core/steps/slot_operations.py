@@ -1,0 +1,181 @@
+"""What callers do with slots that they have: dispatch a call, renew, give back.
+
+Purpose: the permit of a slot passes to the call that is dispatched in it, over whichever link it comes. So the call is
+never refused for load and never waits, also while the replica drains or has fewer permits by now.
+Invariants: one event decides: a dispatch finds the slot reserved and takes it, or changes nothing. What becomes of the
+call afterwards does not bring the slot back; its permit is free once the call is over.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+
+from replica_service.core import failures
+from replica_service.core.calls.call_metadata import ReservedSlot, SlotState
+from replica_service.core.calls.commands import AnswerAttach, AnswerRenewal, Fail, TellDetached
+from replica_service.core.calls.events import (
+    AttachCame,
+    DetachCame,
+    DispatchCame,
+    ReleaseCame,
+    RenewalCame,
+    SlotCallCame,
+    StreamRenewed,
+)
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
+from replica_service.core.state.scheduler_state import SchedulerState
+from replica_service.core.steps.unstarted_calls import UnstartedCalls
+from slotmesh.errors import Failure
+
+
+class GrantedSlotOperations:
+    """Takes what is to be done with slots that were granted."""
+
+    __slots__ = ("_methods", "_out", "_permits", "_slots", "_state", "_unstarted")
+
+    def __init__(self, state: SchedulerState, methods: Collection[str], unstarted: UnstartedCalls) -> None:
+        """`methods`: those that can be called."""
+        self._out = state.out
+        self._methods = methods
+        self._permits = state.permits
+        self._state = state
+        self._slots = state.slots
+        self._unstarted = unstarted
+
+    def dispatch_came(self, event: DispatchCame, now: float) -> None:
+        run, slots = event.run, self._slots
+        slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
+        if isinstance(slot, Failure):
+            self._out.append(Fail(run, run.lo, run.hi, slot))
+            run.ended(run.open)
+            return
+        self.enter(run, slot)
+
+    def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
+        """The call has the slot, and its permit."""
+        slots, link, methods = self._slots, run.link, self._methods
+        run.slot, run.endpoint = slot, slot.endpoint
+        link.unkeyed += 1
+        link.in_slots += 1
+        link.waiting[run.key] = run
+        if run.options.method in methods:
+            slots.enter(run)
+        else:
+            failure = failures.no_such_method(run.options.method, methods)
+            self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
+
+    def renewal_came(self, event: RenewalCame, now: float) -> None:
+        renewed = self._slots.table.renew(event.secret, event.lease_s, now)
+        self._slots.due = -inf
+        self._out.append(AnswerRenewal(event.link, event.op_id, renewed))
+
+    def release_came(self, event: ReleaseCame, now: float) -> None:
+        if self._slots.table.release(event.secret, now):
+            self._permits.in_use -= 1
+            self._slots.due = -inf
+
+
+# Slots that direct streams hold: calls run in them one after another.
+#
+# Purpose: a client that speaks to the replica itself hands slots that it has reserved over to its stream, and then
+# sends
+# call after call without asking for a permit again.
+# Invariants: a slot that is held has a permit, whether a call runs in it or not, and runs one call at a time; the
+# permit
+# passes to the call and back. A stream that ends gives back what it holds; a slot whose call still runs is free when
+# that
+# has ended.
+# Owner: the scheduler.
+
+MAX_HELD = 1024
+"""Slots that one stream holds at most."""
+
+
+class HeldSlots:
+    """Takes what is to be done with slots of direct streams."""
+
+    __slots__ = ("_operations", "_out", "_permits", "_slots", "_state")
+
+    def __init__(self, state: SchedulerState, operations: GrantedSlotOperations) -> None:
+        self._out = state.out
+        self._permits = state.permits
+        self._state = state
+        self._slots = state.slots
+        self._operations = operations
+
+    def attach_came(self, event: AttachCame, now: float) -> None:
+        link, number = event.link, event.number
+        held = self._slots.held.setdefault(link, {})
+        slot = _number_mistake(number, held) or self._take(event, now)
+        if isinstance(slot, ReservedSlot):
+            slot.holder, slot.number = link, number
+            held[number] = slot
+        self._slots.due = -inf
+        self._out.append(AnswerAttach(link, number, slot if isinstance(slot, Failure) else None))
+
+    def slot_call_came(self, event: SlotCallCame, now: float) -> None:
+        run, slots = event.run, self._slots
+        held = slots.held.get(run.link)
+        slot = None if held is None else held.get(event.number)
+        if self._state.ended:
+            self._fail(event, failures.DRAINING)
+        elif slot is None:
+            self._fail(event, failures.SLOT_NOT_HELD)
+        elif slot.state is not SlotState.HELD:
+            self._fail(event, failures.SLOT_BUSY)
+        elif now >= slot.expires_at:
+            self._fail(event, failures.SLOT_LAPSED)
+        else:
+            slots.table.begin(slot)
+            self._operations.enter(run, slot)
+
+    def stream_renewed(self, event: StreamRenewed, now: float) -> None:
+        slots = self._slots
+        for slot in slots.held.get(event.link, {}).values():
+            if slot.state is SlotState.HELD and now < slot.expires_at:
+                slots.table.prolong(slot, now)
+        slots.due = -inf
+
+    def detach_came(self, event: DetachCame, now: float) -> None:
+        slot = self._slots.held.get(event.link, {}).pop(event.number, None)
+        if slot is not None:
+            self._let_go(slot, now)
+            self._out.append(TellDetached(event.link, event.number, None))
+
+    def stream_ended(self, link: RouterPeer, now: float) -> None:
+        """The stream is gone, and what it held with it."""
+        for slot in self._slots.held.pop(link, {}).values():
+            self._let_go(slot, now)
+
+    def tell_lapsed(self) -> None:
+        """Leases have ended: the streams are told."""
+        for slot in self._slots.table.take_lapsed():
+            link = slot.holder
+            if isinstance(link, RouterPeer) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:
+                self._out.append(TellDetached(link, slot.number, failures.SLOT_LAPSED))
+
+    def _take(self, event: AttachCame, now: float) -> ReservedSlot | Failure:
+        if self._state.ended:
+            return failures.DRAINING
+        return self._slots.table.hold(event.secret, event.endpoint, event.lease_s, now)
+
+    def _let_go(self, slot: ReservedSlot, now: float) -> None:
+        if self._slots.table.let_go(slot, now):
+            self._permits.in_use -= 1
+            self._slots.due = -inf
+
+    def _fail(self, event: SlotCallCame, failure: Failure) -> None:
+        self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
+        event.run.ended(event.run.open)
+
+
+def _number_mistake(number: int, held: dict[int, ReservedSlot]) -> Failure | None:
+    if number < 1:
+        return failures.bad_slot_number(f"must be at least 1, got {number}")
+    if number in held:
+        return failures.bad_slot_number(f"the stream holds a slot {number} already")
+    if len(held) >= MAX_HELD:
+        return failures.bad_slot_number(f"the stream holds {MAX_HELD} slots already; that is as many as one may")
+    return None

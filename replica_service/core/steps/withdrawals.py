@@ -1,0 +1,182 @@
+"""What routers take back: calls that they cancel, and all that they have sent when they leave or sessions leave them.
+
+Purpose: what has not started is answered; the executors, which the shell asks next, hold the rest.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from replica_service.core import failures
+from replica_service.core.calls.events import (
+    DrainBegan,
+    EpochFenced,
+    GraceEnded,
+    LinkClosed,
+    PartitionsRevoked,
+    RunsCancelled,
+    SessionsMoved,
+)
+from replica_service.core.calls.runs import ReplicaLane, ReplicaRun, RouterPeer
+from replica_service.core.state.scheduler_state import SchedulerState
+from replica_service.core.steps.slot_operations import HeldSlots
+from replica_service.core.steps.unstarted_calls import Parking, UnstartedCalls
+from slotmesh.calls.id_ranges import Range, common, merged, without
+
+# Which calls a router may still cancel, once sessions have moved to another router.
+#
+# A router that a session has left may not know that yet. It may cancel a call whose deadline has passed, after another
+# router has been told that the call runs, and waits for its outcome.
+# Owner: the scheduler, which notes in `RouterPeer.moved` what has moved; the engine asks before it cancels calls.
+
+
+def note_moved(runs: Sequence[ReplicaRun]) -> None:
+    """The sessions of these runs went on elsewhere."""
+    for link in {run.link for run in runs}:
+        link.moved = _pending(link)
+    for run in runs:
+        run.link.moved.append(run)
+
+
+def without_moved(link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
+    """These run ids of the link, both ends included, but for those of calls that went on elsewhere."""
+    if not link.moved:
+        return list(ranges)
+    link.moved = _pending(link)
+    moved = merged((run.first + run.begin, run.first + run.end - 1) for run in link.moved)
+    return [part for first, last in ranges for part in without(first, last, moved)]
+
+
+def _pending(link: RouterPeer) -> list[ReplicaRun]:
+    return [run for run in link.moved if run.record is not None and run.record.pending]
+
+
+# What the replica gives up: partitions that move away, and everything when it drains.
+#
+# Purpose: what has not started goes back to its router, unexecuted, which sends it elsewhere.
+# Owner: the scheduler.
+
+
+class HandingBack:
+    """Hands calls back."""
+
+    __slots__ = (
+        "_batching",
+        "_keys",
+        "_lanes",
+        "_ownership",
+        "_parking",
+        "_payloads",
+        "_permits",
+        "_slots",
+        "_state",
+        "_unstarted",
+    )
+
+    def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls) -> None:
+        self._permits = state.permits
+        self._lanes = state.lanes
+        self._keys = state.keys
+        self._ownership = state.ownership
+        self._state = state
+        self._payloads = state.payloads
+        self._batching = state.batching
+        self._slots = state.slots
+        self._parking = parking
+        self._unstarted = unstarted
+
+    def partitions_revoked(self, event: PartitionsRevoked, _now: float) -> None:
+        epochs = event.epochs
+        self._parking.unpark_all()
+        for endpoint, revoked in epochs.items():
+            self._ownership.revoke(endpoint, revoked)
+        for lane in self._lanes.of(epochs):
+            self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.key[0]][lane.partition])
+        self._lanes.forget_empty()
+        self._lanes.leave(epochs)
+        for endpoint, revoked in epochs.items():
+            self._keys.leave(endpoint, revoked)
+
+    def epoch_fenced(self, event: EpochFenced, _now: float) -> None:
+        self._parking.unpark_all()
+        self._ownership.fence(event.epoch)
+        for lane in self._lanes.all():
+            self._unstarted.hand_back(lane, failures.STALE, through_epoch=event.epoch)
+        self._lanes.forget_empty()
+        self._keys.leave_all(event.epoch)
+
+    def drain_began(self, _event: DrainBegan, _now: float) -> None:
+        self._hand_back_all(slots_too=False)
+
+    def grace_ended(self, _event: GraceEnded, _now: float) -> None:
+        self._hand_back_all(slots_too=True)
+
+    def _hand_back_all(self, *, slots_too: bool) -> None:
+        unstarted = self._unstarted
+        self._state.draining = True
+        self._slots.table.prolongs = False
+        self._state.ended |= slots_too
+        self._parking.unpark_all()
+        waiting = [*self._permits.queue, *(run for run in self._payloads.runs if run.lane is None)]
+        if slots_too:
+            waiting += self._slots.entered
+        for run in waiting:
+            unstarted.answer_waiting(run, run.lo, run.hi, failures.DRAINING)
+        for batcher in self._batching.gathering:
+            for entry in list(batcher.gathered.queue):
+                if not isinstance(entry, ReplicaLane) and (slots_too or entry.run.slot is None):
+                    unstarted.take_back(entry.run, entry.run.begin, entry.run.end, failures.DRAINING)
+        for lane in self._lanes.all():
+            unstarted.hand_back(lane, failures.DRAINING)
+        self._keys.leave_all(inf)
+
+
+class RunWithdrawals:
+    """Finds what is taken back."""
+
+    __slots__ = ("_held", "_lanes", "_parking", "_unstarted", "_vacancies")
+
+    def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls, held: HeldSlots) -> None:
+        self._held = held
+        self._lanes = state.lanes
+        self._parking = parking
+        self._unstarted = unstarted
+        self._vacancies = state.vacancies
+
+    def runs_cancelled(self, event: RunsCancelled, _now: float) -> None:
+        link, take_back = event.link, self._unstarted.take_back
+        self._parking.unpark(link)
+        others: list[Range] = []
+        for first, last in event.ranges:
+            run = link.waiting.get(first)
+            if run is not None and last - first + 1 == run.end - run.begin == run.hi - run.begin and not run.is_split:
+                take_back(run, run.begin, run.end, failures.CANCELLED)
+            else:
+                others.append((first, last))
+        if wanted := merged(others):
+            for run in list(link.waiting.values()):
+                # From the last one on: what is taken out in the middle splits off what follows.
+                for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
+                    take_back(run, first - run.first, last + 1 - run.first, failures.CANCELLED)
+        self._lanes.forget_those_that_left()
+
+    def link_closed(self, event: LinkClosed, now: float) -> None:
+        link = event.link
+        link.closed = True
+        link.fresh_until = -inf
+        self._vacancies.told(link, is_full=False)
+        self._parking.unpark(link)
+        self._held.stream_ended(link, now)
+        for run in list(link.waiting.values()):
+            self._unstarted.take_back(run, run.begin, run.end, failures.CANCELLED)
+        self._lanes.forget_those_that_left()
+
+    def sessions_moved(self, event: SessionsMoved, _now: float) -> None:
+        note_moved(event.runs)
+        for run in event.runs:
+            if run.link.waiting.get(run.key) is run:
+                self._parking.unpark(run.link)
+                self._unstarted.take_back(run, run.begin, run.end, failures.FENCED)
+        self._lanes.forget_those_that_left()

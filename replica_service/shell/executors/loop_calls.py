@@ -1,0 +1,334 @@
+"""What runners execute now, and what becomes of it when it is cancelled.
+
+Invariants: a call is cancelled once, but where the grace is over; what is left of cancelling one hits no other call of
+its runner.
+Owner: the executor of `async def` methods, on the loop of its handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
+from sys import getrefcount
+from types import CoroutineType, coroutine
+from typing import Any
+from weakref import getweakrefcount
+
+from replica_service.core.calls.commands import StartBatch
+from replica_service.core.calls.events import BatchEnded, TurnEnded, TurnsEnded, WorkReturned
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.failures import CUT_OFF, TAKEN_BACK
+from replica_service.core.state.claims import StartNow, TurnClaims, may_begin
+from replica_service.shell.executors.batches import Invocation, in_time, invocations
+from replica_service.shell.executors.protocol import Outcome, OutcomeSink, Unsendable, encoder_of
+from replica_service.shell.executors.runners import (
+    LARGE_BYTES,
+    Runners,
+    Streak,
+    StreakPlace,
+    as_coroutine,
+    follows,
+    is_dropped,
+    this_task,
+)
+from replica_service.shell.handler.call_context import NEXT, SinglePlace, TaskMarks, TaskPlace, batch_place, islands
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.methods import HandlerMethod
+from replica_service.shell.telemetry import traced_batch
+from slotmesh.calls.id_ranges import among
+from slotmesh.errors import Failure
+from slotmesh.handlers.context import asking, current_place
+from slotmesh.handlers.rpc_context import RpcRaised
+
+
+class RunningCalls:
+    """Calls and batches of one executor that have started and not ended."""
+
+    def __init__(self, errors: HandlerErrors, runners: Runners) -> None:
+        self._errors = errors
+        self._runners = runners
+        self.sites: dict[asyncio.Task[Any], TaskPlace] = {}
+        """Where each runner that executes calls is: between two steps of the loop, in a call that waits."""
+        self.batching: set[asyncio.Task[Any]] = set()
+        """Runners that execute a batch."""
+        self.cancelled: dict[asyncio.Task[Any], Failure] = {}
+        """Runners whose call was cancelled, and that have not noticed yet: the call's failure if it ends by that."""
+
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
+        waiting = {site.run_id: task for task, site in self.sites.items() if site.run.link is link}
+        for first, last in ranges:
+            for run_id in among(waiting, first, last):
+                self._cancel(waiting[run_id], TAKEN_BACK)
+
+    def abandon(self, link: RouterPeer) -> None:
+        """The router's link has ended: cancels its calls without a session, but for those without reply."""
+        for task, site in list(self.sites.items()):
+            if site.run.link is link and site.run.record is None and not site.run.options.no_reply:
+                self._cancel(task, TAKEN_BACK)
+
+    def cut_off(self) -> None:
+        """The grace is over."""
+        for task in [*self.sites, *self.batching]:
+            self.cancelled.setdefault(task, CUT_OFF)
+            task.cancel()  # once more where it has gone on before
+
+    def _cancel(self, task: asyncio.Task[Any], failure: Failure) -> None:
+        """Cancels what a runner executes, once, unless it ends in this very step of the loop."""
+        if task not in self.cancelled:
+            self.cancelled[task] = failure
+            task.cancel()
+
+    async def failure_of(self, error: BaseException, task: asyncio.Task[Any], method: str) -> Failure:
+        """The failure of the cancelled call. Where the process ends, the runner does."""
+        if self._runners.is_closing:
+            raise asyncio.CancelledError
+        failure = await self.uncancelled(task)
+        raised = error.error if isinstance(error, RpcRaised) else error
+        if failure is not None and isinstance(raised, asyncio.CancelledError):
+            return failure
+        return self._errors.failure_of(error, method)
+
+    async def uncancelled(self, task: asyncio.Task[Any]) -> Failure | None:
+        """Why what the runner has ended was taken back, if it was.
+
+        The runner goes on as if nothing had been: what is left of cancelling it, be it by its handler, hits no other
+        call.
+        """
+        while task.cancelling():
+            task.uncancel()
+            try:
+                await asyncio.sleep(0)  # what was not thrown yet is thrown here
+            except asyncio.CancelledError:
+                if self._runners.is_closing:
+                    raise
+        return self.cancelled.pop(task, None)
+
+
+# Executes batches of `async def` batch methods, each in the runner that has taken it.
+#
+# Owner: the executor of `async def` methods.
+
+
+class AsyncBatches:
+    """Hands batches to their methods."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        runners: Runners,
+        running: RunningCalls,
+    ) -> None:
+        self._methods = methods
+        self._sink = sink
+        self._errors = errors
+        self._now = now
+        self._runners = runners
+        self._running = running
+
+    async def run(self, batch: StartBatch, marks: TaskMarks) -> None:
+        """Executes all invocations of the batch. `marks`: those of the current task."""
+        if not may_begin(batch.parts, self._now()):
+            self._sink.post(WorkReturned(batch))
+            return
+        await self._go_on(_Invocations(batch, self._methods[batch.batcher.method]), marks)
+
+    async def _go_on(self, left: _Invocations, marks: TaskMarks | None = None) -> None:
+        """Executes those that are left, in another task where one that has ended has kept this."""
+        sink, batch, marks = self._sink, left.batch, marks or TaskMarks()
+        while True:
+            context = copy_context()
+            invocation = whole = context.run(left.next)
+            if whole is None:
+                break
+            if batch.began is not None:
+                invocation = context.run(in_time, whole, batch, left.method, self._now(), sink.failed)
+            elif not may_begin(batch.parts, self._now()):
+                sink.post(WorkReturned(batch))  # as a whole: the failures of unsound calls were not delivered yet
+                return
+            left.tell_unsound(sink)
+            if invocation is not None:
+                for run, lo, count, outcome in await self._invoke(invocation, left, context):
+                    if isinstance(outcome, Failure):
+                        sink.failed(run, lo, count, outcome)
+                    else:
+                        sink.payloads(run, lo, outcome)
+            if marks.are_left:
+                self._runners.start(self._go_on(left))
+                return
+        left.tell_unsound(sink)
+        sink.post(BatchEnded(batch))
+
+    async def _invoke(self, invocation: Invocation, left: _Invocations, context: Context) -> Iterable[Outcome]:
+        """Calls the method, in this context. Returns what becomes of the calls."""
+        task, running, method = this_task(), self._running, left.method
+        running.batching.add(task)
+        context.run(current_place.set, batch_place(invocation.parts, self._now))
+        traced = context.run(traced_batch, invocation.parts, self._now())
+        try:
+            outcomes = await islands(self._called(invocation, left.batch, method), context)
+            await running.uncancelled(task)  # but the handler went on
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+            failure = await running.failure_of(error, task, method.name)
+            return list(invocation.outcomes(failure, method, self._errors.failure_of))
+        finally:
+            running.batching.discard(task)
+            if traced is not None:
+                context.run(traced.leave)
+        return outcomes
+
+    async def _called(self, invocation: Invocation, batch: StartBatch, method: HandlerMethod) -> Iterable[Outcome]:
+        """In the context of the invocation."""
+        batch.began, batch.runner = self._now(), invocation.call(method)
+        returned = invocation.checked(await batch.runner, method)
+        return list(invocation.outcomes(returned, method, self._errors.failure_of))
+
+
+class _Invocations:
+    """The invocations of a batch that are left."""
+
+    def __init__(self, batch: StartBatch, method: HandlerMethod) -> None:
+        self.batch = batch
+        self.method = method
+        self._unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
+        """Calls that are in none of them, and have not failed yet."""
+        self._left = invocations(batch, method, lambda *failed: self._unsound.append(failed))
+
+    def next(self) -> Invocation | None:
+        """The next one: decodes the arguments of its calls."""
+        return next(self._left, None)
+
+    def tell_unsound(self, sink: OutcomeSink) -> None:
+        for failed in self._unsound:
+            sink.failed(*failed)
+        self._unsound.clear()
+
+
+# Executes streaks of `async def` methods: turns of one call each, of neighbours, in one step of the loop.
+#
+# Owner: the executor of `async def` methods.
+
+
+class AsyncStreaks:
+    """Executes turns that follow one another as if they were one run."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
+        now: Callable[[], float],
+        turns: TurnClaims,
+        runners: Runners,
+        running: RunningCalls,
+    ) -> None:
+        self._methods = methods
+        self._sink = sink
+        self._now = now
+        self._turns = turns
+        self._runners = runners
+        self._running = running
+
+    async def run(self, turn: StartTurn, generation: int) -> None:
+        """Executes turns of one call each, of neighbours, for as long as none of them waits or raises."""
+        run, lo, runners, running, sink = turn.run, turn.lo, self._runners, self._running, self._sink
+        found = self._turns.claim(turn, lo, self._now())
+        if not isinstance(found, StartNow):
+            if found is not None:
+                sink.failed(run, lo, 1, found.failure)
+            sink.post(TurnEnded(turn, lo if found is None else turn.hi))
+            return
+        results = list[bytes]()
+        streak = Streak(turn)
+        runners.gathering, runners.gathered_lo, runners.gathered = streak, lo, results
+        failure: Failure | None = None
+        late: bytes | None = None
+        unstarted: StartTurn | None = None
+        task = this_task()
+        site = running.sites[task] = StreakPlace(streak, lo, results, self._now, task)
+        current_place.set(site)
+        try:
+            late = await islands(self._calls(streak, found.until, generation, results, task))
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+            failure = await running.failure_of(error, task, run.options.method)
+        finally:
+            del running.sites[task]
+            site.leave()
+        turn = streak.turns[-1]
+        if has_waited := generation != runners.generation:
+            if late is not None:
+                sink.payloads(turn.run, turn.lo, (late,))
+        else:
+            runners.gathering = None
+            if results:
+                sink.payloads(run, lo, results)
+            if failure is None and len(results) < len(streak.turns):
+                unstarted = streak.turns.pop()
+        if failure is not None:
+            sink.failed(turn.run, turn.lo, 1, failure)
+        self._end_streak([turn] if has_waited else streak.turns, unstarted)
+
+    @coroutine
+    def _calls(
+        self, streak: Streak, limit: float, generation: int, results: list[bytes], task: asyncio.Task[Any]
+    ) -> Generator[Any, Any, bytes | None]:
+        """The calls, for `islands`. Their results go to `results`; that of a call that has waited is returned.
+
+        The last of the streak's turns was not started where it has neither.
+        """
+        turn, run, runners, running, clock = streak.turns[0], streak.run, self._runners, self._running, self._now
+        queue, payloads, cancelling, asks = runners.queue, run.payloads, task.cancelling, asking.is_known
+        until = min(runners.until, limit)
+        encode = encoder_of(run)
+        start = self._methods[run.options.method].start(run.options.content_type)
+        references, weak_references = getrefcount(task), getweakrefcount(task)
+        while True:
+            if asks:
+                current_place.set(SinglePlace(turn.run, turn.lo, clock))
+            payload = payloads[turn.lo]
+            awaited = start(payload)
+            if clock() >= limit and is_dropped(awaited):
+                return None
+            if type(awaited) is not CoroutineType:
+                awaited = as_coroutine(awaited)
+            value = yield from awaited
+            try:
+                result = encode(value)
+            except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+                raise Unsendable(error) from None
+            if cancelling():
+                yield from running.uncancelled(task)
+            if generation != runners.generation:
+                running.cancelled.pop(task, None)  # but the handler went on
+                return result
+            results.append(result)
+            limit = until
+            if getrefcount(task) != references or getweakrefcount(task) != weak_references:
+                return None
+            if len(payload) > LARGE_BYTES and clock() >= until:
+                return None  # or the next one would be decoded twice
+            if not queue or (after := self._follower(turn)) is None:
+                return None
+            turn = after
+            streak.turns.append(turn)
+            yield NEXT
+
+    def _end_streak(self, turns: Sequence[StartTurn], unstarted: StartTurn | None) -> None:
+        if turns:
+            self._sink.post(TurnsEnded(turns))
+        if unstarted is not None:
+            self._sink.post(TurnEnded(unstarted, unstarted.lo))
+
+    def _follower(self, turn: StartTurn) -> StartTurn | None:
+        """The next work, where it goes on with a streak: from here on it has started."""
+        try:
+            work = self._runners.queue.popleft()
+        except IndexError:  # another thread has taken it in this moment
+            return None
+        if follows(work, turn) and self._turns.go_on(work, work.lo):
+            return work
+        self._runners.queue.appendleft(work)
+        return None

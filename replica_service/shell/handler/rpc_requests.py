@@ -1,0 +1,245 @@
+"""Requests of rpcs that take several, on their way from one router to the handler.
+
+Purpose: a handler takes requests one by one, on whichever loop or thread it runs; the router is told that it has begun,
+and how many it has taken, so that what waits here is bounded.
+Invariants: no more than the router was allowed is kept of a call; one that was cancelled, or whose router is gone,
+wakes a handler that waits, whichever thread it has; what comes for a call that has ended is dropped.
+Owner: the router's stream, on the engine's event loop; a `RequestStream` is read where the handler runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from replica_service.shell.handler.methods import BadCall
+from slotmesh.calls.id_ranges import among
+from slotmesh.calls.payload_framing import MAX_REQUEST_BYTES_AHEAD, MAX_REQUESTS_AHEAD
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.status import to_exception
+from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+TOLD_AT: Final = MAX_REQUESTS_AHEAD // 2
+"""The router is told when a handler has taken so many, or half of the bytes."""
+TOLD_AT_BYTES: Final = MAX_REQUEST_BYTES_AHEAD // 2
+
+
+class RequestsLost(BadCall):
+    """There are no more requests, as nobody waits for the call any more. No defect of the handler: it is not logged."""
+
+    def __init__(self) -> None:
+        super().__init__(_LOST)
+
+
+class RequestStream:
+    """Those of one call."""
+
+    __slots__ = ("_bytes", "_count", "_is_lost", "_lock", "_loop", "_part", "_ready", "_tell", "_waiter", "is_last")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[int], None]) -> None:
+        """`loop` is the engine's, on which `tell` is called: so many were taken since the last time."""
+        self._loop = loop
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._ready: deque[bytes] = deque()
+        self._part: list[bytes] = []
+        """Of a request that goes on."""
+        self.is_last = False
+        """The client has half-closed."""
+        self._is_lost = False
+        self._waiter: Callable[[], object] | None = None
+        """Wakes the handler that waits."""
+        self._count = self._bytes = 0
+        """Taken, and not told."""
+
+    # -- on the engine's loop ----------------------------------------------------------------------------------------
+
+    def feed(self, payloads: Iterable[bytes], *, is_cut: bool, is_last: bool) -> None:
+        """More have come. Raises BadRequest where a request is larger than any may be."""
+        given = list(payloads)
+        if given and self._part:
+            self._part.append(given[0])
+            given[0] = b"".join(self._part)
+            self._part = []
+        if is_cut and given:
+            self._part = [given.pop()]
+            if len(self._part[0]) > MAX_INLINE_BYTES:
+                raise to_exception(_TOO_LARGE)
+        with self._lock:
+            self._ready.extend(given)
+            self.is_last = self.is_last or is_last
+        self._wake()
+
+    def lose(self) -> None:
+        """Nobody waits for the call any more."""
+        with self._lock:
+            self._is_lost = True
+            self._ready.clear()
+        self._part.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter()
+
+    # -- where the handler runs --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The handler has begun: requests may come."""
+        self._on_engine(0)
+
+    def take_now(self) -> bytes | None:
+        """The next one; None where it has not come, or there is none any more (`has_ended`). Raises RequestsLost."""
+        with self._lock:
+            if self._is_lost:
+                raise RequestsLost
+            if not self._ready:
+                return None
+            request = self._ready.popleft()
+        self._count += 1
+        self._bytes += len(request)
+        if self._count >= TOLD_AT or self._bytes >= TOLD_AT_BYTES:
+            count, self._count, self._bytes = self._count, 0, 0
+            self._on_engine(count)
+        return request
+
+    @property
+    def has_ended(self) -> bool:
+        """All have been taken, and the client has half-closed."""
+        with self._lock:
+            return self.is_last and not self._ready and not self._is_lost
+
+    async def take(self) -> bytes | None:
+        """The next one, once it is there; None at the end. Raises RequestsLost."""
+        loop = asyncio.get_running_loop()
+        while (request := self.take_now()) is None:
+            if self.has_ended:
+                return None
+            arrived: asyncio.Future[None] = loop.create_future()
+            if self._waits(partial(_settle_on, loop, arrived)):
+                await arrived
+        return request
+
+    def take_in_thread(self) -> bytes | None:
+        """The same, of a thread."""
+        while (request := self.take_now()) is None:
+            if self.has_ended:
+                return None
+            arrived = threading.Event()
+            if self._waits(arrived.set):
+                arrived.wait()
+        return request
+
+    def _waits(self, wake: Callable[[], object]) -> bool:
+        """Whether there is something to wait for: if so, `wake` is called when more has come."""
+        with self._lock:
+            if self._ready or self.is_last or self._is_lost:
+                return False
+            self._waiter = wake
+            return True
+
+    def _on_engine(self, count: int) -> None:
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            self._tell(count)
+        else:
+            with contextlib.suppress(RuntimeError):  # the engine's loop has ended
+                self._loop.call_soon_threadsafe(self._tell, count)
+
+
+class RouterRequests:
+    """Those of all calls of one router that take several."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        """`wake` is called when the router is to be told something."""
+        self._wake = wake
+        self._taken: dict[int, int] = {}
+        """What it is to be told: requests that handlers have taken, by run id."""
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[int, RequestStream] = {}
+        """By run id, of calls that have not ended. Handlers look theirs up, on any thread."""
+
+    def expect(self, first: int, count: int) -> None:
+        """Calls from this run id on have come."""
+        for run_id in range(first, first + count):
+            self._streams[run_id] = RequestStream(self._loop, self._teller(run_id))
+
+    def of(self, run_id: int) -> RequestStream | None:
+        """The requests of a call; None where it has ended."""
+        return self._streams.get(run_id)
+
+    def taken(self) -> call_pb2.TakeItems | None:
+        """What the router is to be told, for a frame; None: nothing."""
+        if not self._taken:
+            return None
+        taken, self._taken = self._taken, {}
+        return call_pb2.TakeItems(call_ids=taken.keys(), counts=taken.values())
+
+    def add(self, frame: replica_service_pb2.RequestItems) -> None:
+        """A frame has come. Raises BadRequest."""
+        for batch in frame.batches:
+            if (stream := self._streams.get(batch.run_id)) is not None:
+                stream.feed(batch.payloads, is_cut=batch.is_cut, is_last=batch.is_last)
+
+    def cancel(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Nobody waits for these calls any more, by run ids, both ends included."""
+        if self._streams:
+            for first, last in ranges:
+                for run_id in list(among(self._streams, first, last)):
+                    self._streams[run_id].lose()
+
+    def ended(self, first: int, count: int) -> None:
+        """Calls from this run id on have their outcome."""
+        for run_id in range(first, first + count):
+            if (stream := self._streams.pop(run_id, None)) is not None:
+                stream.lose()
+
+    def close(self) -> None:
+        """The router is gone."""
+        for stream in self._streams.values():
+            stream.lose()
+
+    def _teller(self, run_id: int) -> Callable[[int], None]:
+        def tell(count: int) -> None:
+            if run_id in self._streams:
+                self._taken[run_id] = self._taken.get(run_id, 0) + count
+                self._wake()
+
+        return tell
+
+
+def _settle_on(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    try:
+        is_here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        is_here = False
+    if is_here:
+        settle()
+    else:
+        with contextlib.suppress(RuntimeError):  # the handler's loop has ended
+            loop.call_soon_threadsafe(settle)
+
+
+_LOST: Final = Failure(
+    reason=Reason.CANCELLED, message="nobody waits for this call any more", executed=Executed.UNKNOWN
+)
+_TOO_LARGE: Any = Failure(
+    reason=Reason.BAD_REQUEST,
+    message=f"requests.batches.payloads: a request has at most {MAX_INLINE_BYTES} bytes",
+    metadata={"field": "requests.batches.payloads"},
+)

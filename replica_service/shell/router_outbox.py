@@ -1,0 +1,349 @@
+"""What is to be written to one router, until a frame carries it.
+
+Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
+for a moment where more calls are about to end (`slotmesh.streams.pacing`). Large results go before the frame that names
+them, in chunks: at most one of these between two other frames, and several results take turns. What handlers yield
+leaves in order, and what ends a call after its last value.
+Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
+`MAX_FRAME_CALLS`; capacity is read when the frame is built, so that it is never older than the frame's results; after
+`discard` nothing is kept.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from replica_service import convert
+from replica_service.convert import Issuer, SlotAnswer
+from replica_service.core.state.call_times import ServiceTimes
+from replica_service.core.state.permits import PermitCapacity
+from replica_service.shell.handler.failures import too_large
+from replica_service.shell.outgoing_values import ChunkOwner, OutgoingEnds, OutgoingResults, OutgoingValues
+from slotmesh.calls.id_ranges import Range, joined
+from slotmesh.convert.batches import ranges_to_wire
+from slotmesh.errors import Failure
+from slotmesh.status import to_wire
+from slotmesh.streams.chunks import ChunkTurns
+from slotmesh.streams.features import BLOCKS, CHUNKS, ID_RANGES, OF_REPLICAS, SERVICE_TIMES
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
+from slotmesh.transport.pump import Pacer
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+Response = replica_service_pb2.ExecuteResponse
+
+
+class Outbox:
+    """Answers on their way to one router."""
+
+    def __init__(
+        self,
+        capacity: Callable[[], PermitCapacity],
+        issuer: Issuer,
+        features: Collection[str] = (),
+        *,
+        times: ServiceTimes | None = None,
+        opening: Response | None = None,
+        about_to_end: Callable[[], int] = int,
+        are_quick: Callable[[], bool] = bool,
+    ) -> None:
+        """`capacity` is asked when a frame is built. `issuer` names this replica in slot tokens.
+
+        `features`: the router's. `times`: service times, if it reads them. `opening`: what the first frame says, too.
+        `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
+        """
+        self._capacity = capacity
+        self._about_to_end, self._are_quick = about_to_end, are_quick
+        self._times = times if SERVICE_TIMES in features else None
+        self._opening = opening or Response()
+        self._times_told = 0
+        """The version of them that the router has."""
+        self.issuer = issuer
+        self._cuts = CHUNKS in features
+        self._reads_ranges, self._reads_blocks = ID_RANGES in features, BLOCKS in features
+        self._max_inline_bytes = CHUNK_BYTES if self._cuts else MAX_INLINE_BYTES
+        self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
+        """Results under way, by run id and content type."""
+        self._was_chunk = False
+        """Whether the frame before the next one is a chunk."""
+        self._wake: Callable[[], None] = _sleep
+        self._pacer = Pacer(_sleep)
+        self._batches: deque[OutgoingResults] = deque()
+        self._last: OutgoingResults | None = None
+        self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
+        self._on_values: Callable[[list[int]], None] | None = None
+        self._ends = OutgoingEnds()
+        self._refused: list[tuple[list[Range], Failure]] = []
+        self._answers: deque[replica_service_pb2.Reconciled] = deque()
+        self._stopped: list[Range] = []
+        """Run ids of calls at which lanes have stopped."""
+        self._slot_answers: list[tuple[int, SlotAnswer]] = []
+        self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
+        self._capacity_due = True
+        self._is_open = False
+        """The first frame has left: capacity, whatever else there is."""
+        self._go_away: call_pb2.GoAway | None = None
+        self._frame_no = 0
+        self._discards = False
+
+    def connect(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+        """`wake` is called when there is something to write. `now`: monotonic seconds."""
+        self._wake = wake
+        self._pacer = Pacer(wake, now)
+
+    def hurry(self) -> None:
+        """Nothing waits for anything any more: it is the last chance."""
+        self._pacer.hurry()
+
+    def discard(self) -> None:
+        """Drops everything: the link has ended."""
+        self._discards = True
+        self._wake = _sleep
+        self._pacer.stop()
+        self._batches.clear()
+        self._refused.clear()
+        self._answers.clear()
+        self._stopped.clear()
+        self._slot_answers.clear()
+        self._large.clear()
+        self._ends.clear()
+        self._last = None
+        self._values.clear()
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Results of consecutive calls from run id `first` on, `size` bytes in all."""
+        if self._discards:
+            return
+        count = len(payloads)
+        if size > self._max_inline_bytes and max(map(len, payloads)) > self._max_inline_bytes:
+            self._results_one_by_one(first, payloads, content_type)
+            return
+        batch = self._last
+        if batch is None or batch.content_type != content_type or not batch.has_room(count, size):
+            if count > 1 and (size > MAX_FRAME_BYTES or count > MAX_FRAME_CALLS):
+                half = count // 2
+                begin = sum(map(len, payloads[:half]))
+                self.results(first, payloads[:half], begin, content_type)
+                self.results(first + half, payloads[half:], size - begin, content_type)
+                return
+            batch = self._last = OutgoingResults(content_type)
+            self._batches.append(batch)
+        batch.ids = joined(batch.ids, range(first, first + count))
+        batch.payloads.extend(payloads)
+        batch.size += size
+        self._wake()
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Values that the handler of a call has yielded, `size` bytes in all."""
+        if self._discards:
+            return
+        self._values.put(run_id, payloads, size, content_type)
+        self._wake()
+
+    def take_values(self, take: Callable[[list[int]], None]) -> None:
+        """From now on `take` is called with the run ids of values that leave, an id for each value."""
+        self._on_values = take
+
+    def _results_one_by_one(self, first: int, payloads: Sequence[bytes], content_type: str) -> None:
+        """Some of the results are too large for a frame with others."""
+        for run_id, payload in enumerate(payloads, first):
+            size = len(payload)
+            if size <= self._max_inline_bytes:
+                self.results(run_id, (payload,), size, content_type)
+            elif self._cuts:
+                self._large.add((run_id, content_type), payload)
+                self._wake()
+            else:
+                self.failed(run_id, 1, too_large(size, self._max_inline_bytes))
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        """Consecutive calls failed alike."""
+        if self._discards:
+            return
+        if self._values:
+            self._ends.tell(self._values.end(first, count, failure))
+        else:
+            self._ends.failed(first, count, failure)
+        self._wake()
+
+    def done(self, first: int, count: int) -> None:
+        """Consecutive calls have ended well, without a result."""
+        if self._discards:
+            return
+        if self._values:
+            self._ends.tell(self._values.end(first, count, None))
+        else:
+            self._ends.done(first, count)
+        self._wake()
+
+    def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
+        """What became of calls of sessions."""
+        if not self._discards:
+            self._answers.append(answer)
+            self._wake()
+
+    def stopped(self, ranges: Iterable[Range]) -> None:
+        """Lanes have stopped at these calls, by run ids, both ends included."""
+        if not self._discards:
+            self._stopped += ranges
+            self._wake()
+
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        """What became of an operation on a slot."""
+        if not self._discards:
+            self._slot_answers.append((op_id, answer))
+            self._wake()
+
+    def heartbeat(self, beat: Callable[[], call_pb2.Heartbeat]) -> None:
+        """A sign of life is due; `beat` is asked when it leaves."""
+        if not self._discards:
+            self._heartbeat = beat
+            self._wake()
+
+    def refused(self, first: int, count: int, failure: Failure) -> None:
+        """Consecutive calls were not taken."""
+        if self._discards:
+            return
+        if not self._refused or self._refused[-1][1] != failure:
+            self._refused.append(([], failure))
+        self._refused[-1][0].append((first, first + count - 1))
+        self._wake()
+
+    def tell_capacity(self) -> None:
+        """The next frame carries the capacity, with or without results."""
+        self._capacity_due = True
+        self._wake()
+
+    def go_away(self, message: str, *, now: bool = False) -> None:
+        """The replica takes nothing new. `now`: it keeps nothing either, and the router should half-close."""
+        self._go_away = call_pb2.GoAway(message=message)
+        if now:
+            self._go_away.time_left.SetInParent()
+        self._capacity_due = True
+        self._wake()
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def next_frame(self) -> Response | None:
+        """The next frame of what is pending; None where nothing is."""
+        large = self._large.rota
+        if large and self._is_open and not self._was_chunk:
+            return self._next_chunk()
+        self._was_chunk = False
+        frame = self._next_other()
+        if frame is None and large:
+            return self._next_chunk()
+        return frame
+
+    def _next_chunk(self) -> Response:
+        self._was_chunk = True
+        (run_id, content_type), offset, total, data, is_last = self._large.take()
+        if is_last:
+            ends = self._values.chunks_left(run_id, content_type, total)
+            if ends is None:
+                self._ends.large.append((run_id, content_type, total))
+            else:
+                self._ends.tell(ends)
+        return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
+
+    def _next_other(self) -> Response | None:
+        if self._slot_answers and self._is_open:
+            return self._slots_frame()
+        if self._capacity_due and not (self._batches and self._is_open):
+            response = Response(capacity=self._capacity_to_wire())
+            if not self._is_open:
+                self._is_open = True
+                response.features.extend(OF_REPLICAS)
+                response.MergeFrom(self._opening)
+            return response
+        if self._heartbeat is not None:
+            beat, self._heartbeat = self._heartbeat, None
+            return Response(heartbeat=beat())
+        if self._go_away is not None:
+            leave, self._go_away = self._go_away, None
+            return Response(go_away=leave)
+        if self._refused:
+            runs, failure = self._refused.pop(0)
+            return Response(
+                refused=replica_service_pb2.RunsRefused(
+                    runs=ranges_to_wire(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
+                )
+            )
+        if self._stopped:
+            stopped, self._stopped = self._stopped, []
+            return Response(stopped=convert.lanes_stopped_to_wire(stopped))
+        if self._answers:
+            return Response(reconciled=self._answers.popleft())
+        return self._next_outcomes()
+
+    def _next_outcomes(self) -> Response | None:
+        """What has ended; what is new of how quick calls are goes before it."""
+        ends = self._ends
+        if not (self._batches or ends.failures or ends.without_result or ends.large):
+            return None
+        if self._times is not None and self._times_told != self._times.version:
+            self._times_told = self._times.version
+            return Response(service_times=convert.service_times_to_wire(self._times.told))
+        unanswered = self._about_to_end()
+        return None if unanswered and self._holds_back(unanswered) else self._result_frame()
+
+    def _holds_back(self, unanswered: int) -> bool:
+        """Whether what has ended is little, and better waits for what is about to end. Values never do."""
+        ends = self._ends
+        if self._values or ends.large or self._capacity_due:
+            return False
+        calls = sum(len(batch.ids) for batch in self._batches) + ends.calls
+        if self._pacer.holds(calls, unanswered, are_quick=self._are_quick()):
+            return True
+        self._pacer.left()
+        return False
+
+    def _slots_frame(self) -> Response:
+        answers = self._slot_answers[:MAX_FRAME_CALLS]
+        del self._slot_answers[:MAX_FRAME_CALLS]
+        response = Response()
+        convert.add_answers(response.slots, answers, self.issuer)
+        response.slots.capacity.CopyFrom(self._capacity_to_wire())
+        return response
+
+    def _result_frame(self) -> Response:
+        response = Response()
+        frame = response.results
+        self._frame_no += 1
+        frame.frame_no = self._frame_no
+        calls = size = 0
+        while self._batches:
+            batch = self._batches[0]
+            if calls and (calls + len(batch.ids) > MAX_FRAME_CALLS or size + batch.size > MAX_FRAME_BYTES):
+                break
+            self._batches.popleft()
+            calls += len(batch.ids)
+            size += batch.size
+            frame.batches.append(batch.to_wire(as_range=self._reads_ranges, as_block=self._reads_blocks))
+            if batch.is_partial:
+                self._values_leave(batch)
+            elif batch is self._last:
+                self._last = None
+        ends = self._ends
+        if ends.failures or ends.without_result or ends.large:
+            ends.fill(frame, calls, as_range=self._reads_ranges)
+        frame.capacity.CopyFrom(self._capacity_to_wire())
+        return response
+
+    def _values_leave(self, batch: OutgoingResults) -> None:
+        """They are in the frame that is being built."""
+        self._ends.tell(self._values.left(batch))
+        if self._on_values is not None:
+            self._on_values([*batch.ids])
+
+    def _capacity_to_wire(self) -> call_pb2.Capacity:
+        self._capacity_due = False
+        return convert.capacity_to_wire(self._capacity())
+
+
+def _sleep() -> None:
+    """Not connected yet: `connect` is followed by the first look."""

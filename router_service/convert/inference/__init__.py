@@ -1,1 +1,0 @@
-"""Messages of the Open Inference Protocol <-> `slotmesh.oip`, once a request."""

@@ -1,0 +1,137 @@
+"""Balancers choose the replica of the next unkeyed calls: a policy a file, each one non-blocking method over the loads.
+
+Purpose: what a balancer is, and which ones there are. Each registers itself, by its name in `slotmesh/spec/model.py`;
+all modules of this package are imported when it is.
+Invariants: each name has one balancer. A backend that names none has the model's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from router_service.core.calls import Dispatch
+from router_service.core.limits.capacity import ReportedCapacity
+from router_service.core.runs import Sent
+from router_service.core.sampling import Chance
+from slotmesh.spec.model import BalancerName
+
+# Calls a balancer's hooks, where it has any: pairs of `routed` and `completed` or `abandoned`.
+#
+# Invariants: every call and reservation that takes room and travels without an ordering key is placed once and ends
+# once;
+# a call that is dispatched into a slot ends the pair that its reservation began. Costs one look where the balancer has
+# no
+# hooks.
+# Owner: pure functions; `hooks` is the balancer where it has hooks, else None.
+
+
+def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
+    """Calls, or a reservation, were placed at the replica."""
+    if hooks is not None:
+        hooks.routed(replica, count)
+
+
+def answered(
+    hooks: RoutingHooks | None, replica: Candidate, sent: Sent, count: int, now: float, *, is_used: bool = True
+) -> None:
+    """The replica has answered calls of the slice; not `is_used` where it reports that it has started none of them."""
+    if hooks is not None and count and is_counted(sent):
+        if is_used and not sent.run.reserves:
+            hooks.completed(replica, count, now - sent.sent_at)
+        else:
+            hooks.abandoned(replica, count)
+
+
+def abandoned(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
+    """What was placed came to nothing."""
+    if count and hooks is not None:
+        hooks.abandoned(replica, count)
+
+
+def is_counted(sent: Sent) -> bool:
+    """Whether the balancer's hooks are called for it."""
+    return sent.run.partition is None and (sent.takes_room or isinstance(sent.run.slot, Dispatch))
+
+
+class Candidate(Protocol):
+    """A replica, as balancers see it: they read, and change nothing. Compared by identity."""
+
+    @property
+    def capacity(self) -> ReportedCapacity:
+        """Its own report."""
+
+    @property
+    def taking(self) -> bool:
+        """It takes calls, as far as it has room."""
+
+    @property
+    def own(self) -> int:
+        """This router's unkeyed calls and reservations there, unanswered."""
+
+    @property
+    def free(self) -> int:
+        """Unkeyed calls that it can take now."""
+
+    @property
+    def load(self) -> float:
+        """Share of its permits in use; 1.0 is full."""
+
+
+CandidateT = TypeVar("CandidateT", bound=Candidate)
+
+
+class Balancer(Protocol[CandidateT]):
+    """Picks among the replicas of one backend. None of them looks at more than a few replicas."""
+
+    def changed(self, replica: CandidateT) -> None:
+        """The replica's load, capacity or link changed; it may be new, or have left (`free` is 0)."""
+
+    def pick(self) -> CandidateT | None:
+        """The replica for the next calls: one with `free > 0`, or None. Changes nothing but the order of turns."""
+
+
+@runtime_checkable
+class RoutingHooks(Protocol):
+    """A balancer with hooks for the end of what was placed. Each `routed` is followed by one of the others, later.
+
+    The hooks are for calls and reservations without an ordering key. A new balancer also gets the ends of what the one
+    before it placed.
+    """
+
+    def routed(self, replica: Candidate, count: int) -> None:
+        """`count` calls, or a reservation, were placed at the replica."""
+
+    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
+        """It has answered calls, `latency_s` after they were placed, or dispatched into their slot."""
+
+    def abandoned(self, replica: Candidate, count: int) -> None:
+        """Refused, cancelled or lost: they may never have run. Or a slot that was released, or whose lease is over."""
+
+
+MakeBalancer = Callable[[Chance], Balancer[Any]]
+MakeT = TypeVar("MakeT", bound=MakeBalancer)
+_MAKERS: dict[BalancerName, MakeBalancer] = {}
+
+
+def register(name: BalancerName) -> Callable[[MakeT], MakeT]:
+    """Makes a class, whose constructor takes where its chance comes from, the balancer of this name."""
+
+    def registered(make: MakeT) -> MakeT:
+        if name in _MAKERS:
+            raise ValueError(f"{name.name} has a balancer already: {_MAKERS[name]!r}")
+        _MAKERS[name] = make
+        return make
+
+    return registered
+
+
+def new_balancer(name: BalancerName, chance: Chance) -> Balancer[Any]:
+    """A balancer that knows no replica yet."""
+    return _MAKERS[name](chance)
+
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)

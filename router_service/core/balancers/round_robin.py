@@ -1,0 +1,40 @@
+"""One replica after another, among those with room: for calls that all cost the same.
+
+Invariants: `_turns` has exactly the replicas with room. One that joins, or has room again, is put at a random end, so
+that routers which start together do not send in the same order. O(1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic
+
+from router_service.core.balancers import CandidateT, register
+from router_service.core.sampling import Chance
+from slotmesh.spec.model import BalancerName
+
+
+@register(BalancerName.ROUND_ROBIN)
+class RoundRobin(Generic[CandidateT]):
+    """A ring of turns."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._turns: OrderedDict[CandidateT, None] = OrderedDict()
+
+    def changed(self, replica: CandidateT) -> None:
+        """See `Balancer.changed`."""
+        if replica.free <= 0:
+            self._turns.pop(replica, None)
+        elif replica not in self._turns:
+            self._turns[replica] = None
+            if self._chance() < 0.5:
+                self._turns.move_to_end(replica, last=False)
+
+    def pick(self) -> CandidateT | None:
+        """See `Balancer.pick`."""
+        if not self._turns:
+            return None
+        replica = next(iter(self._turns))
+        self._turns.move_to_end(replica)
+        return replica

@@ -1,0 +1,1 @@
+"""What some calls need: payloads in chunks, sessions that move, slots."""

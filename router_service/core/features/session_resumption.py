@@ -1,0 +1,350 @@
+"""Sessions that moved here: what became of the calls that an earlier connection had sent.
+
+Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: calls that they
+have are recovered from them, calls that provably no replica has seen run, and calls that may have run at a replica
+which cannot be asked are not run again. docs/guarantees.md says why that is proof.
+Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
+to; then it is recovered, routed or failed, exactly once. That a call was found needs no proof; that no replica has it
+does. Calls of an ordering key wait behind held ones of their key, in order; all other new calls do not wait. A call
+that no replica has seen does not run where later ones of its key have: it was lost on its way, and they went on. No
+state here outlives the connection: the next router asks again.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from router_service.core import failures
+from router_service.core.commands import AskReconcile, RouterCommand
+from router_service.core.events import AllCallsResent, SessionReconciled
+from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.lifecycle.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.rosters import FoundCalls, RosterVersion, SessionConnection
+from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun
+from slotmesh.calls.id_ranges import Range, holds, merged
+from slotmesh.errors import Failure
+
+# What is known of the calls of one session that has moved here: where each was found, and which may be behind others.
+#
+# Owner: `Resumptions`.
+
+MAX_RESENT = 65_536
+"""Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where
+there are more, it is not known which key each call that was found has."""
+
+
+class Trace(NamedTuple):
+    """Where calls were found."""
+
+    first: int
+    last: int
+    replica: RoutedReplica
+    is_evicted: bool
+
+
+class Resumption:
+    """What is known so far of the calls of one session."""
+
+    __slots__ = (
+        *("asked", "awaited", "awaits_calls", "deaf", "give_up_at", "held", "is_covered"),
+        *("is_over", "keys", "lanes", "newest_found", "newest_of_any_key", "resent"),
+        *("rosters", "traces", "unanswered"),
+    )
+
+    def __init__(self, unanswered: Sequence[Range], rosters: Sequence[RosterVersion]) -> None:
+        self.unanswered = unanswered
+        self.rosters = rosters
+        """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
+        self.is_covered = False
+        """The table names all replicas of these rosters, or says that they have departed."""
+        self.is_over = False
+        """Nothing more will be known."""
+        self.give_up_at = 0.0
+        """When to wait no longer, monotonic seconds."""
+        self.asked: set[RoutedReplica] = set()
+        self.awaited: dict[RoutedReplica, None] = {}
+        """Those of them that have not answered, and may yet."""
+        self.deaf = ""
+        """A replica that cannot answer, or not fully; empty where all did."""
+        self.traces: list[Trace] = []
+        self.held: list[tuple[RouterRun, bool]] = []
+        """Runs in order of arrival, and whether they were sent before."""
+        self.keys: set[str] = set()
+        """Ordering keys among them."""
+        self.awaits_calls = False
+        """Calls are still being sent again, and the client says when it has sent the last one."""
+        self.resent = 0
+        """Runs with ordering keys that were sent again."""
+        self.lanes: dict[str, list[Sequence[int]]] = {}
+        """Ordering key -> ids of its calls that were sent again."""
+        self.newest_found: dict[str, int] = {}
+        """Ordering key -> the last of these that was found. Known once it is over."""
+        self.newest_of_any_key = 0
+        """The last call that was found, where it is not known which key each of them has."""
+
+    def trace(self, replica: RoutedReplica, found: FoundCalls) -> None:
+        """Keeps the replica's answer."""
+        if found.forgotten:
+            self.deaf = replica.replica_id
+        for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
+            self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
+
+    def note_resent(self, run: RouterRun) -> None:
+        """The run was sent again. Its payload may be under way."""
+        if (key := run.options.ordering_key) and not self.is_over:
+            self.resent += 1
+            if self.resent <= MAX_RESENT:
+                self.lanes.setdefault(key, []).append(run.ids)
+
+    def close(self) -> None:
+        """Nothing more will be known."""
+        self.is_over = True
+        found = merged((trace.first, trace.last) for trace in self.traces)
+        for key, sent in self.lanes.items():
+            for ids in sent:
+                newest = next((each for each in reversed(ids) if holds(found, each)), 0)
+                self.newest_found[key] = max(newest, self.newest_found.get(key, 0))
+        self.lanes.clear()
+        if self.awaits_calls or self.resent > MAX_RESENT:
+            self.newest_of_any_key = max((last for _, last in found), default=0)
+
+    def is_passed(self, run: RouterRun) -> bool:
+        """Whether later calls of the run's ordering key were found, or may have been: it would run behind them."""
+        key = run.options.ordering_key
+        return bool(key) and run.ids[0] < max(self.newest_found.get(key, 0), self.newest_of_any_key)
+
+    def traces_of(self, ids: Sequence[int]) -> list[Trace | None]:
+        """Where each of the calls was found. A trace that leads to an outcome goes before one that does not."""
+        traces: list[Trace | None] = [None] * len(ids)
+        for trace in sorted(self.traces, key=lambda trace: not trace.is_evicted):
+            lo, hi = bisect_left(ids, trace.first), bisect_right(ids, trace.last)
+            traces[lo:hi] = [trace] * (hi - lo)
+        return traces
+
+
+PATIENCE_S = 5.0
+"""How long replicas have to answer: longer than it takes to find a silent link, or for a table to arrive."""
+
+
+class Resumptions:
+    """Those of connected sessions."""
+
+    def __init__(
+        self, out: list[RouterCommand], topology: Topology, outcomes: CallerOutcomes, intake: RoutingIntake
+    ) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
+        self._topology = topology
+        self._outcomes = outcomes
+        self._intake = intake
+        self._by_session: dict[SessionConnection, Resumption] = {}
+        self.asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
+        """By session id and epoch, in the order in which they give up. To be read."""
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def opened(self, session: SessionConnection, now: float) -> None:
+        """A client has connected. Where it had been elsewhere before, the replicas are asked."""
+        if session.epoch > 1:
+            resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
+            self.asking[session.session_id, session.epoch] = session, resumption
+            resumption.awaits_calls = session.says_when_all_are_resent and bool(session.unanswered)
+            resumption.give_up_at = now + PATIENCE_S
+            self._ask(session, resumption)
+            self._go_on(session, resumption, now)
+
+    def left(self, session: SessionConnection) -> None:
+        """The connection has ended."""
+        self._by_session.pop(session, None)
+        self.asking.pop((session.session_id, session.epoch), None)
+
+    def resent(self, run: RouterRun) -> None:
+        """The run was sent again. Its payload may be under way."""
+        if run.session is not None and (resumption := self._by_session.get(run.session)) is not None:
+            resumption.note_resent(run)
+
+    def all_resent(self, event: AllCallsResent, now: float) -> None:
+        """Nothing more is waited for from the client."""
+        session = event.caller.session
+        if session is None:
+            return
+        if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
+            resumption.awaits_calls = False
+            if (session.session_id, session.epoch) in self.asking:
+                self._go_on(session, resumption, now)
+
+    def is_open(self, session: SessionConnection) -> bool:
+        """Whether calls of the session that were sent before may still have to run before new ones."""
+        resumption = self._by_session.get(session)
+        return resumption is not None and not resumption.is_over
+
+    def take(self, run: RouterRun, now: float, *, resent: bool) -> bool:
+        """Takes the run, if it was sent before or has to wait behind one that was."""
+        if run.session is None or (resumption := self._by_session.get(run.session)) is None:
+            return False
+        if resumption.is_over:
+            if resent:
+                self._settle(run, resumption, now)
+            return resent
+        key = run.options.ordering_key
+        if not resent and key not in resumption.keys:
+            return False
+        if key:
+            resumption.keys.add(key)
+        if resent and not resumption.awaited:
+            self._settle(run, resumption, now)
+            return True
+        resumption.held.append((run, resent))
+        self._intake.watch(run)
+        return True
+
+    # -- replicas --------------------------------------------------------------------------------------------------
+
+    def link_up(self, replica: RoutedReplica) -> None:
+        """The replica can be asked."""
+        for session, resumption in self.asking.values():
+            if replica in resumption.awaited:
+                self._out.append(AskReconcile(replica, session))
+
+    def link_down(self, replica: RoutedReplica, now: float) -> None:
+        """The replica has not answered: its process may have ended, and its records with it."""
+        for session, resumption in list(self.asking.values()):
+            if replica in resumption.awaited:
+                self._give_up(resumption, [replica])
+                self._go_on(session, resumption, now)
+
+    def reconciled(self, event: SessionReconciled, now: float) -> None:
+        """A replica has answered. An answer for a session that has left changes nothing."""
+        replica = event.replica
+        session, resumption = self.asking.get((event.session_id, event.epoch), (None, None))
+        if session is not None and resumption is not None and replica in resumption.awaited:
+            del resumption.awaited[replica]
+            resumption.trace(replica, event.found)
+            self._go_on(session, resumption, now)
+
+    def table_changed(self, now: float) -> None:
+        """The table may cover now what none did before, and replicas may have left it."""
+        for session, resumption in list(self.asking.values()):
+            self._ask(session, resumption)
+            self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
+            self._go_on(session, resumption, now)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When the first session has waited for long enough; None where none waits."""
+        if not self.asking:
+            return None
+        _, resumption = next(iter(self.asking.values()))
+        return resumption.give_up_at
+
+    def expire(self, now: float) -> None:
+        """Stops waiting for replicas that have had their time, and for a table that covers."""
+        while (first := next(iter(self.asking.values()), None)) is not None and first[1].give_up_at <= now:
+            session, resumption = first
+            self._give_up(resumption, list(resumption.awaited))
+            self._go_on(session, resumption, now)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, session: SessionConnection, resumption: Resumption) -> None:
+        """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
+        if resumption.is_covered or not self._topology.table.revision:
+            return
+        resumption.is_covered = self._topology.table.roster.covers_all(resumption.rosters)
+        if not resumption.unanswered:
+            return
+        # Replicas of every backend: the endpoint's policy may have changed since the calls were sent.
+        for replica in self._topology.replicas.values():
+            if replica not in resumption.asked:
+                resumption.asked.add(replica)
+                resumption.awaited[replica] = None
+                if replica.linked:
+                    self._out.append(AskReconcile(replica, session))
+
+    @staticmethod
+    def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
+        """These replicas cannot be asked."""
+        for replica in replicas:
+            del resumption.awaited[replica]
+            resumption.deaf = replica.replica_id
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _go_on(self, session: SessionConnection, resumption: Resumption, now: float) -> None:
+        """Decides about all held calls for which the answers suffice."""
+        if resumption.awaited:
+            return
+        is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
+        if is_known or resumption.give_up_at <= now:
+            resumption.close()
+            del self.asking[session.session_id, session.epoch]
+        held, resumption.held = resumption.held, []
+        for run, resent in held:
+            if not run.waiting:
+                continue  # taken back, or too late, meanwhile
+            if resent:
+                self._settle(run, resumption, now)
+            elif resumption.is_over:
+                self._intake.route(run, now)
+            else:
+                resumption.held.append((run, resent))
+
+    def _settle(self, run: RouterRun, resumption: Resumption, now: float) -> None:
+        """Recovers each call that was sent before from the replica that has it; without one it is routed, or fails.
+
+        It is held for longer while that is not proven.
+        """
+        ids = run.ids
+        at = 0
+        for trace, group in groupby(resumption.traces_of(ids)):
+            begin, at = at, at + len(list(group))
+            part = run
+            if at - begin < len(ids):
+                part = run.slice(begin, at)
+                self._outcomes.replaced(run, at - begin, part)
+            if trace is None and not resumption.is_over:
+                resumption.held.append((part, True))
+                self._intake.watch(part)
+            elif trace is None and resumption.is_passed(part):
+                self._passed(part, self._who_may_have(part, resumption))
+            elif trace is None:
+                self._unseen(part, self._who_may_have(part, resumption), now)
+            elif trace.is_evicted:
+                self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
+            elif trace.replica.linked:
+                self._intake.recover(part, trace.replica, now)
+            else:
+                self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
+
+    def _who_may_have(self, run: RouterRun, resumption: Resumption) -> Failure | None:
+        """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
+        if not resumption.rosters:
+            return None  # their routers could not send them to any replica
+        if resumption.deaf:
+            return failures.not_heard(resumption.deaf)
+        roster = self._topology.table.roster
+        if not resumption.is_covered or (run.first_roster is not None and not roster.covers_all([run.first_roster])):
+            return failures.NOT_COVERED
+        departed = roster.lost_since(run.first_roster)
+        return failures.not_heard(departed) if departed else None
+
+    def _passed(self, run: RouterRun, unknown: Failure | None) -> None:
+        """Later calls of the key have run; `unknown` says why these may have, too, though they were not found."""
+        run.may_have_run = unknown is not None
+        self._outcomes.fail_waiting(run, failures.PASSED)
+
+    def _unseen(self, run: RouterRun, unknown: Failure | None, now: float) -> None:
+        """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
+        if unknown is not None and not run.options.idempotent:
+            self._outcomes.fail_waiting(run, unknown)
+            return
+        run.attempt += unknown is not None
+        run.may_have_run = False
+        self._intake.route(run, now)

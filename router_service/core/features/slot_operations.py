@@ -1,0 +1,323 @@
+"""Operations on slots: which are under way, and how those go on that are bound to a replica.
+
+Purpose: a reservation is routed as a call is, and waits, goes elsewhere and is taken back as one; here is what differs.
+Operations on a slot that was granted are *bound* to the replica that granted it. `submissions` has how they begin,
+`answers` what replicas answer.
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
+longer waits is released at once. Nothing bound is ever sent twice, or elsewhere.
+Owner: the scheduler, which pumps afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import assert_never, cast
+
+from router_service.core import balancers, failures
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import NO_OPTIONS, Dispatch, LeasedSlot, Release, Renew, Reserve, RouterCallOptions
+from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand
+from router_service.core.events import SlotAbandoned
+from router_service.core.features.slot_requests import Lease, RequestedSlot, Requests, RoutedSlots
+from router_service.core.lifecycle.cancellation import Withdrawn
+from router_service.core.lifecycle.outcomes import CallerOutcomes
+from router_service.core.lifecycle.sender import Sender
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.topology import Topology
+from router_service.core.routing.waiting_causes import why_not_load
+from router_service.core.runs import RouterRun, Sent
+from slotmesh.calls.deadline_heap import DeadlineHeap
+from slotmesh.errors import Failure
+from slotmesh.streams.chunks import Payload
+
+# What the next frame of slot operations to a replica carries.
+#
+# Purpose: ids are given here, at the last moment, out of the sequence of the run ids; so whatever names runs names
+# operations, too.
+# Invariants: operations go ahead of runs, in the order in which they came. A frame has at most `MAX_FRAME_OPS`
+# operations, and more than `max_bytes` of payload only where it is one call that has them.
+# Owner: pure function on the replica's state.
+
+MAX_FRAME_OPS = 128
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingReserve:
+    """Lease a slot."""
+
+    op_id: int
+    identity: str
+    """Here and below, the name of who asks; empty where nobody was asked who they are."""
+    endpoint: str
+    options: RouterCallOptions
+    ttl_s: float
+    deadline: float
+    """Monotonic seconds; infinite without one."""
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingDispatch:
+    """Run a call in a slot; its result comes as that of run `op_id`."""
+
+    op_id: int
+    identity: str
+    token: str = field(repr=False)
+    endpoint: str
+    options: RouterCallOptions
+    payload: Payload
+    deadline: float
+    """Monotonic seconds; infinite without one."""
+    endpoints: frozenset[str] | None
+    """Here and below, those whose slots are known to who asks; None: all."""
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingRenew:
+    """Prolong a lease."""
+
+    op_id: int
+    identity: str
+    token: str = field(repr=False)
+    ttl_s: float
+    endpoints: frozenset[str] | None
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingRelease:
+    """Give a slot back."""
+
+    op_id: int
+    identity: str
+    token: str = field(repr=False)
+    endpoints: frozenset[str] | None
+
+
+OutgoingOp = OutgoingReserve | OutgoingDispatch | OutgoingRenew | OutgoingRelease
+
+
+def cut_ops(replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
+    """Takes operations out of the replica's, oldest first, until one of the bounds is reached; numbers them."""
+    ops: list[OutgoingOp] = []
+    size = 0
+    waiting = replica.ops
+    while waiting and len(ops) < MAX_FRAME_OPS:
+        size += len(waiting[0].run.payloads[0])
+        if ops and size > max_bytes:
+            break
+        sent = waiting.popleft()
+        replica.inflight.number(sent)
+        ops.append(_op(sent))
+    return ops
+
+
+def _op(sent: Sent) -> OutgoingOp:
+    run = sent.run
+    match run.slot:
+        case Reserve(ttl_s=ttl_s, identity=who):
+            return OutgoingReserve(sent.first, who, run.endpoint, run.options, ttl_s, run.deadline)
+        case Dispatch(token=token, endpoint=endpoint, identity=who, endpoints=known):
+            payload = cast("Payload", run.payloads[0])  # it came in one piece
+            return OutgoingDispatch(sent.first, who, token, endpoint, run.options, payload, run.deadline, known)
+        case Renew(token=token, ttl_s=ttl_s, identity=who, endpoints=known):
+            return OutgoingRenew(sent.first, who, token, ttl_s, known)
+        case Release(token=token, identity=who, endpoints=known):
+            return OutgoingRelease(sent.first, who, token, known)
+        case None:
+            raise AssertionError("calls without a slot travel in frames of runs")
+        case never:
+            assert_never(never)
+
+
+LINK_WAIT_S = 2.0
+"""What is bound to a replica that cannot be reached waits so long for the link."""
+TABLE_WAIT_S = 1.0
+"""What is bound to a replica that the table does not name waits so long for a newer table."""
+ONE_CALL = range(1, 2)
+"""The call id of each operation: its caller has no other."""
+DEFAULT_PATIENCE_S = 30.0
+
+
+class RoutedSlotOperations:
+    """Writes into `out`, the scheduler's list of commands."""
+
+    def __init__(
+        self,
+        out: list[RouterCommand],
+        topology: Topology,
+        outcomes: CallerOutcomes,
+        deadlines: DeadlineHeap[RouterRun],
+        sender: Sender,
+    ) -> None:
+        self._out = out
+        self._topology = topology
+        self._outcomes = outcomes
+        self._deadlines = deadlines
+        self._sender = sender
+        self._nobody = Caller(Window(0, 0))
+        """The caller in whose name slots are released that no client waits for."""
+        self._unknown: deque[tuple[float, RouterRun, ReplicaKey]] = deque()
+        """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
+        self.requests = Requests()
+        self.routed = RoutedSlots()
+
+    # -- how they begin ----------------------------------------------------------------------------------------------
+
+    def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, now: float) -> Caller | None:
+        """The caller under which the reservation of this id begins: one for all that may join it.
+
+        None where no reservation begins: the caller has got the slot, or has joined those that wait for it.
+        """
+        request = self.requests.find(request_id, now)
+        if request is not None and request.wish != wish:
+            self._out.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(request_id), 0))
+            return None
+        if request is not None and request.lease is not None:
+            self._out.append(DeliverSlot(caller, request.lease.at(now)))
+            return None
+        if request is None:
+            request = self.requests.begin(request_id, wish, caller)
+            self.requests.join(request, caller, now + timeout_s)
+            return request.caller
+        self.requests.join(request, caller, now + timeout_s)
+        for run in request.caller.runs:
+            run.deadline = max(run.deadline, now + (timeout_s if timeout_s != inf else _patience_s(run)))
+        return None
+
+    def bind(self, run: RouterRun, key: ReplicaKey, now: float) -> None:
+        """Hands the replica an operation that is bound to it, or fails it where that replica is known to have ended.
+
+        Where the table neither names the replica nor lists it as departed, the operation waits for a newer table.
+        """
+        work, replica = run.slot, self._topology.replicas.get(key)
+        if isinstance(work, Dispatch | Release):
+            self.requests.over(work.token)
+            routed_to = self.routed.take(work.token)
+            if isinstance(work, Dispatch) and replica is not None:
+                if routed_to is None:
+                    balancers.placed(replica.backend.hooks, replica, 1)
+            elif routed_to is not None:
+                balancers.abandoned(routed_to.backend.hooks, routed_to, 1)
+        if replica is not None:
+            self._bind(run, replica, now)
+        elif not self._topology.table.revision:
+            # It is not known that the replica has ended, and the slot that it may hold cannot be given back.
+            self._outcomes.fail_waiting(run, failures.NO_TABLE)
+        elif self._topology.is_departed(key):
+            self._gone(run, key)
+        else:
+            self._unknown.append((now + TABLE_WAIT_S, run, key))
+            if run.deadline != inf:
+                self._deadlines.watch(run.deadline, run)
+
+    def table_changed(self, now: float) -> None:
+        """There is a newer table: it may know the replicas that the older one did not name."""
+        unknown, self._unknown = self._unknown, deque()
+        for until, run, key in unknown:
+            replica = self._topology.replicas.get(key)
+            if not run.waiting:
+                continue
+            if replica is not None:
+                if isinstance(run.slot, Dispatch):
+                    balancers.placed(replica.backend.hooks, replica, 1)
+                self._bind(run, replica, now)
+            elif self._topology.is_departed(key):
+                self._gone(run, key)
+            else:
+                self._unknown.append((until, run, key))
+
+    def _gone(self, run: RouterRun, key: ReplicaKey) -> None:
+        is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
+        self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
+
+    def _bind(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
+        self._sender.bind(run, replica, now)
+        when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
+        if when != inf:
+            self._deadlines.watch(when, run)
+
+    def abandoned(self, event: SlotAbandoned, now: float) -> None:
+        """Releases a slot that no caller will use; nothing is delivered."""
+        self.bind(self._release(event.token, now), event.key, now)
+
+    def release_at(self, replica: RoutedReplica, token: str, now: float) -> None:
+        """The same, where the table names the replica no more, too: it is there."""
+        self._bind(self._release(token, now), replica, now)
+
+    def _release(self, token: str, now: float) -> RouterRun:
+        run = RouterRun(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
+        self._nobody.runs[run] = None
+        return run
+
+    def end_link_wait(self, run: RouterRun, withdrawn: Withdrawn) -> None:
+        """What is bound to a replica that still cannot be reached ends."""
+        for sent in list(run.sents):
+            if not sent.takes_room and not sent.first and not sent.replica.linked:
+                sent.replica.withdraw(sent)
+                withdrawn.slices.append(sent)
+                if sent.replica.listed:
+                    why = f"could not be reached for {LINK_WAIT_S:g} s"
+                    self._outcomes.failed(sent, 0, 1, failures.replica_unreachable(sent.replica.replica_id, why))
+                else:
+                    self._gone(run, sent.replica.key)
+
+    # -- request ids and time ------------------------------------------------------------------------------------------
+
+    def left(self, caller: Caller) -> Caller | None:
+        """The caller no longer waits for a reservation that others may wait for; returns the one that ends with it."""
+        request = self.requests.leave(caller)
+        return request.caller if request is not None else None
+
+    def told(self, out: list[RouterCommand], now: float) -> list[RouterCommand]:
+        """Hands what became of reservations that several wait for to all of them."""
+        pending = self.requests.pending
+        told: list[RouterCommand] = []
+        for command in out:
+            if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:
+                told.append(command)
+                continue
+            request = pending[command.caller]
+            lease = None
+            if (
+                isinstance(command, DeliverSlot)
+                and isinstance(command.answer, LeasedSlot)
+                and request.replica is not None
+            ):
+                lease = Lease(command.answer, request.replica, now + command.answer.ttl_s)
+            told += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
+        return told
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do; None when it has not."""
+        if not (self.requests.deadlines.entries or self.routed.leases.entries or self._unknown):
+            return None  # most often: this is looked at several times a call
+        asked, over = self.requests.next_deadline(), self.routed.next_deadline()
+        waited = self._unknown[0][0] if self._unknown else None
+        return min((due for due in (asked, over, waited) if due is not None), default=None)
+
+    def expire(self, now: float) -> list[Caller]:
+        """Ends what is over; returns the reservations for which no caller waits any more."""
+        for replica in self.routed.pop_due(now):
+            balancers.abandoned(replica.backend.hooks, replica, 1)
+        while self._unknown and self._unknown[0][0] <= now:
+            _, run, key = self._unknown.popleft()
+            self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]))
+        ended: list[Caller] = []
+        for caller in self.requests.pop_due(now):
+            request = self.requests.waited_for_by(caller)
+            runs = list(request.caller.runs) if request is not None else []
+            if runs and runs[0].deadline > now:
+                self._out.append(DeliverFailure(caller, ONE_CALL, self._no_slot(runs[0], now), 0))
+                if (alone := self.left(caller)) is not None:
+                    ended.append(alone)
+        return ended
+
+    def _no_slot(self, run: RouterRun, now: float) -> Failure:
+        return failures.no_slot(run, now, why_not_load(run, run.account, self._topology))
+
+
+def _patience_s(run: RouterRun) -> float:
+    """How long a reservation waits that states no timeout, seconds."""
+    return run.account.max_queue_time_s if run.account is not None else DEFAULT_PATIENCE_S

@@ -1,0 +1,243 @@
+"""Reservations by request id: a caller that repeats the id gets the same one.
+
+Purpose: a reply that was lost on the way is asked for again, and does not take a second slot.
+Invariants: an id stands for one reservation, from when it is asked for until it has failed, or its lease is over as far
+as this router knows. Each caller that waits for one gets its outcome exactly once. When the last of them has left, the
+reservation ends. What is over is forgotten at its time: entries live no longer than the longest lease, and of slots
+that were granted at most `MAX_GRANTED` are known, the newest: ids take memory also where their slots ended elsewhere.
+Owner: the scheduler. Pure; `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import LeasedSlot, RouterCallOptions, SlotWork
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import CallerBook
+from slotmesh.calls.deadline_heap import DeadlineHeap
+
+# Slots of balancers with hooks, from the grant until a call ends in them or they are over.
+#
+# Purpose: the second half of the pair `routed` and `completed` or `abandoned`, for reservations.
+# Invariants: each slot leaves exactly once: taken, by what ends it here, or returned by `pop_due` when its lease, as
+# far
+# as this router knows, is over. A slot that another router's caller uses is abandoned here.
+# Owner: the slot operations.
+
+
+class Routed:
+    """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
+
+    __slots__ = ("__weakref__", "alarm", "replica", "token")
+
+    def __init__(self, token: str, replica: RoutedReplica) -> None:
+        self.token = token
+        self.replica = replica
+        self.alarm = inf
+        """When its lease is over, as far as this router knows; infinite once it was taken."""
+
+
+class RoutedSlots:
+    """Slots by token."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, Routed] = {}
+        self.leases: DeadlineHeap[Routed] = DeadlineHeap()
+        """To be read."""
+
+    def lease(self, token: str, replica: RoutedReplica, until: float) -> None:
+        """The slot was granted, or its lease prolonged."""
+        known = self._slots.get(token)
+        if known is None:
+            known = self._slots[token] = Routed(token, replica)
+        known.replica = replica
+        self.leases.put_off(until, known)
+
+    def knows(self, token: str) -> bool:
+        """Whether the slot was granted here and is not over."""
+        return token in self._slots
+
+    def take(self, token: str) -> RoutedReplica | None:
+        """Ends the slot; returns its replica, unless it was not known."""
+        known = self._slots.pop(token, None)
+        if known is None:
+            return None
+        known.alarm = inf
+        return known.replica
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_due` next; None when there is nothing to wait for."""
+        return self.leases.next_deadline()
+
+    def pop_due(self, now: float) -> list[RoutedReplica]:
+        """Ends the slots whose lease is over; returns the replica of each."""
+        over = self.leases.pop_due(now)
+        for each in over:
+            del self._slots[each.token]
+        return [each.replica for each in over]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+
+MAX_GRANTED = 65_536
+"""Granted slots that are found again by their ids. Repeating an older id takes another slot."""
+
+
+class RequestedSlot(NamedTuple):
+    """What was asked for: an id that comes again must mean the same."""
+
+    endpoint: str
+    work: SlotWork
+    shard_key: str
+
+    @classmethod
+    def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
+        """How long to wait is left out: a caller that asks again has less time."""
+        return cls(endpoint, work, options.shard_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A slot, as far as this router knows."""
+
+    slot: LeasedSlot
+    replica: RoutedReplica
+    until: float
+
+    def at(self, now: float) -> LeasedSlot:
+        """The slot, with what is left of its lease."""
+        return replace(self.slot, ttl_s=self.until - now)
+
+
+class SlotRequest:
+    """One id. Compared by identity."""
+
+    __slots__ = ("__weakref__", "alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
+
+    def __init__(self, request_id: str, wish: RequestedSlot, first: Caller) -> None:
+        self.request_id = request_id
+        self.wish = wish
+        self.caller = Caller(Window(0, 0), first.flow)
+        self.caller.knows = first.knows
+        """The caller that owns the reservation, for all that wait for it. It queues in the flow of the first."""
+        self.waiters: dict[Caller, float] = {}
+        """Until when each wants to wait."""
+        self.lease: Lease | None = None
+        """None until the slot is granted."""
+        self.replica: RoutedReplica | None = None
+        """The replica that grants it."""
+        self.alarm = inf
+        """When its next deadline is, monotonic seconds; infinite while there is none."""
+
+
+class Requests:
+    """All request ids whose reservation waits, or whose slot is known."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, SlotRequest] = {}
+        self._by_token: dict[str, SlotRequest] = {}
+        self.pending: dict[CallerBook, SlotRequest] = {}
+        """Those that are waited for, by the caller that stands for all who wait."""
+        self.deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
+        """To be read."""
+
+    def find(self, request_id: str, now: float) -> SlotRequest | None:
+        """The request of this id, if there is one."""
+        request = self._by_id.get(request_id)
+        if request is None or request.lease is None:
+            return request
+        if request.lease.until <= now or not request.lease.replica.listed:
+            self._forget(request)
+            return None
+        return request
+
+    def begin(self, request_id: str, wish: RequestedSlot, first: Caller) -> SlotRequest:
+        """Records a new reservation under the id, which no caller has joined yet."""
+        request = self._by_id[request_id] = SlotRequest(request_id, wish, first)
+        self.pending[request.caller] = request
+        return request
+
+    def join(self, request: SlotRequest, caller: Caller, deadline: float) -> None:
+        """Adds a caller that gets the outcome, too."""
+        request.waiters[caller] = deadline
+        caller.request_id = request.request_id
+        self.deadlines.watch(deadline, request)
+
+    def waited_for_by(self, caller: Caller) -> SlotRequest | None:
+        """What the caller waits for."""
+        return self._by_id.get(caller.request_id) if caller.request_id else None
+
+    def leave(self, caller: Caller) -> SlotRequest | None:
+        """The caller no longer waits; returns the request if no other caller waits for it: it must be cancelled."""
+        request = self.waited_for_by(caller)
+        caller.request_id = ""
+        if request is None:
+            return None
+        request.waiters.pop(caller, None)
+        if request.waiters or request.caller not in self.pending:
+            return None
+        self._forget(request)
+        return request
+
+    def ended(self, request: SlotRequest, lease: Lease | None) -> list[Caller]:
+        """The reservation was granted, or has failed (None); returns the callers that get the outcome."""
+        waiters = list(request.waiters)
+        request.waiters.clear()
+        for each in waiters:
+            each.request_id = ""
+        self.pending.pop(request.caller, None)
+        if lease is None:
+            self._forget(request)
+        else:
+            request.lease = lease
+            if len(self._by_token) >= MAX_GRANTED:
+                self._forget(next(iter(self._by_token.values())))
+            self._by_token[lease.slot.token] = request
+            self.deadlines.watch(lease.until, request)
+        return waiters
+
+    def renewed(self, slot: LeasedSlot, now: float) -> None:
+        """A lease was prolonged here."""
+        request = self._by_token.get(slot.token)
+        if request is not None and request.lease is not None:
+            request.lease = Lease(slot, request.lease.replica, now + slot.ttl_s)
+            self.deadlines.watch(request.lease.until, request)
+
+    def over(self, token: str) -> None:
+        """The slot was released, or dispatched into, here."""
+        if (request := self._by_token.get(token)) is not None:
+            self._forget(request)
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_due` next; None when there is nothing to wait for."""
+        return self.deadlines.next_deadline()
+
+    def pop_due(self, now: float) -> list[Caller]:
+        """Forgets the leases that are over; returns the callers that have waited for as long as they wanted."""
+        overdue: list[Caller] = []
+        for request in self.deadlines.pop_due(now):
+            if request.lease is None:
+                overdue += [caller for caller, deadline in request.waiters.items() if deadline <= now]
+                later = [deadline for deadline in request.waiters.values() if deadline > now]
+                self.deadlines.watch(min(later, default=inf), request)
+            elif request.lease.until <= now:
+                self._forget(request)
+            else:
+                self.deadlines.watch(request.lease.until, request)
+        return overdue
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _forget(self, request: SlotRequest) -> None:
+        if self._by_id.get(request.request_id) is request:
+            del self._by_id[request.request_id]
+        request.alarm = inf
+        self.pending.pop(request.caller, None)
+        if request.lease is not None:
+            self._by_token.pop(request.lease.slot.token, None)

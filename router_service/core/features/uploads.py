@@ -1,0 +1,287 @@
+"""Calls whose payloads are still on their way here, in chunks.
+
+Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. A call begins when its
+payload is complete.
+Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
+deadline or because it was cancelled, keeps no other call waiting. No state here outlives the caller. What all callers
+together have announced, and what waits behind that, is bounded in bytes, and no caller can take all of this; a caller
+that sends no more chunks loses what is under way.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from math import inf
+from typing import Generic, TypeVar
+
+from router_service.core import failures
+from router_service.core.runs import CallerBook, RouterRun
+from slotmesh.calls.fair_shares import FairBound, Over
+from slotmesh.calls.payload_block import nbytes_of
+from slotmesh.errors import Failure
+from slotmesh.streams.chunks import Announced, Payload
+
+# What waits for its payload, and what waits behind it.
+#
+# Purpose: calls whose payloads come in chunks keep their place among those of their ordering key; all others pass
+# them.
+# Invariants: of one key, items are released in the order in which they were added. An item without a key waits for
+# itself
+# alone. An item that is taken out keeps no other item waiting.
+# Owner: the uploads, one for each caller.
+
+ItemT = TypeVar("ItemT", bound=Hashable)
+
+
+class Held(Generic[ItemT]):
+    """Items that are not complete, by identity, and those behind them."""
+
+    __slots__ = ("_incomplete", "_lines")
+
+    def __init__(self) -> None:
+        self._incomplete: dict[ItemT, str] = {}
+        """Its key; empty for none."""
+        self._lines: dict[str, dict[ItemT, None]] = {}
+        """Of each key, what is held, in order; the first one is incomplete."""
+
+    def __bool__(self) -> bool:
+        return bool(self._incomplete)
+
+    def __iter__(self) -> Iterator[ItemT]:
+        """All that is held."""
+        for item, key in self._incomplete.items():
+            if not key:
+                yield item
+        for line in self._lines.values():
+            yield from line
+
+    def holds(self, key: str) -> bool:
+        """Whether an item of this key would have to wait."""
+        return bool(key) and key in self._lines
+
+    def add_incomplete(self, item: ItemT, key: str) -> None:
+        """The item waits for its payload. `key` is empty where its order means nothing."""
+        self._incomplete[item] = key
+        if key:
+            self._lines.setdefault(key, {})[item] = None
+
+    def add_behind(self, item: ItemT, key: str) -> bool:
+        """Whether the item has to wait behind another one of its key; it is held then."""
+        line = self._lines.get(key) if key else None
+        if line is None:
+            return False
+        line[item] = None
+        return True
+
+    def complete(self, item: ItemT) -> list[ItemT]:
+        """The item has its payload: what can go now, in order. Empty where another one is before it."""
+        key = self._incomplete.pop(item)
+        return self._release(key) if key else [item]
+
+    def remove(self, item: ItemT) -> list[ItemT]:
+        """The item is not wanted any more: what can go now that waited behind it, in order. Others are ignored."""
+        key = self._incomplete.pop(item, None)
+        if key is None:
+            key = next((each for each, line in self._lines.items() if item in line), "")
+        if not key:
+            return []
+        del self._lines[key][item]
+        return self._release(key)
+
+    def _release(self, key: str) -> list[ItemT]:
+        line = self._lines[key]
+        released: list[ItemT] = []
+        for item in line:
+            if item in self._incomplete:
+                break
+            released.append(item)
+        for item in released:
+            del line[item]
+        if not line:
+            del self._lines[key]
+        return released
+
+
+MAX_UPLOAD_BYTES = 56 * 1024 * 1024
+"""With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
+FLOOR_BYTES = 1024 * 1024
+"""A caller with no more than that finds a reserve beyond the bound."""
+STALL_S = 30.0
+"""A caller that has sent no chunk for so long is given up."""
+CROWDED = 0.5
+"""Where more than this part of the bound has come of payloads under way, callers have to bring something every
+`CROWDED_STALL_S`."""
+CROWDED_STALL_S = 2.0
+RETRY_DELAY_S = 1.0
+
+
+class HeldEntry:
+    """One call that waits."""
+
+    __slots__ = ("call_id", "here", "size")
+
+    def __init__(self, call_id: int, size: int) -> None:
+        self.call_id = call_id
+        self.size = size
+        """Bytes of its payloads, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
+
+
+class Line:
+    """What one caller has that waits."""
+
+    __slots__ = ("entries", "heard_at", "held", "incomplete")
+
+    def __init__(self, now: float) -> None:
+        self.held: Held[RouterRun] = Held()
+        self.entries: dict[RouterRun, HeldEntry] = {}
+        """All that is held."""
+        self.incomplete: dict[int, RouterRun] = {}
+        """By call id."""
+        self.heard_at = now
+        """When the caller brought something last, monotonic seconds."""
+
+
+class HeldUploads:
+    """The payloads under way."""
+
+    __slots__ = ("_bound", "_due", "here", "lines")
+
+    def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
+        self.lines: dict[CallerBook, Line] = {}
+        """Callers with payloads under way; empty while there are none."""
+        self._bound: FairBound[CallerBook] = FairBound.beyond(max_bytes, FLOOR_BYTES)
+        """Bytes of everything in the lines, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
+        self._due = inf
+        """No caller has brought nothing for too long before this moment."""
+
+    def refuse(self, run: RouterRun) -> Failure | None:
+        """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
+        line = self.lines.get(run.caller)
+        bound, size = self._bound, _size(run)
+        if not bound.total or not _waits(run, line) or (over := bound.over(run.caller, size)) is None:
+            return None
+        if over is Over.SHARE:
+            return failures.uploads_full_of_one(size, bound.held[run.caller], bound.share, RETRY_DELAY_S)
+        return failures.uploads_full(size, bound.total, bound.most, RETRY_DELAY_S)
+
+    def take(self, run: RouterRun, now: float) -> bool:
+        """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
+        line = self.lines.get(run.caller)
+        if not _waits(run, line):
+            return False
+        if line is None:
+            line = self.lines[run.caller] = Line(now)
+            self._due = min(self._due, now + self._patience_s)
+        entry = line.entries[run] = HeldEntry(run.ids[0], _size(run))
+        self._bound.take(run.caller, entry.size)
+        if isinstance(run.payloads[0], Announced):
+            run.awaits = True
+            line.held.add_incomplete(run, run.options.ordering_key)
+            line.incomplete[entry.call_id] = run
+        else:
+            line.held.add_behind(run, run.options.ordering_key)
+            self._came(entry, entry.size, now)
+        return True
+
+    def brought(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
+        """The caller has sent so many bytes of a payload. Those of calls that have ended do not count."""
+        line = self.lines.get(caller)
+        if line is not None and (run := line.incomplete.get(call_id)) is not None:
+            line.heard_at = now
+            self._came(line.entries[run], size, now)
+
+    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[RouterRun]:
+        """A payload is there: what can begin now, in order. Nothing where the call has ended."""
+        line = self.lines.get(caller)
+        run = line.incomplete.pop(call_id, None) if line is not None else None
+        if line is None or run is None:
+            return []
+        run.awaits = False
+        if run.waiting:
+            run.payloads = [payload]
+        released = line.held.complete(run)
+        self._gone(caller, line, released)
+        return [each for each in released if each.waiting]
+
+    def release_ended(self, ended: Iterable[RouterRun]) -> list[RouterRun]:
+        """What waited behind these calls, which have ended without their payloads, in order."""
+        released: list[RouterRun] = []
+        for run in ended:
+            run.awaits = False
+            line = self.lines.get(run.caller)
+            if line is None or (entry := line.entries.get(run)) is None:
+                continue
+            del line.incomplete[entry.call_id]
+            behind = line.held.remove(run)
+            self._gone(run.caller, line, [run, *behind])
+            released += behind
+        return [each for each in released if each.waiting]
+
+    def left(self, caller: CallerBook) -> None:
+        """The caller has left."""
+        line = self.lines.pop(caller, None)
+        for entry in line.entries.values() if line is not None else ():
+            self._bound.give(caller, entry.size)
+            self.here -= entry.here
+
+    def find(self, caller: CallerBook, call_id: int) -> RouterRun | None:
+        """The call, if its payload is still awaited."""
+        line = self.lines.get(caller)
+        return line.incomplete.get(call_id) if line is not None else None
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_stalled`; None where nothing is under way."""
+        return self._due if self.lines else None
+
+    def pop_stalled(self, now: float) -> list[tuple[RouterRun, Failure]]:
+        """The calls whose callers have sent no chunk for too long, each with the failure that it gets."""
+        if now < self._due:
+            return []
+        patience_s = self._patience_s
+        failure = failures.upload_stalled(patience_s)
+        stalled = [line for line in self.lines.values() if line.heard_at + patience_s <= now]
+        others = [line.heard_at + patience_s for line in self.lines.values() if line.heard_at + patience_s > now]
+        self._due = min(others, default=inf)
+        return [(run, failure) for line in stalled for run in line.incomplete.values()]
+
+    @property
+    def _patience_s(self) -> float:
+        return CROWDED_STALL_S if self._is_crowded else STALL_S
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.here > CROWDED * self._bound.most
+
+    # -- in here ---------------------------------------------------------------------------------------------------
+
+    def _came(self, entry: HeldEntry, size: int, now: float) -> None:
+        was_crowded = self._is_crowded
+        entry.here += size
+        self.here += size
+        if not was_crowded and self._is_crowded:
+            self._due = now  # patience is shorter from now on
+
+    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[RouterRun]) -> None:
+        """These do not wait here any more."""
+        for run in runs:
+            entry = line.entries.pop(run)
+            self._bound.give(caller, entry.size)
+            self.here -= entry.here
+        if not line.incomplete:
+            del self.lines[caller]
+
+
+def _waits(run: RouterRun, line: Line | None) -> bool:
+    is_behind = line is not None and line.held.holds(run.options.ordering_key)
+    return is_behind or isinstance(run.payloads[0], Announced)
+
+
+def _size(run: RouterRun) -> int:
+    return nbytes_of(run.payloads)

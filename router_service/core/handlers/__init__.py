@@ -1,0 +1,1 @@
+"""What follows from events, by kind: each method takes an event and the time."""

@@ -1,0 +1,208 @@
+"""Submitted operations on slots: how they begin.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from router_service.core import balancers, failures
+from router_service.core.callers import Caller
+from router_service.core.calls import (
+    NO_OPTIONS,
+    Dispatch,
+    LeasedSlot,
+    Release,
+    ReleasedSlot,
+    Renew,
+    Reserve,
+    RouterCallOptions,
+    SlotWork,
+)
+from router_service.core.counters import RouterCounters
+from router_service.core.events import CallDispatched, SlotOperationRequested, SlotOperationsAnswered, SlotRequested
+from router_service.core.features.slot_operations import ONE_CALL, RoutedSlotOperations
+from router_service.core.features.slot_requests import RequestedSlot
+from router_service.core.handlers.expiry import Expiry
+from router_service.core.lifecycle.answers import Answers, WithdrawalFollowUp
+from router_service.core.lifecycle.intake import RoutingIntake
+from router_service.core.lifecycle.outcomes import CallerOutcomes
+from router_service.core.lifecycle.sender import Sender
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun, Sent
+from router_service.core.tenants import TenantBook
+from slotmesh.errors import Failure, Reason
+from slotmesh.streams.chunks import Payload
+
+# What the answers of replicas to slot operations mean.
+#
+# Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
+# longer waits is released at once.
+# Owner: the scheduler.
+
+_ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
+"""A replica that answers a reservation with one of these may not be the only one."""
+_TIME_IS_UP = frozenset({Reason.NO_SLOT, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_RUNNING})
+
+
+class SlotAnswers:
+    """Ends operations, or lets reservations go elsewhere."""
+
+    def __init__(
+        self,
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
+        sender: Sender,
+        intake: RoutingIntake,
+        answers: Answers,
+        operations: RoutedSlotOperations,
+        *,
+        withdrawals: WithdrawalFollowUp,
+        expiry: Expiry,
+    ) -> None:
+        self._counters = counters
+        self._outcomes = outcomes
+        self._sender = sender
+        self._intake = intake
+        self._answers = answers
+        self._operations = operations
+        self._withdrawals = withdrawals
+        self._expiry = expiry
+
+    def answered(self, event: SlotOperationsAnswered, now: float) -> None:
+        """Operations end, and what waits for their room starts."""
+        replica, capacity = event.replica, event.capacity
+        returned: list[RouterRun] = []
+        granted = 0
+        for op_id, answer in event.answers:
+            sent = replica.inflight.get(op_id)
+            if sent is None or sent.run.slot is None:
+                continue
+            run = sent.run
+            if isinstance(answer, Failure):
+                returned += self._failed(replica, sent, answer, now)
+                continue
+            is_waited_for = bool(replica.answer(sent, 0, 1))
+            match run.slot, answer:
+                case Reserve(), LeasedSlot():
+                    granted += 1
+                    self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
+                case Renew(), LeasedSlot():
+                    self._operations.requests.renewed(answer, now)
+                    if self._operations.routed.knows(answer.token):
+                        self._operations.routed.lease(answer.token, replica, now + answer.ttl_s)
+                    if is_waited_for:
+                        self._outcomes.slot(run, answer)
+                case Release(), ReleasedSlot():
+                    if is_waited_for:
+                        self._outcomes.slot(run, answer)
+                case _:
+                    if is_waited_for:
+                        self._outcomes.failed(sent, 0, 1, failures.misanswered(replica))
+        if capacity is None and granted:
+            # Until the replica's next report: the slot that it granted takes room, and no call of this router does.
+            capacity = replica.capacity._replace(others=replica.capacity.others + granted)
+        self._answers.learn(replica, capacity)
+        self._intake.put_back(returned, replica.backend, now)
+        self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
+        self._sender.pump(replica, now)
+
+    def _granted(
+        self, run: RouterRun, replica: RoutedReplica, slot: LeasedSlot, now: float, *, is_waited_for: bool
+    ) -> None:
+        if not is_waited_for:
+            balancers.abandoned(replica.backend.hooks, replica, 1)
+        elif replica.backend.hooks is not None:
+            self._operations.routed.lease(slot.token, replica, now + slot.ttl_s)
+        if is_waited_for:
+            if (request := self._operations.requests.pending.get(run.caller)) is not None:
+                request.replica = replica
+            self._counters.granted(run, replica.backend.counts, now)
+            self._outcomes.slot(run, slot)
+        else:
+            self._operations.release_at(replica, slot.token, now)
+
+    def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, now: float) -> list[RouterRun]:
+        """The replica has refused. Returns the reservations that go to other replicas."""
+        run = sent.run
+        parts = replica.answer(sent, 0, 1)
+        if sent.takes_room or isinstance(run.slot, Dispatch):
+            balancers.abandoned(replica.backend.hooks, replica, 1)
+        has_time = failure.reason in _TIME_IS_UP and now < run.deadline
+        if run.reserves and (has_time or failure.reason in _ELSEWHERE):
+            self._counters.refusals[replica.backend.name, failure.reason.value] += 1
+            return self._answers.hand_back(sent, parts)
+        if parts:
+            self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica))
+        return []
+
+
+class SlotSubmissions:
+    """Makes a run of each operation: reservations are routed, all others bound to their replica."""
+
+    def __init__(
+        self,
+        numbers: Iterator[int],
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
+        intake: RoutingIntake,
+        operations: RoutedSlotOperations,
+        topology: Topology,
+        tenants: TenantBook,
+    ) -> None:
+        """`numbers` are the ages of runs."""
+        self._numbers = numbers
+        self._counters = counters
+        self._outcomes = outcomes
+        self._intake = intake
+        self._operations = operations
+        self._topology = topology
+        self._tenants = tenants
+
+    def requested(self, event: SlotRequested, now: float) -> None:
+        """Begins a reservation, unless there is one of this request id."""
+        caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
+        owner: Caller | None = caller
+        if event.request_id:
+            wish = RequestedSlot.of(endpoint, options, wanted)
+            owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, now)
+        if owner is not None:
+            run = self._run(owner, endpoint, options, b"", wanted, now)
+            if (failure := self._over_limit(run, now)) is not None:
+                self._outcomes.fail_waiting(run, failure)
+            elif run.deadline <= now:
+                self._outcomes.fail_waiting(run, failures.no_slot(run, now))
+            else:
+                self._intake.route(run, now)
+
+    def dispatched(self, event: CallDispatched, now: float) -> None:
+        """A call goes to the replica that has given the slot."""
+        endpoint = event.into.endpoint
+        self._counters.calls[self._counters.label(endpoint),] += 1
+        run = self._run(event.caller, endpoint, event.options, event.payload, event.into, now)
+        if run.options.tenant:  # limits were for the reservation: a dispatch frees what it holds
+            self._tenants.attach(run, now)
+        if run.deadline <= now:
+            self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
+        else:
+            self._operations.bind(run, event.key, now)
+
+    def operation_requested(self, event: SlotOperationRequested, now: float) -> None:
+        """A renewal or a release goes to the replica that has given the slot."""
+        self._operations.bind(self._run(event.caller, "", NO_OPTIONS, b"", event.op, now), event.key, now)
+
+    def _over_limit(self, run: RouterRun, now: float) -> Failure | None:
+        """The failure of a reservation that passes a limit of its tenant."""
+        if not run.options.tenant:
+            return None
+        endpoint = self._topology.endpoint(run.endpoint)
+        return self._tenants.enter(run, None if endpoint is None else endpoint.route.tenants, now)[1]
+
+    def _run(
+        self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: Payload, work: SlotWork, now: float
+    ) -> RouterRun:
+        run = RouterRun(next(self._numbers), caller, endpoint, options, ONE_CALL, [payload], now, slot=work)
+        caller.runs[run] = None
+        return run

@@ -1,1 +1,0 @@
-"""The order of calls with an ordering key."""

@@ -1,0 +1,1 @@
+"""A call's way: in, to its replica, back, and to its one outcome."""

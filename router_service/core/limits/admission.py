@@ -1,0 +1,221 @@
+"""How much may wait: calls and bytes, for each backend.
+
+Purpose: bounds of the queues. Only what waits is charged; what can be sent at once passes without.
+Invariants: `calls`, `size` and the flows' counts are the sums over the waiting parts of the runs charged here, never
+negative. `calls <= max_calls` and `size <= max_bytes`, but that a flow with little waiting is let in over a queue that
+others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all. A tenant of a flow gets
+half as much room as it leaves: however many calls of one wait, there is room for those of another.
+Source: `slotmesh/calls/fair_shares.py`.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from router_service.core.calls import CallPayload, Flow
+from router_service.core.limits.quotas import TenantAccount
+from router_service.core.limits.rates import DrainRate, ServiceTime
+from slotmesh.calls.fair_shares import DynamicThreshold
+from slotmesh.calls.payload_block import nbytes_of
+from slotmesh.errors import Failure, Reason
+
+FLOOR_CALLS = 16
+"""Calls that a flow may have waiting even where others have filled the queue."""
+FLOOR_BYTES = 64 * 1024
+"""Payload bytes likewise."""
+_TENANT_THRESHOLD = DynamicThreshold(times=1, per=2)
+"""Of what one tenant may have waiting."""
+_FLOOR_SHARE = 8
+"""Where a queue's own bounds are small, so are the floors: this part of them."""
+MIN_RETRY_DELAY_S = 0.01
+FIRST_RETRY_DELAY_S = 0.1
+"""Where nothing was ever sent out of a queue, at least; the longer it has been stuck, the longer."""
+RETRY_JITTER = 0.2
+"""Retry delays vary by this share up and down, so that calls that were refused together do not come back together."""
+DRAIN_WINDOW_S = 1.0
+
+
+def jittered(delay_s: float, chance: float) -> float:
+    """A retry delay, varied. `chance` is uniform in [0, 1)."""
+    return delay_s * (1 + RETRY_JITTER * (2 * chance - 1))
+
+
+class OfFlow(Protocol):
+    """A caller, as far as queues are shared fairly."""
+
+    flow: Flow
+
+
+class Charged(Protocol):
+    """A run, as accounts see it: which of its calls wait, of which flow, and until when."""
+
+    account: Account | None
+    arrived: float
+    cursor: int
+    deadline: float
+
+    @property
+    def caller(self) -> OfFlow:
+        """Whose calls these are."""
+
+    @property
+    def tenant(self) -> TenantAccount | None:
+        """On whose behalf the calls are made; None where they do not say."""
+
+    @property
+    def payloads(self) -> Sequence[CallPayload]:
+        """From `cursor` on, those of the calls that wait."""
+
+    @property
+    def slot(self) -> object | None:
+        """What is to be done with a slot; None for calls that use none."""
+
+    @property
+    def waiting(self) -> int:
+        """Calls that were neither sent nor failed."""
+
+
+class Account:
+    """What waits for one backend (or for an endpoint that has none yet)."""
+
+    __slots__ = (
+        "_by_flow",
+        "_by_tenant",
+        "_drain",
+        "backend",
+        "calls",
+        "max_bytes",
+        "max_calls",
+        "max_queue_time_s",
+        "name",
+        "service_time",
+        "size",
+    )
+
+    def __init__(
+        self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float, *, backend: str | None = None
+    ) -> None:
+        """`backend` is the one that it is of: that of its name, unless something else is said; empty: none."""
+        self.name = name
+        self.backend = name if backend is None else backend
+        self.max_calls = max_calls
+        self.max_bytes = max_bytes
+        self.max_queue_time_s = max_queue_time_s
+        self.calls = 0
+        self.size = 0
+        self._by_flow: dict[Flow, tuple[int, int]] = {}
+        """Waiting calls, and their bytes, of each flow that has any."""
+        self._by_tenant: dict[tuple[Flow, TenantAccount], tuple[int, int]] = {}
+        """The same of each tenant of a flow."""
+        self._drain = DrainRate(DRAIN_WINDOW_S)
+        self.service_time = ServiceTime()
+
+    def too_late(self, run: Charged) -> float:
+        """When sending the run is of no use any more, monotonic seconds; infinite without a deadline."""
+        if run.slot is not None:
+            return run.deadline
+        return run.deadline - self.service_time.reserve_s(run.deadline - run.arrived)
+
+    def waits(self, now: float) -> bool:
+        """Something was charged. Returns whether nothing has waited before."""
+        return self._drain.waits(now)
+
+    def charge(self, run: Charged) -> int:
+        """Charges the first waiting calls of the run that fit; returns how many of the waiting calls do."""
+        waiting = run.waiting
+        calls, size = self._by_flow.get(run.caller.flow, (0, 0))
+        floor = min(FLOOR_CALLS, max(1, self.max_calls // _FLOOR_SHARE)) - calls
+        fits = min(waiting, max(0, self.max_calls - self.calls, min(floor, 2 * self.max_calls - self.calls)))
+        floor_bytes = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
+        room = max(self.max_bytes - self.size, min(floor_bytes, 2 * self.max_bytes - self.size))
+        if run.tenant is not None:
+            calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
+            fits = min(fits, _left_to_tenant(self.max_calls - self.calls, FLOOR_CALLS, self.max_calls, calls))
+            room = min(room, _left_to_tenant(self.max_bytes - self.size, FLOOR_BYTES, self.max_bytes, size))
+        if fits <= 0:
+            return 0
+        payloads, cursor = run.payloads, run.cursor
+        size = nbytes_of(payloads, cursor, cursor + fits)
+        while fits and size > room:
+            fits -= 1
+            size -= len(payloads[cursor + fits])
+        if fits:
+            self._add(run, fits, size)
+        return fits
+
+    def waiting_of(self, flow: Flow) -> int:
+        """Calls of the flow that wait here."""
+        return self._by_flow.get(flow, (0, 0))[0]
+
+    def charge_all(self, run: Charged) -> None:
+        """Charges all waiting calls of a run that was admitted before, over the bounds if need be."""
+        self._add(run, run.waiting, _size(run, run.waiting))
+
+    def release(self, run: Charged, count: int) -> None:
+        """The next `count` waiting calls of the run no longer wait."""
+        size = _size(run, count)
+        self.calls -= count
+        self.size -= size
+        if not self.calls:
+            self._drain.empty()
+        flow = run.caller.flow
+        calls, total = self._by_flow[flow]
+        if calls > count:
+            self._by_flow[flow] = calls - count, total - size
+        else:
+            del self._by_flow[flow]
+        if run.tenant is not None:
+            key = flow, run.tenant
+            calls, total = self._by_tenant[key]
+            if calls > count:
+                self._by_tenant[key] = calls - count, total - size
+            else:
+                del self._by_tenant[key]
+
+    def drained(self, count: int, now: float) -> None:
+        """`count` calls are sent to a replica, and released next: what the retry delay is computed from."""
+        self._drain.sent(count, now)
+
+    def full(self, now: float, chance: float, why: str = "") -> Failure:
+        """The failure of calls that do not fit. `chance` is uniform in [0, 1); `why` they wait, if not for load."""
+        return Failure(
+            reason=Reason.QUEUE_FULL,
+            message=(
+                f"the queue of {self.name} is full: {self.calls} of {self.max_calls} calls and {self.size} of "
+                f"{self.max_bytes} bytes wait; "
+                f"{why or 'try again later, or raise max_queued_calls or max_queued_bytes'}"
+            ),
+            retry_delay_s=jittered(self.retry_delay_s(now), chance),
+            metadata={"backend": self.name},
+        )
+
+    def retry_delay_s(self, now: float) -> float:
+        """The time until what waits now will have been sent, at the rate of the last second of waiting; no jitter."""
+        if rate := self._drain.per_s(now):
+            delay_s = max(self.calls / rate, MIN_RETRY_DELAY_S)
+        else:
+            delay_s = max(self._drain.waiting_s(now), FIRST_RETRY_DELAY_S)
+        return min(delay_s, self.max_queue_time_s)
+
+    def _add(self, run: Charged, count: int, size: int) -> None:
+        self.calls += count
+        self.size += size
+        flow = run.caller.flow
+        calls, total = self._by_flow.get(flow, (0, 0))
+        self._by_flow[flow] = calls + count, total + size
+        if run.tenant is not None:
+            calls, total = self._by_tenant.get((flow, run.tenant), (0, 0))
+            self._by_tenant[flow, run.tenant] = calls + count, total + size
+        run.account = self
+
+
+def _left_to_tenant(free: int, floor: int, most: int, held: int) -> int:
+    """What a tenant that has `held` may add: half of what it leaves then, or up to half of what a flow always may."""
+    return max(_TENANT_THRESHOLD.room(held, free), max(1, min(floor, most // _FLOOR_SHARE) // 2) - held)
+
+
+def _size(run: Charged, count: int) -> int:
+    """Payload bytes of the run's next `count` waiting calls."""
+    return nbytes_of(run.payloads, run.cursor, run.cursor + count)

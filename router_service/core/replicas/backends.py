@@ -1,0 +1,219 @@
+"""One backend as the router sees it: its replicas, its queue and its balancer.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
+
+from router_service.core.balancers import Balancer, Candidate, RoutingHooks, new_balancer
+from router_service.core.counters import BackendCounts
+from router_service.core.limits.admission import Account
+from router_service.core.limits.capacity import MethodTime, joins
+from router_service.core.queueing.backend_queues import DueQueue, FairQueue
+from router_service.core.queueing.reservations import ConstrainedReservations
+from router_service.core.replicas.retries import Ejections, RetryBudget
+from router_service.core.rosters import ReplicaKey
+from router_service.core.routing_table import BackendRoute
+from router_service.core.sampling import Chance
+from slotmesh.spec.model import Prospect, SloScope
+
+
+class BackendMember(Candidate, Protocol):
+    """A replica, as its backend sees it."""
+
+    bound: int
+    draining: bool
+    is_awaited: bool
+    is_passed_over: bool
+    keyed: int
+    linked: bool
+    times: Mapping[str, MethodTime]
+    work_ns: int
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start at once."""
+
+    def refresh(self) -> None:
+        """Capacity, link, joining, draining or suspicion changed."""
+
+
+MemberT = TypeVar("MemberT", bound=BackendMember)
+
+
+class RoutedBackend(Generic[MemberT]):
+    """Mutable state of one backend. Compared by identity."""
+
+    __slots__ = (
+        "_balancer_name",
+        "_chance",
+        "_slo_scope",
+        "account",
+        "awaited",
+        "balancer",
+        "candidates",
+        "constrained",
+        "counts",
+        "ejections",
+        "filling",
+        "flipped",
+        "hooks",
+        "is_serving",
+        "max_wire_batch_size",
+        "name",
+        "prospect",
+        "queue",
+        "replicas",
+        "retries",
+        "suspects",
+    )
+
+    def __init__(
+        self,
+        route: BackendRoute,
+        counts: BackendCounts,
+        chance: Chance,
+        flipped: list[RoutedBackend[MemberT]],
+    ) -> None:
+        """`flipped` has the backends that can serve from now on, or cannot any more: this one adds itself."""
+        self.name = route.name
+        self.flipped = flipped
+        self.counts = counts
+        settings = route.settings
+        self.account = Account(
+            route.name, settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s
+        )
+        self._slo_scope = settings.slo_scope
+        self.queue = _queue_for(settings.slo_scope)
+        self.constrained = ConstrainedReservations()
+        self.retries = RetryBudget()
+        self.ejections = Ejections()
+        self.replicas: dict[ReplicaKey, MemberT] = {}
+        self.candidates = 0
+        """Replicas that take calls."""
+        self.awaited = 0
+        """Replicas of which it is not known yet whether they take calls: those of the router's first table."""
+        self.is_serving = False
+        """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
+        self.prospect = route.prospect
+        """What the table says of it, if no replica is ready."""
+        self.suspects: dict[MemberT, None] = {}
+        """Replicas that the controller does not hear of: they take unkeyed calls only while no other one does."""
+        self.filling: MemberT | None = None
+        """The replica that the latest calls went to: quick ones join them there."""
+        self.max_wire_batch_size = settings.max_wire_batch_size
+        self._chance = chance
+        self._balancer_name = settings.balancer
+        self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
+        self.hooks = _hooks(self.balancer)
+        """The balancer, where it has hooks for the end of what it placed; else None."""
+
+    def reconfigure(self, route: BackendRoute) -> None:
+        """Takes new settings; what waits already stays."""
+        account, settings = self.account, route.settings
+        self.prospect = route.prospect
+        account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
+        account.max_queue_time_s = settings.max_queue_time_s
+        self.max_wire_batch_size = settings.max_wire_batch_size
+        if settings.balancer is not self._balancer_name:
+            self._balancer_name = settings.balancer
+            self.balancer = new_balancer(settings.balancer, self._chance)
+            self.hooks = _hooks(self.balancer)
+            for replica in self.replicas.values():
+                self.balancer.changed(replica)
+        if settings.slo_scope is not self._slo_scope:
+            self._slo_scope = settings.slo_scope
+            before, self.queue = self.queue, _queue_for(settings.slo_scope)
+            self.queue.brake(is_on=before.is_braked)
+            for run in before.drain():
+                self.queue.append(run)
+
+    def suspect(self, replica: MemberT, *, is_suspect: bool) -> None:
+        """The table says whether the controller hears of a replica."""
+        if is_suspect:
+            self.suspects[replica] = None
+        else:
+            self.suspects.pop(replica, None)
+            replica.is_passed_over = False
+        self.changed(replica)
+
+    def changed(self, replica: MemberT) -> None:
+        """A replica was linked or lost, drains, joined or left."""
+        was_taking = replica.taking
+        replica.refresh()
+        self.candidates += replica.taking - was_taking
+        self.balancer.changed(replica)
+        if self.suspects:
+            self._weigh_suspects()
+        if replica.is_awaited and (replica.linked or replica.draining):
+            self.await_replica(replica, is_awaited=False)
+        elif self.is_serving is not self.can_serve:
+            self.flipped.append(self)
+
+    def await_replica(self, replica: MemberT, *, is_awaited: bool) -> None:
+        """From now on it is not known whether the replica takes calls, or it is: its link has opened, or has failed."""
+        self.awaited += is_awaited - replica.is_awaited
+        replica.is_awaited = is_awaited
+        if self.is_serving is not self.can_serve:
+            self.flipped.append(self)
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a replica takes calls, or may."""
+        return self.candidates > 0 or self.awaited > 0
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether a replica may take calls soon. Unknown is not no: one that is cut off may come back."""
+        if self.prospect in {Prospect.UNKNOWN, Prospect.COMING}:
+            return True
+        return any(not each.draining for each in self.replicas.values())
+
+    def _weigh_suspects(self) -> None:
+        """Suspects are passed over as long as another replica takes calls."""
+        is_any_other = self.candidates > sum(each.taking for each in self.suspects)
+        for each in self.suspects:
+            if each.is_passed_over != is_any_other:
+                each.is_passed_over = is_any_other
+                was_taking = each.taking
+                each.refresh()
+                self.candidates += each.taking - was_taking
+                self.balancer.changed(each)
+
+    def pick(self, method: str) -> MemberT | None:
+        """The replica for the next calls of the method: one with `free > 0`, or None.
+
+        The one that is being filled, where they can start at once and join others (`slicing.joins`); else the one that
+        the balancer picks.
+        """
+        filling = self.filling
+        if (
+            filling is not None
+            and filling.work_ns
+            and filling.free_slots > 0
+            and joins(filling.work_ns, filling.times.get(method))
+        ):
+            return filling
+        self.filling = replica = self.balancer.pick()
+        return replica
+
+    @property
+    def ongoing(self) -> int:
+        """This router's calls at the backend's replicas, with reservations, and with what is done in slots."""
+        return sum(replica.own + replica.keyed + replica.bound for replica in self.replicas.values())
+
+    @property
+    def slot_calls(self) -> int:
+        """Of these, what this router has the backend's replicas do in slots that they have given."""
+        return sum(replica.bound for replica in self.replicas.values())
+
+
+def _queue_for(scope: SloScope) -> FairQueue | DueQueue:
+    return DueQueue() if scope is SloScope.BACKEND else FairQueue()
+
+
+def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
+    return balancer if isinstance(balancer, RoutingHooks) else None

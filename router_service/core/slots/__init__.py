@@ -1,1 +1,0 @@
-"""Slots: reservations, and what is done with a slot that was given."""

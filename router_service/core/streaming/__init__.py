@@ -1,1 +1,0 @@
-"""Values of handlers that yield: how far they may be ahead, and how they are passed on."""

@@ -1,1 +1,0 @@
-"""Calls that somebody looks at while they end."""

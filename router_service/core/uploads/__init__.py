@@ -1,1 +1,0 @@
-"""Payloads that come in chunks, and what waits behind them."""

@@ -1,0 +1,156 @@
+"""The options of calls, each declared once, with its default. Pure.
+
+Purpose: what clients say, and what routers and replicas read; each of these adds what only it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from enum import Enum, Flag, auto
+from types import MappingProxyType
+from typing import Any, Final, TypedDict, TypeVar
+
+# What the declaration of one option of calls has besides its name, type and default. Pure.
+#
+# Purpose: an option is declared once, in `slotmesh.calls.call_options`. From its declaration follow what clients refuse
+# (`slotmesh.client.calls.options`) and servers too (`rules`), its form on the wire (`wire`), and who reads it.
+
+ValueT = TypeVar("ValueT")
+_DECLARED: Final = "option"
+"""Key in the metadata of a dataclass's field."""
+
+
+class OptionKind(Enum):
+    """What values an option has."""
+
+    METHOD = auto()
+    CONTENT_TYPE = auto()
+    KEY = auto()
+    """Text of a bounded length; empty: none."""
+    TENANT = auto()
+    """Printable text of a bounded length; empty: none."""
+    DURATION = auto()
+    """Seconds, not negative; None: not said. On the wire a Duration."""
+    TIME = auto()
+    """A time of day, aware of its zone; None: not said. On the wire a Timestamp."""
+    FLAG = auto()
+    COUNT = auto()
+    """An integer, not negative."""
+    METADATA = auto()
+    """Text by name, bounded."""
+    MARK = auto()
+    """Some bytes that nobody can guess; empty: none."""
+
+
+class Reader(Flag):
+    """The services that decide by an option."""
+
+    ROUTER = auto()
+    REPLICA = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, as it was declared."""
+
+    attribute: str
+    """Name of the field in Python."""
+    kind: OptionKind
+    read_by: Reader
+    wire: str = ""
+    """Name of the field of the message where it is another one than `argument`."""
+    stays: bool = False
+    """Routers take it out of what replicas get, so that calls which differ in it alone travel as one batch."""
+
+    @property
+    def argument(self) -> str:
+        """Its name for callers."""
+        return self.attribute.removesuffix("_s") if self.kind is OptionKind.DURATION else self.attribute
+
+    @property
+    def name(self) -> str:
+        """Its name on the wire."""
+        return self.wire or self.argument
+
+    @property
+    def has_presence(self) -> bool:
+        """Whether the message distinguishes an unset field from one with the value 0."""
+        return self.kind in {OptionKind.DURATION, OptionKind.TIME}
+
+
+def option(default: ValueT, kind: OptionKind, *, read_by: Reader, wire: str = "", stays: bool = False) -> ValueT:
+    """Declares a field of a dataclass; `Option` documents each argument."""
+    metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "wire": wire, "stays": stays}}
+    # Dataclasses take no mapping for a default, be it a read-only one, and a mapping has no hash.
+    made: Any = (
+        field(default_factory=lambda: default, metadata=metadata, hash=False)
+        if kind is OptionKind.METADATA
+        else field(default=default, metadata=metadata)
+    )
+    return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it
+
+
+def options_of(model: type[Any]) -> Mapping[str, Option]:
+    """The options that a dataclass declares, by their names on the wire, in order."""
+    found = [Option(attribute=each.name, **each.metadata[_DECLARED]) for each in fields(model) if each.metadata]
+    return {each.name: each for each in found}
+
+
+NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
+_BOTH: Final = Reader.ROUTER | Reader.REPLICA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedOptions:
+    """What calls say of themselves. One object for all calls of a batch."""
+
+    method: str = option("", OptionKind.METHOD, read_by=_BOTH)
+    """Empty is `__call__`."""
+    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH)
+    ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
+    """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
+    shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
+    """Calls of one key go to one backend. Means nothing where there is an ordering key.
+    Batches have a field for it, as handlers may ask for it."""
+    timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER)
+    """From a call's arrival at the router to its deadline: what passes it is dropped. None: there is none."""
+    slo_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
+    """From a call's arrival at the router to when it should be answered: orders the queue, drops nothing."""
+    slo_at: datetime | None = option(None, OptionKind.TIME, read_by=Reader.ROUTER, wire="absolute_slo", stays=True)
+    """The same as a time of day. At most one of the two is set."""
+    idempotent: bool = option(False, OptionKind.FLAG, read_by=Reader.ROUTER)
+    """Calls may be executed more than once."""
+    no_reply: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
+    """Callers hear only that a call has ended."""
+    streaming: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
+    """Callers take each value that the handler yields. Such a call ends with its connection."""
+    stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH)
+    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
+    tenant: str = option("", OptionKind.TENANT, read_by=Reader.ROUTER, stays=True)
+    """On whose behalf the client calls. Calls that wait take turns by tenant, and endpoints may limit each."""
+    metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
+    """Handed to the handler."""
+    http: bytes = option(b"", OptionKind.MARK, read_by=Reader.REPLICA)
+    """Calls came by HTTP, and results that end with this have more before it (`slotmesh.calls.payload_framing`)."""
+
+
+OPTIONS: Final = options_of(StatedOptions)
+"""All options, by their names on the wire."""
+
+
+class OptionChanges(TypedDict, total=False):
+    """What a view may say differently from the view that it is made from. `Endpoint.options` says what each means."""
+
+    content_type: str
+    timeout: float | timedelta | None
+    slo: float | timedelta | None
+    slo_at: datetime | None
+    shard_key: str
+    tenant: str
+    metadata: Mapping[str, str]
+    idempotent: bool
+    reply: bool
+    traced: bool
+    inherits: bool

@@ -1,1 +1,0 @@
-"""Load on an endpoint, and what came of it."""

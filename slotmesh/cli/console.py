@@ -1,0 +1,191 @@
+"""How a command ends: one place for what operators read when something does not work.
+
+Invariants: failures go to stderr, as words and never as a traceback; results go to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, TextIO, TypeVar
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from slotmesh.errors import SlotmeshError
+from slotmesh.names import LINES, printable_text
+
+# How commands print texts of others: errors, events and names steer no terminal.
+#
+# Invariants: what commands print for people comes by here, but for lines of handlers (`slotmesh logs`) and results of
+# calls, which are written as they are.
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Writes a line, or several, to stdout or stderr."""
+    typer.echo(printable_text(str(text), LINES), err=err)
+
+
+class PrintableConsole(Console):
+    """A console that takes texts as they are: no markup in them, and nothing that steers the terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        # Before tables measure it: an escape is wider than what it stands for.
+        return super().render_str(printable_text(text, LINES), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_text(segment.text, LINES), segment.style)
+
+
+# The forms in which commands print what they show: `--output table|json|yaml|name`.
+#
+# Invariants: a command says once what it shows, and has all forms of it; JSON and YAML are the same document; a name is
+# one that other commands take, a line each.
+
+
+class OutputForm(StrEnum):
+    """How something is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Output = Annotated[
+    OutputForm,
+    typer.Option(
+        "--output", "-o", help="The form: for people, for programs, or only the names that other commands take."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as `--output json`.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printable:
+    """What a command shows. Only the form that is asked for is made."""
+
+    table: Callable[[TextIO], None]
+    document: Callable[[], Mapping[str, Any]]
+    """Plain values, with times in ISO 8601."""
+    names: Callable[[], Iterable[str]]
+    """As `backend/NAME`."""
+
+    def write(self, form: OutputForm, out: TextIO | None = None) -> None:
+        """Writes it, to stdout unless given."""
+        out = out or sys.stdout
+        match form:
+            case OutputForm.TABLE:
+                self.table(out)
+            case OutputForm.JSON:
+                out.write(json.dumps(self.document(), indent=2) + "\n")
+            case OutputForm.YAML:
+                out.write(as_yaml(self.document()))
+            case OutputForm.NAME:
+                out.writelines(f"{printable_text(name)}\n" for name in self.names())
+
+
+def as_yaml(document: Mapping[str, Any], *, explicit_start: bool = False) -> str:
+    """The document as YAML; with `explicit_start` it may follow another one."""
+    import yaml  # noqa: PLC0415 - for who asks for YAML
+
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, explicit_start=explicit_start)
+    return text
+
+
+def form_of(output: OutputForm, as_json: bool) -> OutputForm:
+    """What was asked for with `--output` and `--json`."""
+    if not as_json or output is OutputForm.JSON:
+        return OutputForm.JSON if as_json else output
+    if output is not OutputForm.TABLE:
+        raise typer.BadParameter(f"contradicts --output {output}: give one of them", param_hint="--json")
+    return OutputForm.JSON
+
+
+FAILED: Final = 1
+"""Exit status: it was tried and did not work."""
+WRONG_INPUT: Final = 2
+"""Exit status: what was typed, or a file that it named, is wrong. Nothing was sent."""
+
+NOT_IN_TIME: Final = 3
+"""Exit status: it was done, and what should follow from it has not come in time."""
+
+UNWELL: Final = 4
+"""Exit status: it was looked at, and something is wrong with it."""
+
+INTERRUPTED: Final = 130
+"""Exit status: Ctrl-C ended it before it had done what it had to."""
+
+ResultT = TypeVar("ResultT")
+
+
+class CommandFailed(Exception):
+    """The command has failed; the message has the reason, and the way out."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    async def explained(self) -> str:
+        """The message; of some failures with what a server is asked for it."""
+        return str(self)
+
+
+@asynccontextmanager
+async def ended_by_sigterm() -> AsyncIterator[None]:
+    """SIGTERM cancels the block, so that it says its last words; then the command ends as if killed by it."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    received = False
+
+    def end() -> None:
+        nonlocal received
+        received = True
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if received and task is not None and not task.uncancel():
+            raise typer.Exit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Runs a command's work on a fresh event loop. Its failure becomes words on stderr and an exit status."""
+    try:
+        return asyncio.run(work)
+    except CommandFailed as failure:
+        say(asyncio.run(failure.explained()), err=True)
+        raise typer.Exit(failure.exit_code) from failure
+    except SlotmeshError as failure:
+        say(failure, err=True)
+        raise typer.Exit(FAILED) from failure
+
+
+_PIPED_WIDTH: Final = 200
+"""Columns where the output is no terminal."""
+
+
+def console_of(out: TextIO) -> Console:
+    """Where tables go. What is printed is taken as it is."""
+    width = None if out.isatty() else _PIPED_WIDTH
+    return PrintableConsole(file=out, width=width)

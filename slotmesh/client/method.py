@@ -1,0 +1,314 @@
+"""A handler's method, as callers see it.
+
+Invariant: a call is made when it is called, not when it is awaited: a lane's calls are in the order of the statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar, Unpack, cast
+
+import grpc
+
+from slotmesh.calls.call_options import OptionChanges
+from slotmesh.client.calls.buffer import BufferShare
+from slotmesh.client.calls.call_spec import CallSpec, payload_of, rpc_timeout_s, time_left_s
+from slotmesh.client.calls.outcomes import refusal_of
+from slotmesh.client.calls.payloads import Piece, pieces_of, trace_metadata
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.sent_parts import Gather
+from slotmesh.client.calls.spans import in_span, spanned
+from slotmesh.client.calls.values import CallValues, RpcValues, StreamedValues, ValueStream
+from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
+from slotmesh.codec import DecodeError, EncodeError
+from slotmesh.errors import Executed
+from slotmesh.status import to_exception
+from slotmesh.v1 import router_service_pb2
+
+_MAX_TIMEOUTS: Final = 256
+"""Of a view's method, for calls in calls: more than there are rounded times from a millisecond to some seconds."""
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
+
+
+class Method(Generic[ResultT]):
+    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
+
+    __slots__ = ("__weakref__", "_spec", "_stream", "_submit")
+
+    def __init__(self, stream: CallStream, spec: CallSpec) -> None:
+        self._stream = stream
+        self._spec = spec
+        self._submit = stream.submit
+        if spec.stop_generation and spec.queue.stop is not None:
+            spec.queue.stop.methods.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
+
+        Arguments are positional, or named. Cancelling the future gives the result up: what waits
+        at the router never starts, what runs is told to stop.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        spec = self._spec
+        try:
+            return self._submit(spec, spec.encode(args, kwargs))
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes a call once the client has room for it, and does not wait for its result.
+
+        `future = await method.send(…)` is for calls that are made faster than the mesh takes them: a plain call fails
+        with CLIENT_BUFFER_FULL where as many calls wait in the client as `slotmesh.connect` allows.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        return await self._stream.send(self._spec, self.encode(args, kwargs))
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        """Makes a call for each item; the results come as one list, in the order of the items.
+
+        Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
+        before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
+        list instead. What is raised says which items failed (`failed_items`).
+
+        Where the client has no room for all calls, these are made as others leave, and items are read as calls are
+        made: errors of later items are raised from the future then, after all calls that were made have ended.
+
+        Raises:
+            TypeError: the content type cannot carry an item. No call was made.
+            ValueError: the iterables differ in length. No call was made.
+            SlotmeshError: from the future: a call failed.
+        """
+        return self._stream.submit_map(self._spec, self.pieces(columns), keeps_failures=return_exceptions)
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: the call failed, and how.
+        """
+        spec = self._spec
+        payload = payload_of(spec, args, kwargs)
+        request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        address = self._stream.address
+        try:
+            timeout_s = rpc_timeout_s(spec.options.timeout_s)
+            response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
+        except grpc.RpcError as error:
+            failure = refusal_of(error, address, self._stream.dialer)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not this task was cancelled, but the rpc: the mesh was closed.
+            failure = replace(CLOSED, executed=Executed.UNKNOWN)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        if not spec.options.reply:
+            return cast("ResultT", None)
+        try:
+            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
+        except DecodeError as error:
+            raise spec.undecodable(error) from None
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """Makes a call of a handler that yields: `async for value in method.stream(…)`.
+
+        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
+        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
+        the router that it went to: it fails with ROUTER_LOST then.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            SlotmeshError: from the iterator, after the values before it: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        values = CallValues()
+        try:
+            self._submit(spec, spec.encode(args, kwargs), values)
+        except EncodeError as error:
+            raise self._named(error) from None
+        return StreamedValues(spec, values)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            PayloadTooLarge: the arguments do not fit into an rpc.
+            SlotmeshError: from the iterator: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        payload = payload_of(spec, args, kwargs)
+        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        timeout_s = rpc_timeout_s(spec.options.timeout_s)
+        address = self._stream.address
+        try:
+            call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
+        except grpc.RpcError as error:  # there is no token to be had
+            failure = refusal_of(error, address, self._stream.dialer)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        return RpcValues(spec, call, address, self._stream.dialer)
+
+    def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
+        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have. It is a ValueError, too.
+            TypeError: there is no such option, or results of the new content type never become the type wanted.
+        """
+        spec = self._spec
+        options = spec.options.changed(**changes)
+        # Calls of a lane stay in line. Others do not: what is urgent must not wait behind what is not.
+        queue = spec.queue if options.ordering_key else CallQueue()
+        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
+
+    def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
+        """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
+
+        A result that is not of the type raises DecodeError (a ValueError) from the future.
+
+        Raises:
+            TypeError: the view's content type never becomes this type.
+        """
+        spec = self._spec
+        return method_of(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+
+    def in_call(self) -> Method[ResultT]:
+        """The method for calls that are made here and now: with what they take over from the call that is executed."""
+        return self
+
+    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call. Raises TypeError where the content type cannot carry the arguments."""
+        try:
+            return self._spec.encode(args, kwargs)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def pieces(self, columns: tuple[Iterable[Any], ...]) -> Iterator[Piece]:
+        """The payloads of a map, a piece at a time. Raises, from the iterator, as `map` does."""
+        try:
+            yield from pieces_of(self._spec.encode_each, columns)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def submit(self, sink: CallSink, payload: bytes) -> None:
+        """Makes a call that has its place in the client, and whose outcome `sink` takes."""
+        self._submit(self._spec, payload, sink, has_place=True)
+
+    def submit_part(self, gather: Gather, payloads: list[bytes]) -> None:
+        """Makes calls of a map that have their places in the client."""
+        self._stream.submit_part(self._spec, payloads, gather)
+
+    @property
+    def share(self) -> BufferShare:
+        """In which calls are counted that wait in the client."""
+        return self._stream.share_of(self._spec)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """What a call may take in all, seconds; None: it has no limit of its own."""
+        return self._spec.options.timeout_s
+
+    def refuse(self, sink: CallSink, _payload: bytes) -> None:
+        """Fails a call for which the client has no room. Of a lane that stops, those behind it fail, too."""
+        self._stream.refuse_full(self._spec, sink)
+
+    def renew(self) -> None:
+        """The lane's next generation begins."""
+        self._spec = self._spec.renewed()
+
+    def _named(self, error: EncodeError) -> EncodeError:
+        return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
+
+
+class TracedMethod(Method[ResultT]):
+    """The method of a view with the option `traced`."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        make = super().__call__
+        return spanned(self._spec, lambda: make(*args, **kwargs))
+
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        with in_span(self._spec):
+            return await super().send(*args, **kwargs)
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        make = super().map
+        return spanned(self._spec, lambda: make(*columns, return_exceptions=return_exceptions))
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        with in_span(self._spec):
+            return await super().unary(*args, **kwargs)
+
+
+class InheritingMethod(Method[ResultT]):
+    """The method of a view with the option `inherits`."""
+
+    __slots__ = ("_by_timeout",)
+
+    def __init__(self, stream: CallStream, spec: CallSpec) -> None:
+        super().__init__(stream, spec)
+        self._by_timeout: dict[float | None, Method[ResultT]] = {}
+        """The same method, for calls that have so many seconds. Times left are rounded, so they are few."""
+
+    def in_call(self) -> Method[ResultT]:
+        spec, timeout_s = self._spec, time_left_s()
+        stated_s = spec.options.timeout_s
+        if timeout_s is None or (stated_s is not None and stated_s < timeout_s):
+            timeout_s = stated_s
+        method = self._by_timeout.get(timeout_s)
+        if method is None:
+            if len(self._by_timeout) >= _MAX_TIMEOUTS:
+                self._by_timeout.clear()
+            options = replace(spec.options, timeout_s=timeout_s)
+            derived = CallSpec(spec.endpoint, spec.method, options, spec.queue, spec.wanted)
+            method = self._by_timeout[timeout_s] = TracedMethod(self._stream, derived)
+        return method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        return self.in_call()(*args, **kwargs)
+
+    async def send(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        return await self.in_call().send(*args, **kwargs)
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        return self.in_call().map(*columns, return_exceptions=return_exceptions)
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        return await self.in_call().unary(*args, **kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        return self.in_call().stream(*args, **kwargs)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        return self.in_call().unary_stream(*args, **kwargs)
+
+    def renew(self) -> None:
+        super().renew()
+        self._by_timeout.clear()
+
+
+def method_of(stream: CallStream, spec: CallSpec) -> Method[Any]:
+    """The method whose calls are made by this spec."""
+    if spec.options.inherits:
+        return InheritingMethod(stream, spec)
+    return TracedMethod(stream, spec) if spec.options.traced else Method(stream, spec)

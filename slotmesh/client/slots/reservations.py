@@ -1,0 +1,285 @@
+"""One reservation on its way.
+
+Purpose: waits for a slot in a task of its own, so that whoever is cancelled meanwhile loses nothing.
+Invariants: a slot that was granted is taken, or given back. Abandoning it withdraws it at the router; where the reply
+is here already, the slot goes back; so does one whose reply was under way just then, which the same request id brings
+once more. A router that does not answer in time has granted none, or one that goes back. It goes on at another router
+where one was lost: nothing was executed, and at the same router the same request id brings the same slot.
+Owner: whoever reserves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final
+
+import grpc
+
+from slotmesh.client.calls.call_spec import rpc_timeout_s
+from slotmesh.client.slots.client import CLOSED, SlotClient, Stub
+from slotmesh.client.slots.lease import RELEASE_S, SlotLease, leave
+from slotmesh.client.slots.slot import Slot, SlotSpecs
+from slotmesh.client.slots.terms import Terms
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.ids import new_id
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.status import to_exception
+from slotmesh.v1 import slot_service_pb2
+
+ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
+
+_NO_ANSWER: Final = (
+    "the router has not answered in the time that the reservation may wait; a slot that it grants goes back"
+)
+
+
+class Reserving:
+    """Begins when it is made."""
+
+    def __init__(self, client: SlotClient, terms: Terms) -> None:
+        """Raises RuntimeError where the mesh is closed."""
+        client.check_open(terms.endpoint)
+        self._client = client
+        self._terms = terms
+        self._request_id = new_id()
+        self._began = asyncio.get_running_loop().time()
+        self._call: ReserveCall | None = None
+        self._is_abandoned = False
+        client.reserving.add(self)
+        self._task = client.start(self._run(), name=f"slotmesh-client-reserve-{terms.endpoint}")
+        self._task.add_done_callback(lambda _: client.reserving.discard(self))
+
+    async def outcome(self) -> SlotLease | Failure:
+        """The slot, or why there is none. Whoever is cancelled here abandons it."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if self._client.rpcs.closed and not _is_cancelled():
+                return CLOSED
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Nobody wants the slot any more. Again, and after the reply: no harm."""
+        was_abandoned, self._is_abandoned = self._is_abandoned, True
+        if self._task.done():
+            self._give_back()
+        elif was_abandoned:
+            pass
+        elif self._call is None:
+            self._task.cancel()
+        else:
+            # Where the reply is here, and the task has not seen it yet, this does nothing, and the task gives it back.
+            self._call.cancel()
+
+    async def _run(self) -> SlotLease | Failure:
+        outcome = await self._client.rpcs.again(self._ask, lambda: not self._is_abandoned)
+        if isinstance(outcome, Failure):
+            if self._is_abandoned and outcome.executed is Executed.UNKNOWN:
+                await self._recall()
+            elif outcome.reason is Reason.DEADLINE_RUNNING:
+                self._client.start(self._recall(), name=f"slotmesh-client-recall-{self._terms.endpoint}")
+                return replace(outcome, reason=Reason.NO_SLOT, executed=Executed.NO, message=_NO_ANSWER)
+            return outcome
+        lease = SlotLease(self._client, self._terms, outcome.slot)
+        if self._is_abandoned:
+            lease.give_back()
+        return lease
+
+    def _ask(self, stub: Stub) -> ReserveCall:
+        if self._is_abandoned:
+            raise asyncio.CancelledError
+        timeout_s = self._terms.options.timeout_s
+        if timeout_s is not None:
+            timeout_s = max(timeout_s - (asyncio.get_running_loop().time() - self._began), 0.0)
+        request = self._terms.to_wire(self._request_id, timeout_s)
+        self._call = stub.ReserveSlot(request, timeout=rpc_timeout_s(timeout_s))
+        return self._call
+
+    async def _recall(self) -> None:
+        """The rpc has ended here, and was perhaps granted: without time to wait, its id brings that slot or none."""
+        request = self._terms.to_wire(self._request_id, 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                found = await self._client.rpcs.once(lambda stub: stub.ReserveSlot(request, timeout=RELEASE_S))
+                if not isinstance(found, Failure):
+                    SlotLease(self._client, self._terms, found.slot).give_back()
+
+    def _give_back(self) -> None:
+        if not self._task.cancelled() and isinstance(lease := self._task.result(), SlotLease):
+            lease.give_back()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+# `async with endpoint.reserve() as slot`: a slot for as long as a block lasts.
+#
+# Invariants: whichever way the block is left, or is not even reached, its slot is used or given back. The first error
+# reaches the caller, whatever goes wrong with giving back.
+
+
+class Reservation:
+    """A slot that is reserved when the block is entered. Made by `Endpoint.reserve`; of use once."""
+
+    def __init__(self, client: SlotClient, terms: Terms, specs: SlotSpecs) -> None:
+        self._client = client
+        self._terms = terms
+        self._specs = specs
+        self._reserving: Reserving | None = None
+        self._lease: SlotLease | None = None
+
+    async def __aenter__(self) -> Slot:
+        """Waits for a slot.
+
+        Raises:
+            NoSlot: none was free in time.
+            SlotmeshError: there is none to be had, and why.
+            RuntimeError: the mesh is closed, or this was entered before.
+        """
+        if self._reserving is not None:
+            raise RuntimeError(f"a reservation is of use once: call reserve() again for another slot of {self}")
+        self._reserving = Reserving(self._client, self._terms)
+        outcome = await self._reserving.outcome()
+        if isinstance(outcome, Failure):
+            raise to_exception(outcome, endpoint=self._terms.endpoint)
+        self._lease = outcome
+        return Slot(outcome, self._specs)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease is not None:
+            await leave([self._lease], error)
+
+    def abandon(self) -> None:
+        """Nobody enters the block any more. Any time, and again."""
+        if self._reserving is not None:
+            self._reserving.abandon()
+
+    def __repr__(self) -> str:
+        return f"<slotmesh reservation of {self._terms.endpoint}>"
+
+
+# `async with mesh.reserve_all("prefill", "decode") as (p, d)`: slots of several endpoints, all or none.
+#
+# Invariants: nobody waits while holding, but for `TRY_S`, which is what a try may take; so two that want the same slots
+# cannot wait for each other. What could not be had is waited for first the next time, with nothing held. Whichever way
+# it
+# ends, each slot is used or given back.
+
+TRY_S: Final = 0.05
+"""What a reservation may wait while another one is held."""
+
+_NO_ROOM: Final = frozenset({Reason.NO_SLOT, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_IN_QUEUE})
+"""Worth another try."""
+
+
+class ReservationOfAll:
+    """Slots that are reserved when the block is entered. Made by `Mesh.reserve_all`; of use once."""
+
+    def __init__(self, client: SlotClient, wanted: Sequence[tuple[Terms, SlotSpecs]], timeout_s: float) -> None:
+        self._client = client
+        self._wanted = tuple(wanted)
+        self._timeout_s = timeout_s
+        self._backoff = Backoff(initial_s=0.02, max_s=0.5)
+        self._is_entered = False
+        self._is_abandoned = False
+        self._under_way: dict[int, Reserving] = {}
+        """Reservations of the round, by place; granted ones, too."""
+        self._leases: list[SlotLease] = []
+
+    async def __aenter__(self) -> tuple[Slot, ...]:
+        """Waits until all are had.
+
+        Raises:
+            NoSlot: they were not to be had in time; the message is that of the one that was missing.
+            SlotmeshError: one is not to be had at all, and why. None is held.
+            RuntimeError: the mesh is closed, or this was entered before.
+        """
+        if self._is_entered:
+            raise RuntimeError(f"a reservation is of use once: call reserve_all() again for other slots of {self}")
+        self._is_entered = True
+        try:
+            self._leases = await self._take_all()
+        except BaseException:
+            self.abandon()
+            raise
+        return tuple(Slot(lease, specs) for lease, (_, specs) in zip(self._leases, self._wanted, strict=True))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await leave(self._leases, error)
+
+    def abandon(self) -> None:
+        """Nobody enters the block any more. Any time, and again."""
+        for reserving in self._under_way.values():
+            reserving.abandon()
+
+    async def _take_all(self) -> list[SlotLease]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_s
+        scarce: int | None = None
+        while True:
+            had: dict[int, SlotLease] = {}
+            missing = await self._take_scarce(scarce, until, had) or await self._try_others(until, had)
+            if missing is None:
+                return [had[place] for place in range(len(self._wanted))]
+            scarce, failure = missing
+            await leave(list(had.values()), None)  # before anybody waits again
+            endpoint, pause_s = self._wanted[scarce][0].endpoint, self._backoff.next_delay_s()
+            if failure.reason not in _NO_ROOM:
+                raise to_exception(failure, endpoint=endpoint)
+            if failure.reason is Reason.QUEUE_FULL:
+                pause_s = max(pause_s, failure.retry_delay_s or 0.0)
+            if loop.time() + pause_s >= until:
+                raise to_exception(self._not_in_time(failure), endpoint=endpoint)
+            await asyncio.sleep(pause_s)
+
+    async def _take_scarce(
+        self, scarce: int | None, until: float, had: dict[int, SlotLease]
+    ) -> tuple[int, Failure] | None:
+        """Waits for the one that could not be had, holding nothing. What is missing after that."""
+        self._under_way = {}
+        if scarce is None:
+            return None
+        return await self._reserve({scarce: until - asyncio.get_running_loop().time()}, had)
+
+    async def _try_others(self, until: float, had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
+        """Tries all that are not had, side by side."""
+        left_s = until - asyncio.get_running_loop().time()
+        return await self._reserve(
+            {place: min(TRY_S, left_s) for place in range(len(self._wanted)) if place not in had}, had
+        )
+
+    async def _reserve(self, timeouts: dict[int, float], had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
+        for place, timeout_s in timeouts.items():
+            terms = self._wanted[place][0].waiting(max(timeout_s, 0.0))
+            self._under_way[place] = Reserving(self._client, terms)
+        missing: tuple[int, Failure] | None = None
+        for place in timeouts:
+            outcome = await self._under_way[place].outcome()
+            if isinstance(outcome, SlotLease):
+                had[place] = outcome
+            elif missing is None or missing[1].reason in _NO_ROOM:
+                missing = place, outcome
+        return missing
+
+    def _not_in_time(self, failure: Failure) -> Failure:
+        names = ", ".join(terms.endpoint for terms, _ in self._wanted)
+        return replace(
+            failure,
+            reason=Reason.NO_SLOT,
+            message=f"slots of {names} were not free at the same time within {self._timeout_s:g} s; the last that was "
+            f"missing: {failure.message}",
+        )
+
+    def __repr__(self) -> str:
+        return f"<slotmesh reservation of {', '.join(terms.endpoint for terms, _ in self._wanted)}>"

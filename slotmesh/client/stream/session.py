@@ -1,0 +1,210 @@
+"""What a resumed session sends again: the calls that an earlier connection has sent, and that have no outcome.
+
+Purpose: cuts them into frames. Pure.
+Invariants: in the order of their ids, each once, and nothing that was answered meanwhile. What is left counts as
+unanswered, but not against the window of the new stream, as its router has not seen it.
+Owner: the `RouterLink` of the new connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
+from slotmesh.client.calls.outcomes import fail, refuse
+from slotmesh.client.calls.payloads import request_bytes, too_large
+from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.convert.batches import ranges_to_wire
+from slotmesh.ids import new_id
+from slotmesh.streams import features
+from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_ROSTERS
+from slotmesh.v1 import router_service_pb2
+
+# The rosters that a session's client has acknowledged: by them the next router knows whom to ask.
+#
+# Purpose: what to acknowledge, what to say at the next opening, and what each call was first sent under. Pure.
+# Invariants: what was acknowledged is said to every later router, as long as a call is unanswered that was sent by
+# then;
+# of each generation the highest revision.
+# Owner: the endpoint's `Connection`.
+
+
+class Rosters:
+    """What the client knows."""
+
+    __slots__ = ("_known", "newest")
+
+    def __init__(self) -> None:
+        self._known: dict[str, router_service_pb2.RosterVersion] = {}
+        """By generation, the one that was acknowledged last at the end."""
+        self.newest: router_service_pb2.RosterVersion | None = None
+        """Of the generation that was acknowledged last."""
+
+    def acknowledge(self, version: router_service_pb2.RosterVersion) -> None:
+        """The router hears now that this roster is known."""
+        known = self._known.pop(version.generation, version)
+        self.newest = self._known[version.generation] = known if known.revision > version.revision else version
+        if len(self._known) > MAX_ROSTERS:
+            del self._known[next(iter(self._known))]  # the router takes as unknown what was sent under it
+
+    def at_opening(self, *, is_resuming: bool) -> Sequence[router_service_pb2.RosterVersion]:
+        """What the next router must cover; nothing where no call is unanswered (not `is_resuming`)."""
+        if not is_resuming:
+            self._known.clear()
+        return list(self._known.values())
+
+
+@dataclass(slots=True)
+class ResentCalls:
+    """Calls of one part that leave again together."""
+
+    part: SentPart
+    ids: Sequence[int]
+    payloads: list[bytes]
+    specs: list[CallSpec] | None
+    """One for each call where several lanes share the part."""
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether the ids follow one by one."""
+        return self.ids[-1] - self.ids[0] == len(self.ids) - 1
+
+
+class Resends:
+    """What is left to send again. True while something is."""
+
+    __slots__ = ("_at", "_counted", "calls", "nbytes", "parts", "stopped")
+
+    def __init__(self, parts: Iterable[SentPart] = ()) -> None:
+        """`parts`: all that have unanswered calls, in the order of their ids."""
+        self.parts: deque[tuple[SentPart, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
+        """To be read: empty where nothing is left, which is asked for each frame."""
+        self._at = 0
+        """Place in the first part from which on nothing has left."""
+        self._counted = (0, 0)
+        """Calls and bytes of the first part that have left."""
+        self.calls = sum(calls for _, calls, _ in self.parts)
+        """That have not left."""
+        self.nbytes = sum(nbytes for _, _, nbytes in self.parts)
+        """Their payload bytes."""
+        self.stopped: list[int] = []
+        """Ids of calls that are not sent again: their lane stops at failures, and one before them has failed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def take(
+        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+    ) -> list[ResentCalls]:
+        """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, which is what the window has left.
+
+        `alone`: this router has nothing unanswered, so that one call may have more bytes than the window.
+        `cuts`: large payloads follow the frame in chunks. `large`: where one with more bytes may leave at any time; the
+        next of that size waits for it, and so does what comes after that, as order is kept.
+        """
+        taken: list[ResentCalls] = []
+        calls, room, options_room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES, MAX_FRAME_BYTES
+        while self.parts and options_room > 0:
+            part = self.parts[0][0]
+            options_room -= part.spec.wire_bytes
+            places: list[int] = []
+            total, inline, is_full, is_beside, is_cut = 0, 0, False, False, False
+            for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
+                size = len(part.payloads[place])
+                if part.spec.stop_generation and part.is_after_failure(place):
+                    self.stopped.append(part.first + place)
+                    self._left(1, size)
+                    continue
+                weight = (0 if cuts and size > CHUNK_BYTES else size) + request_bytes(part.payloads[place])
+                is_first = not taken and not places
+                if large is not None and size > large.over:
+                    if large.is_free and places:
+                        is_cut = True  # it leaves by itself, next
+                        break
+                    is_beside = fits = large.is_free and (is_first or weight <= room)
+                else:
+                    fits = total + size <= nbytes and inline + weight <= room
+                    fits = fits or (is_first and (alone or size <= nbytes))
+                if len(places) >= calls or not fits:
+                    is_full = True
+                    break
+                places.append(place)
+                total += size
+                inline += weight
+                if is_beside:
+                    break
+            if places:
+                taken.append(_resent(part, places))
+                self._at = places[-1] + 1
+                calls, nbytes, room = calls - len(places), nbytes - (0 if is_beside else total), room - inline
+                self._left(len(places), total)
+            if is_full:
+                break
+            if is_cut:
+                continue
+            if is_beside and large is not None:
+                large = large._replace(is_free=False)
+                continue
+            self._next_part()
+        return taken
+
+    def _left(self, calls: int, nbytes: int) -> None:
+        self.calls -= calls
+        self.nbytes -= nbytes
+        self._counted = (self._counted[0] + calls, self._counted[1] + nbytes)
+
+    def _next_part(self) -> None:
+        """What was answered before it could leave again is not left to send, either."""
+        _, calls, nbytes = self.parts.popleft()
+        self._left(calls - self._counted[0], nbytes - self._counted[1])
+        self._at, self._counted = 0, (0, 0)
+
+
+def _resent(part: SentPart, places: list[int]) -> ResentCalls:
+    return ResentCalls(
+        part,
+        [part.first + at for at in places],
+        [part.payloads[at] for at in places],
+        None if part.specs is None else [part.specs[at] for at in places],
+    )
+
+
+def refuse_oversize(outbox: CallOutbox, pending: PendingCalls, limit: int) -> None:
+    """What waits, or is to be sent again, and is too large for the next router, fails before it is sent."""
+    for part in outbox.take_oversize(limit):
+        refuse(part, limit)
+    ids, sizes = pending.oversize(limit)
+    for part, at, start, count in pending.settle(ids):
+        for index in range(count):
+            fail(part, at + index, 1, too_large(sizes[start + index], limit, was_sent=True))
+        part.settled(at, count)
+
+
+# The session of an endpoint's calls: what each connection of it states when it opens.
+#
+# Invariants: an epoch is used once. What a router is asked to resume is all that was sent and has no outcome.
+# Owner: the endpoint's `Connection`.
+
+
+class EndpointSession:
+    """One after another: a session that routers refuse to resume is followed by a new one."""
+
+    def __init__(self) -> None:
+        self._id = new_id()
+        self._epoch = 0
+        self.rosters = Rosters()
+        """What the client has acknowledged of this session."""
+
+    def identify(self, opening: router_service_pb2.OpenStream, pending: PendingCalls) -> None:
+        """Another connection is opened. `pending`: the unanswered calls of those before it."""
+        self._epoch += 1
+        opening.session_id = self._id
+        opening.epoch = self._epoch
+        opening.features.extend(features.OF_CLIENTS_IN_SESSIONS)
+        if self._epoch > 1:
+            opening.unanswered.extend(ranges_to_wire(pending.unanswered()))
+            opening.rosters.extend(self.rosters.at_opening(is_resuming=pending.calls > 0))

@@ -1,1 +1,0 @@
-"""Values of handlers that yield: as a stream brings them, and as applications take them one by one."""

@@ -1,0 +1,129 @@
+"""Payloads in batches on the wire: one field each, or all in a block, to whom reads blocks.
+
+The feature `blocks` says who does. What is written field by field is read so by everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from operator import eq, sub
+from typing import Final
+
+from slotmesh.calls.id_ranges import Range, ranges_of
+from slotmesh.calls.payload_block import SIZE_BYTES, PayloadBlock, block_of, sizes_from_wire, sizes_to_wire
+from slotmesh.streams.limits import MAX_ELEMENTS
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+
+MIN_BLOCK_CALLS: Final = 16
+"""Fewer payloads are not worth a block."""
+
+WireBatch = router_service_pb2.CallBatch | replica_service_pb2.RunBatch | call_pb2.ResultBatch
+
+
+def count_of(batch: WireBatch) -> int:
+    """How many payloads the batch has, in a block or not."""
+    return len(batch.payload_sizes) // SIZE_BYTES or len(batch.payloads)
+
+
+def mistake_of(batch: WireBatch) -> tuple[str, str] | None:
+    """The field and what is wrong with it, of a block that cannot be read. It is counted before it is looked at."""
+    raw = batch.payload_sizes
+    if not raw:
+        return ("block", "needs payload_sizes") if batch.block else None
+    if len(raw) % SIZE_BYTES or len(raw) > SIZE_BYTES * MAX_ELEMENTS:
+        return "payload_sizes", f"four bytes for each of at most {MAX_ELEMENTS} payloads, got {len(raw)} bytes"
+    if batch.payloads or batch.chunked_sizes:
+        return "block", "goes with neither payloads nor chunked_sizes"
+    if (total := sum(sizes_from_wire(raw))) != len(batch.block):
+        return "block", f"has {len(batch.block)} bytes, and payload_sizes say {total}"
+    return None
+
+
+def payloads_of(batch: WireBatch) -> Sequence[bytes]:
+    """The payloads: a block where they came as one, which has no mistake, and a list otherwise."""
+    if batch.payload_sizes:
+        return PayloadBlock(batch.block, sizes_from_wire(batch.payload_sizes))
+    return batch.payloads[:]
+
+
+def list_of(batch: WireBatch) -> list[bytes]:
+    """The payloads, one by one."""
+    payloads = payloads_of(batch)
+    return payloads.cut() if type(payloads) is PayloadBlock else list(payloads)
+
+
+def write(batch: WireBatch, payloads: Sequence[bytes], *, as_block: bool) -> None:
+    """Puts payloads into a batch that has none. `as_block`: the receiver reads blocks."""
+    if type(payloads) is not PayloadBlock:
+        if not as_block or len(payloads) < MIN_BLOCK_CALLS:
+            batch.payloads.extend(payloads)
+            return
+        payloads = block_of(payloads)
+    elif not as_block:
+        batch.payloads.extend(payloads.cut())
+        return
+    batch.block = payloads.block
+    batch.payload_sizes = sizes_to_wire(payloads.sizes)
+
+
+# Ranges of ids between `slotmesh.calls.id_ranges` and `IdRange` messages, as every frame has them.
+
+
+def ranges_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[Range]:
+    """Ranges as they came: in any order, and some may end before they begin."""
+    return [(each.first, each.last) for each in ranges]
+
+
+def ids_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[int]:
+    """The ids in these ranges. A few bytes can name very many: count them before."""
+    return list(chain.from_iterable(range(each.first, each.last + 1) for each in ranges))
+
+
+def ranges_to_wire(ranges: Iterable[Range]) -> list[call_pb2.IdRange]:
+    """The same ranges."""
+    return [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+
+
+def ids_to_wire(ids: Sequence[int]) -> list[call_pb2.IdRange]:
+    """Ids, in the order in which they come, neighbours as one range."""
+    if isinstance(ids, range) or len(ids) == 1:  # mostly it is one of these
+        return [call_pb2.IdRange(first=ids[0], last=ids[-1])] if ids else []
+    return ranges_to_wire(ranges_of(ids))
+
+
+# Ids of calls in messages that bring outcomes: as ranges, to whom reads ranges, and one by one to all others.
+#
+# Most outcomes are of calls that follow one by one, so that reading and writing their ids one by one costs as much as
+# their payloads do. The feature `id_ranges` says who reads ranges.
+
+
+def ids_of_results(batch: call_pb2.ResultBatch) -> Sequence[int]:
+    """Whose results these are, parallel to the payloads where the sender keeps to the protocol."""
+    first = batch.first_call_id
+    return range(first, first + count_of(batch)) if first else batch.call_ids[:]
+
+
+def write_ids(batch: call_pb2.ResultBatch, ids: Sequence[int], *, as_range: bool) -> None:
+    """Says whose results these are. `as_range`: the receiver reads ranges."""
+    if as_range and isinstance(ids, range):
+        batch.first_call_id = ids.start
+    else:
+        batch.call_ids.extend(ids)
+
+
+def ranges_of_failed(errors: call_pb2.CallErrors) -> list[Range]:
+    """The calls that failed, where they come as ranges. A few bytes can name very many."""
+    return [(each.first, each.last) for each in errors.calls]
+
+
+def errors_to_wire(ids: Sequence[int], failure: call_pb2.Failure, *, as_range: bool) -> call_pb2.CallErrors:
+    """Calls that failed alike. `as_range`: the receiver reads ranges; it gets them where most ids follow one by one."""
+    if as_range and (isinstance(ids, range) or _follow_mostly(ids)):
+        return call_pb2.CallErrors(calls=ids_to_wire(ids), failure=failure)
+    return call_pb2.CallErrors(call_ids=ids, failure=failure)
+
+
+def _follow_mostly(ids: Sequence[int]) -> bool:
+    following: int = sum(map(eq, map(sub, ids[1:], ids), repeat(1)))
+    return following * 4 >= 3 * (len(ids) - 1)

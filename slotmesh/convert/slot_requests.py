@@ -1,0 +1,117 @@
+"""What is wrong with a request about slots: looked at by whichever server a client has spoken to first.
+
+Invariants: what is wrong names its field; routers and replicas find the same mistakes, in the same words; no failure
+has more of a token than its first characters.
+Pure functions of messages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S, MAX_LEASE_S, SlotToken, parse_token, redacted
+from slotmesh.errors import Failure, Reason, bad_field
+from slotmesh.spec.rules import show
+from slotmesh.streams.limits import MAX_INLINE_BYTES
+from slotmesh.v1 import direct_service_pb2, slot_service_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+
+# Times in messages, as seconds: durations and times of day.
+#
+# Purpose: what `FromNanoseconds` and `ToNanoseconds` do, in one function of Python instead of two or three; a
+# reservation
+# has a dozen of them on its way.
+# Invariants: durations that are written are not negative.
+
+_SECOND_NS: Final = 1_000_000_000
+
+
+def put_seconds(wire: Duration | Timestamp, seconds: float) -> None:
+    """Writes a time into its message, to the nanosecond."""
+    wire.seconds, wire.nanos = divmod(round(seconds * 1e9), _SECOND_NS)
+
+
+def seconds_of(wire: Duration | Timestamp) -> float:
+    """The time that a message says."""
+    return (wire.seconds * _SECOND_NS + wire.nanos) / 1e9
+
+
+MAX_REQUEST_ID_BYTES = 1024
+MAX_EXCLUDED = 1024
+"""More replicas than that are told apart by a shard key, or by another backend."""
+_MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
+
+
+def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
+    """What is wrong with a reservation, its `ttl` and what any call's options can have wrong apart."""
+    if not wire.endpoint:
+        return bad_field("endpoint", "is required")
+    options = wire.options
+    if options.ordering_key:
+        return bad_field("options.ordering_key", "must be empty: the calls of a key are run by its owner")
+    if options.stop_generation:
+        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
+    if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
+        return bad_field("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
+    if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
+        return bad_field("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
+    if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
+        return bad_field("excluded_replica_ids", f"replica {show(wire.replica_id)!r} is wanted and not wanted")
+    return None
+
+
+def dispatch_mistake(
+    wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
+) -> Failure | None:
+    """What is wrong with a call into a slot, its token and what any call's options can have wrong apart.
+
+    `streaming`: the rpc takes several results.
+    """
+    options = wire.options
+    if options.streaming and not streaming:
+        return bad_field("options.streaming", "this rpc brings one result: use DispatchStreaming")
+    if options.ordering_key:
+        return bad_field("options.ordering_key", "must be empty: the slot has chosen the replica")
+    if options.stop_generation:
+        return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
+    if options.no_reply:
+        return bad_field("options.no_reply", "must be false: the reply says that the slot is free again")
+    return oversized(size) if (size := len(wire.payload)) > MAX_INLINE_BYTES else None
+
+
+def oversized(size: int) -> Failure:
+    """The failure of a call whose payload does not fit into its message."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",
+        metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
+    )
+
+
+def ttl_of(
+    wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest | direct_service_pb2.AttachSlot,
+) -> float | Failure:
+    """Seconds that the lease is wanted to last."""
+    if not wire.HasField("ttl"):
+        return DEFAULT_LEASE_S
+    ttl = wire.ttl
+    if ttl.nanos < 0 or ttl.nanos >= 10**9 or not 0 < ttl.seconds * 10**9 + ttl.nanos <= _MAX_LEASE_NS:
+        return bad_field(
+            "ttl", f"must be more than 0, at most {MAX_LEASE_S:g} s; got {ttl.seconds} s and {ttl.nanos} ns"
+        )
+    return seconds_of(ttl)
+
+
+def token_of(text: str) -> SlotToken | Failure:
+    """The content of the token, or why it is none."""
+    if not text:
+        return bad_field("token", "is required")
+    token = parse_token(text)
+    if token is None:
+        message = f"token: {redacted(text)!r} is not a slot token: it was cut, changed or made up"
+        return Failure(reason=Reason.SLOT_UNKNOWN, message=message)
+    return token

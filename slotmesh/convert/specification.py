@@ -1,0 +1,273 @@
+"""The model of `slotmesh.spec` from and to the messages of `slotmesh.v1`.
+
+Invariants: from the wire never raises on what a peer sent: mistakes are returned beside the value; unset fields become
+the model's defaults, unknown enum values are mistakes and never a silent default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from google.protobuf import duration_pb2, struct_pb2
+from google.protobuf.message import Message
+
+from slotmesh.spec.descriptor_sets import services_mistakes
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.routes import DEFAULT_METHODS, Route
+from slotmesh.spec.rules import show
+from slotmesh.spec.setting import Setting, SettingKind
+from slotmesh.spec.tenants import LIMITS, OVERRIDES, TenantLimit, TenantLimits, limits_settings
+from slotmesh.units import MAX_DURATION_S
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+# `google.protobuf.Value` and `Struct` as plain JSON values.
+#
+# Invariant: protobuf carries every number as a double; integral ones up to 2^53 are meant as integers and become `int`.
+
+_EXACT: Final = 2.0**53
+"""Above it a double no longer tells neighbouring integers apart."""
+
+
+def value_from_wire(wire: struct_pb2.Value) -> Any:
+    """The value in Python's terms; unset is None."""
+    match wire.WhichOneof("kind"):
+        case "bool_value":
+            return wire.bool_value
+        case "number_value":
+            number = wire.number_value
+            whole = math.isfinite(number) and number == math.floor(number) and abs(number) <= _EXACT
+            return int(number) if whole else number
+        case "string_value":
+            return wire.string_value
+        case "list_value":
+            return [value_from_wire(value) for value in wire.list_value.values]
+        case "struct_value":
+            return struct_from_wire(wire.struct_value)
+        case _:
+            return None
+
+
+def struct_from_wire(wire: struct_pb2.Struct) -> dict[str, Any]:
+    """The struct as a dict."""
+    return {name: value_from_wire(value) for name, value in wire.fields.items()}
+
+
+def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
+    return mesh_pb2.Mesh(
+        backends=map(backend_to_wire, mesh.backends),
+        endpoints=map(endpoint_to_wire, mesh.endpoints),
+        routes=map(route_to_wire, mesh.routes),
+    )
+
+
+def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
+    """The backend as a message, with these of its settings."""
+    wire = mesh_pb2.Backend(name=backend.name)
+    _write(wire, backend, settings)
+    return wire
+
+
+def endpoint_to_wire(endpoint: Endpoint) -> mesh_pb2.Endpoint:
+    return mesh_pb2.Endpoint(
+        name=endpoint.name,
+        traffic=None if endpoint.traffic is None else traffic_to_wire(endpoint.traffic),
+        grpc_services=None if endpoint.grpc_services is None else services_to_wire(endpoint.grpc_services),
+        tenants=None if endpoint.tenants is None else tenants_to_wire(endpoint.tenants),
+    )
+
+
+def tenants_to_wire(limits: TenantLimits) -> mesh_pb2.TenantLimits:
+    settings = limits_settings(limits)
+    overrides = {name: mesh_pb2.TenantLimit(**limit) for name, limit in settings.pop(OVERRIDES, {}).items()}
+    return mesh_pb2.TenantLimits(**settings, overrides=overrides)
+
+
+def tenants_from_wire(wire: mesh_pb2.TenantLimits) -> TenantLimits:
+    """The limits that a peer sent. The rules are still to be asked."""
+    overrides = {name: TenantLimit(**_limits(limit)) for name, limit in wire.overrides.items()}
+    return TenantLimits(**_limits(wire), overrides=overrides)
+
+
+def _limits(wire: mesh_pb2.TenantLimits | mesh_pb2.TenantLimit) -> dict[str, int]:
+    return {name: value for name in LIMITS if (value := getattr(wire, name))}
+
+
+def services_to_wire(services: GrpcServices) -> mesh_pb2.GrpcServices:
+    return mesh_pb2.GrpcServices(services=services.names, descriptor_set=services.descriptor_set)
+
+
+def route_to_wire(route: Route) -> mesh_pb2.Route:
+    return mesh_pb2.Route(path=route.path, endpoint=route.endpoint, method=route.method, methods=route.methods)
+
+
+def traffic_to_wire(traffic: TrafficPolicy) -> mesh_pb2.TrafficPolicy:
+    return mesh_pb2.TrafficPolicy(weights=traffic.weights, shadows=traffic.shadows)
+
+
+def duration_to_wire(seconds: float) -> duration_pb2.Duration:
+    wire = duration_pb2.Duration()
+    wire.FromNanoseconds(round(seconds * 1e9))
+    return wire
+
+
+def struct_to_wire(config: Mapping[str, JsonValue]) -> struct_pb2.Struct:
+    wire = struct_pb2.Struct()
+    wire.update({name: _plain(value) for name, value in config.items()})
+    return wire
+
+
+def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[Mistake]]:
+    """The mesh that a peer sent, and what in it has no value in the model. The rules are still to be asked."""
+    mistakes: list[Mistake] = []
+    mesh = Mesh(
+        backends=tuple(_backend(backend, mistakes) for backend in wire.backends),
+        endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in wire.endpoints),
+        routes=tuple(map(route_from_wire, wire.routes)),
+    )
+    for endpoint in mesh.endpoints:
+        mistakes += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
+    return mesh, mistakes
+
+
+def backend_from_wire(wire: mesh_pb2.Backend) -> tuple[Backend, list[Mistake]]:
+    """The backend that a peer sent, and what in it has no value in the model. The rules are still to be asked."""
+    mistakes: list[Mistake] = []
+    return _backend(wire, mistakes), mistakes
+
+
+def endpoint_from_wire(wire: mesh_pb2.Endpoint) -> Endpoint:
+    """The endpoint that a peer sent. The rules are still to be asked."""
+    return Endpoint(
+        name=wire.name,
+        traffic=traffic_from_wire(wire.traffic) if wire.HasField("traffic") else None,
+        grpc_services=services_from_wire(wire.grpc_services) if wire.HasField("grpc_services") else None,
+        tenants=tenants_from_wire(wire.tenants) if wire.HasField("tenants") else None,
+    )
+
+
+def services_from_wire(wire: mesh_pb2.GrpcServices) -> GrpcServices:
+    return GrpcServices(names=tuple(wire.services), descriptor_set=wire.descriptor_set)
+
+
+def route_from_wire(wire: mesh_pb2.Route) -> Route:
+    """The route that a peer sent. The rules are still to be asked."""
+    methods = tuple(sorted(wire.methods)) or DEFAULT_METHODS
+    return Route(path=wire.path, endpoint=wire.endpoint, method=wire.method, methods=methods)
+
+
+def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
+    return TrafficPolicy(weights=dict(wire.weights), shadows=dict(wire.shadows))
+
+
+def _write(wire: Message, said: object, settings: Mapping[str, Setting]) -> None:
+    """Sets the message's fields of these settings to what `said` has."""
+    for name, setting in settings.items():
+        if (value := getattr(said, setting.attribute)) is not None:
+            if setting.kind is SettingKind.SECTION:
+                section = getattr(wire, name)
+                section.SetInParent()
+                _write(section, value, setting.settings)
+            elif (write := _WRITE.get(setting.kind)) is not None:
+                write(wire, name, value)
+            else:
+                setattr(wire, name, value)
+
+
+def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
+    return Backend(name=wire.name, **_read(wire, SETTINGS, f"backends.{show(wire.name)}", mistakes))
+
+
+def _read(wire: Message, settings: Mapping[str, Setting], path: str, mistakes: list[Mistake]) -> dict[str, Any]:
+    """What the message says of these settings, by their names in Python."""
+    given: dict[str, Any] = {}
+    for field, value in wire.ListFields():
+        if (setting := settings.get(field.name)) is None:
+            continue
+        if setting.section is not None:
+            inner = _read(value, setting.settings, f"{path}.{setting.name}", mistakes)
+            given[setting.attribute] = setting.section(**inner)
+            continue
+        read = _READ.get(setting.kind)
+        if (found := value if read is None else read(setting, value)) is not None:
+            given[setting.attribute] = found
+        else:
+            known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
+            text = f"{value} is no value that this version knows; there are {known}"
+            mistakes.append(Mistake(f"{path}.{setting.name}", text))
+    return given
+
+
+def _nanoseconds(seconds_: float) -> int:
+    """As far as a Duration goes: what a peer sent, and nobody has judged, may be longer."""
+    return round(min(max(seconds_, -MAX_DURATION_S), MAX_DURATION_S) * 1e9)
+
+
+def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
+    if value:
+        getattr(wire, name).CopyFrom(struct_to_wire(value))
+
+
+def _choice(setting: Setting, number: int) -> Any:
+    """None: this version knows none of that number."""
+    return next((each for each in type(setting.default) if each.value == number), None)
+
+
+_WRITE: Final[dict[SettingKind, Callable[[Any, str, Any], object]]] = {
+    SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(_nanoseconds(value)),
+    SettingKind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
+    SettingKind.JSON: _write_json,
+}
+_READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
+    SettingKind.DURATION: lambda _, value: seconds(value),
+    SettingKind.CHOICE: _choice,
+    SettingKind.JSON: lambda _, value: struct_from_wire(value),
+}
+
+
+# -- messages that have a backend, and said the same in fields of their own before -------------------------------------
+
+
+WithBackend: TypeAlias = membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration
+_DEPRECATED: Final = {
+    message.DESCRIPTOR.full_name: {each.name for each in message.DESCRIPTOR.fields if each.GetOptions().deprecated}
+    for message in (membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration)
+}
+
+
+def repeat_for_older_peers(message: WithBackend) -> None:
+    """Says what the message's `backend` says in its deprecated fields, too: peers of older versions read these."""
+    _copy(message.backend, message, _DEPRECATED[message.DESCRIPTOR.full_name])
+
+
+def backend_within(message: WithBackend) -> mesh_pb2.Backend:
+    """The backend that a message has, be it in the deprecated fields of an older peer."""
+    if message.HasField("backend"):
+        return message.backend
+    backend = mesh_pb2.Backend()
+    _copy(message, backend, _DEPRECATED[message.DESCRIPTOR.full_name])
+    return backend
+
+
+def _copy(source: Message, target: Message, names: Container[str]) -> None:
+    for field, value in source.ListFields():
+        if (name := field.name) in names:
+            if isinstance(value, Message):
+                getattr(target, name).CopyFrom(value)
+            else:
+                setattr(target, name, value)
+
+
+def seconds(wire: duration_pb2.Duration) -> float:
+    """Seconds of a duration; unlike `ToTimedelta` it takes whatever a peer sent, for the rules to judge."""
+    return (wire.seconds * 10**9 + wire.nanos) / 10**9  # in integers, so that what was sent is what comes out
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Lists and dicts: a Struct takes no other sequences and mappings."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,347 @@
+"""A server of `grpc.aio` that takes in several rpcs at a time.
+
+Purpose: `grpc.aio` asks its core for one rpc, and for the next one some turns of the event loop after that has come.
+With many rpcs that is what they wait for, and half of what they cost: a flood of them, cancelled ones too, makes all
+others wait. Here some are asked for ahead (`accept_ahead`), and those of the methods in `MANY` do not pass through the
+loop of `grpc.aio` at all: they are taken in as they come, and begin in turn (`fair_starts`).
+Invariants: what comes is handed to `grpc.aio` as its own loop does it. This is done by its inside, which may change:
+where it is not as expected, its own loop takes in everything, and nothing but time is lost. Nothing is asked for from a
+server that stops: its core may be gone.
+Owner: the server, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import grpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.grpc_internals.aborts import released
+from slotmesh.grpc_internals.completion_wakes import keep_wakes_few
+from slotmesh.logs import get_logger
+from slotmesh.status import abort
+from slotmesh.streams.limits import MAX_PENDING
+
+# Rpcs that have been taken in begin in turn: round the connections that they have come by, and some at a time.
+#
+# Purpose: a server is to take rpcs in as quickly as they come, since until then all stand in one queue of gRPC's core,
+# the one call of somebody behind ten thousand of somebody else. To begin all of them at once would make for long turns
+# of
+# the event loop, so few begin in each; a connection waits for one rpc of each other connection, however many these
+# have.
+# Invariants: the rpcs of one connection begin in the order in which they have come. Where few come, each begins at
+# once.
+# What waits is bounded, and even then one of each connection may: nobody's flood keeps others out.
+# Owner: the accepting server, on its event loop.
+
+RpcT = TypeVar("RpcT")
+
+IN_A_TURN: Final = 8
+"""So many begin in one turn of the event loop: about a millisecond of what follows."""
+
+
+class FairStarts(Generic[RpcT]):
+    """Of one server."""
+
+    def __init__(self, start: Callable[[RpcT], None], peer_of: Callable[[RpcT], str], most: int) -> None:
+        """`start` begins an rpc and raises nothing; `peer_of` names its connection. `most`: see `add`."""
+        self._start = start
+        self._peer_of = peer_of
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._waiting: OrderedDict[str, deque[RpcT]] = OrderedDict()
+        """By connection, each with one at least; whose turn is next comes first."""
+        self._count = 0
+        self._left = IN_A_TURN
+        """How many may still begin in this turn."""
+        self._has_next_turn = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rpc: RpcT) -> None:
+        """It begins now, if no other waits and few have begun; else when it is its turn.
+
+        Where `most` wait, and one of its connection among them, it is let go, and never begins.
+        """
+        if not self._has_next_turn:
+            self._has_next_turn = True
+            self._loop.call_soon(self._turn)
+        if self._left:  # then none waits
+            self._left -= 1
+            self._start(rpc)
+            return
+        peer = self._peer_of(rpc)
+        if self._count >= self._most and peer in self._waiting:
+            return
+        self._waiting.setdefault(peer, deque()).append(rpc)
+        self._count += 1
+
+    def begin_by(self, start: Callable[[RpcT], None]) -> None:
+        """From now on they begin by this."""
+        self._start = start
+
+    def _turn(self) -> None:
+        for begun in range(IN_A_TURN):
+            if not self._waiting:
+                self._left = IN_A_TURN - begun
+                break
+            peer, rpcs = self._waiting.popitem(last=False)
+            rpc = rpcs.popleft()
+            if rpcs:
+                self._waiting[peer] = rpcs
+            self._count -= 1
+            self._start(rpc)
+        else:
+            self._left = 0
+        # Another turn follows as long as one is used: the one after that gives what has begun in it back.
+        self._has_next_turn = self._left < IN_A_TURN
+        if self._has_next_turn:
+            self._loop.call_soon(self._turn)
+
+
+# Rpcs that have come and that their server has not taken yet: some are asked for before they are wanted.
+#
+# Invariants: there are never more than `AT_ONCE` of them, those that are asked for included. Each is taken once, or
+# refused once; after `close` all are refused.
+# Owner: the accepting server, on its event loop.
+
+MOST_AHEAD: Final = 8
+"""More are taken in no quicker, and begin all at once, which makes for long turns of the event loop."""
+
+
+class AcceptAhead:
+    """Of one server."""
+
+    def __init__(self, request: Callable[[], Awaitable[Any]], refuse: Callable[[Any], None]) -> None:
+        """`request` gives the next rpc, or raises once there is none any more. `refuse` ends one that nobody takes."""
+        self._request = request
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
+        self._come: deque[Any] = deque()
+        self._taker: asyncio.Future[Any] | None = None
+        self._asked = 0
+        self._requests: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def next(self) -> asyncio.Future[Any]:
+        """The next rpc; not before the one before it was taken."""
+        taker: asyncio.Future[Any] = self._loop.create_future()
+        if self._come:
+            taker.set_result(self._come.popleft())
+        else:
+            self._taker = taker
+        while self._asked + len(self._come) < (1 if self._is_closed else MOST_AHEAD):
+            self._asked += 1
+            request = self._loop.create_task(self._ask())
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+        return taker
+
+    def close(self) -> None:
+        """Refuses what has come, and what comes from now on."""
+        self._is_closed = True
+        while self._come:
+            self._refuse(self._come.popleft())
+
+    async def _ask(self) -> None:
+        try:
+            rpc = await self._request()
+        except Exception as error:  # noqa: BLE001 - it is for who takes rpcs
+            if (taker := self._taken_by()) is not None:
+                taker.set_exception(error)
+            return
+        finally:
+            self._asked -= 1
+        if self._is_closed:
+            self._refuse(rpc)
+        elif (taker := self._taken_by()) is not None:
+            taker.set_result(rpc)
+        else:
+            self._come.append(rpc)
+
+    def _taken_by(self) -> asyncio.Future[Any] | None:
+        """Who waits for the next one; None where nobody does."""
+        taker, self._taker = self._taker, None
+        return None if taker is None or taker.done() else taker
+
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+_Taken: TypeAlias = tuple[str, Handler, Any]
+"""An rpc, with the path and the handler of its method."""
+
+MANY: Final = frozenset(
+    {
+        "slotmesh.v1.RouterService/Call",
+        "slotmesh.v1.RouterService/CallJson",
+        "slotmesh.v1.RouterService/StreamCalls",
+        "slotmesh.v1.SlotService/ReserveSlot",
+        "slotmesh.v1.SlotService/Dispatch",
+        "slotmesh.v1.SlotService/ReleaseSlot",
+        "inference.GRPCInferenceService/ModelInfer",
+    }
+)
+"""Full names. Each one costs all rpcs of other methods a microsecond, in `grpc.aio`'s own loop."""
+MOST_OF_METHOD: Final = 128
+"""So many rpcs of each of these are taken in in one turn of the event loop."""
+_HANDLING: Final = {
+    (False, False): "_handle_unary_unary_rpc",
+    (False, True): "_handle_unary_stream_rpc",
+    (True, False): "_handle_stream_unary_rpc",
+    (True, True): "_handle_stream_stream_rpc",
+}
+"""What `grpc.aio` handles an rpc by, whose request and response are streams or not."""
+_EXPECTED: Final = {
+    **dict.fromkeys(_HANDLING.values(), ("method_handler", "rpc_state", "loop")),
+    "_schedule_rpc_coro": ("rpc_coro", "rpc_state", "loop", "method_name"),
+}
+"""What is used of `grpc.aio`'s inside, and what it takes."""
+_CONTEXT: Final = "_ServicerContext"
+_MAY_BE_DERIVED_FROM: Final = 1 << 10
+"""Py_TPFLAGS_BASETYPE."""
+_OF_CORES: Final = ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running", "shutdown")
+
+_MAKING: Final = threading.Lock()
+"""Servers are made one after another, whatever threads their loops run in."""
+
+_log = get_logger(__name__)
+
+
+def accepting_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+    """A server, as `grpc.aio.server` makes one."""
+    keep_wakes_few()
+    if (problem := _PROBLEM or _problem()) is not None:
+        _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
+        return grpc.aio.server(options=options)
+    with _MAKING:  # the only way to say which core it shall have
+        own, cygrpc.AioServer = cygrpc.AioServer, _AcceptingCore
+        try:
+            return grpc.aio.server(options=options)
+        finally:
+            cygrpc.AioServer = own
+
+
+def serve_many(server: grpc.aio.Server, name: str, handlers: Mapping[str, Handler]) -> None:
+    """Before its start: these are the handlers that are registered at it one by one, by `/SERVICE/METHOD`.
+
+    `name`: of the server, for those whom it refuses while it stops.
+    """
+    core: Any = getattr(server, "_server", None)
+    if hasattr(core, "serve_many"):
+        core.serve_many(name, handlers)
+
+
+def _refusing(name: str) -> Handler:
+    """Of rpcs of whatever method."""
+
+    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, Failure(reason=Reason.DRAINING, message=f"the {name} stops"))
+
+    return released(grpc.stream_stream_rpc_method_handler(refuse))
+
+
+def _problem() -> str | None:
+    """What is not as expected of `grpc.aio`; None where everything is."""
+    core = getattr(cygrpc, "AioServer", None)
+    if missing := [name for name in _OF_CORES if not callable(getattr(core, name, None))]:
+        return f"its servers have no {missing[0]}"
+    if not isinstance(getattr(cygrpc, "_RequestCallError", None), type):
+        return "it has no _RequestCallError"
+    if not callable(getattr(getattr(cygrpc, _CONTEXT, None), "peer", None)):
+        return f"its {_CONTEXT} knows no peer"
+    if not (isinstance(core, type) and core.__flags__ & _MAY_BE_DERIVED_FROM):
+        return "its servers are final"
+    for name, takes in _EXPECTED.items():
+        try:
+            found = tuple(inspect.signature(getattr(cygrpc, name)).parameters)
+        except (AttributeError, TypeError, ValueError):
+            return f"it has no {name}"
+        if found != takes:
+            return f"its {name} takes {', '.join(found)}"
+    return None
+
+
+_PROBLEM: Final = _problem()
+"""With what there is when this module is loaded: it derives from that."""
+_CORE: Any = cygrpc.AioServer if _PROBLEM is None else object
+
+
+class _AcceptingCore(_CORE):  # type: ignore[misc]  # it has no stubs
+    """What `grpc.aio` calls a server, within."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._running_loop = asyncio.get_running_loop()
+        self._handlers: dict[bytes, Handler] = {}
+        self._refusing = _refusing("server")
+        self._ahead = AcceptAhead(self._next_rpc, self._refuse)
+        self._failures: dict[bytes, asyncio.Future[None]] = {}
+        """What the loop of `grpc.aio` waits for in place of rpcs of these methods: it ends by their exceptions."""
+        self._starts = FairStarts(self._start, self._peer_of, MAX_PENDING)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def serve_many(self, name: str, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = {path.encode(): handler for path, handler in handlers.items()}
+        self._refusing = _refusing(name)
+
+    def _make_request_call_future(self, method: bytes | None) -> Any:
+        """Called by grpc's own loop: the next rpc of this registered method, or of any that is not."""
+        if method is None:
+            return self._ahead.next()
+        if (handler := self._handlers.get(method)) is None:
+            return super()._make_request_call_future(method)
+        self._failures[method] = self._running_loop.create_future()
+        for _ in range(MOST_OF_METHOD):
+            self._hold(self._accept(method, handler))
+        return self._failures[method]
+
+    async def shutdown(self, grace: float | None) -> None:
+        self._ahead.close()
+        self._starts.begin_by(lambda taken: self._refuse(taken[2]))
+        await super().shutdown(grace)
+
+    async def _accept(self, method: bytes, handler: Handler) -> None:
+        path = method.decode()
+        while self.is_running():
+            try:
+                rpc = await self._request_registered_call(method)
+            except cygrpc._RequestCallError:
+                continue  # the server stops, else there is a next one
+            except Exception as error:  # noqa: BLE001 - what its own loop would raise
+                if not (failure := self._failures[method]).done():
+                    failure.set_exception(error)
+                return
+            self._starts.add((path, handler, rpc))  # what it lets go gRPC ends, with CANCELLED
+            del rpc  # it would be kept until the next one of the method comes to this place
+
+    async def _next_rpc(self) -> Any:
+        if not self.is_running():
+            raise cygrpc._RequestCallError
+        return await self._request_call()
+
+    def _refuse(self, rpc: Any) -> None:
+        self._start(("", self._refusing, rpc))
+
+    def _peer_of(self, taken: _Taken) -> str:
+        context = cygrpc._ServicerContext(taken[2], None, None, self._running_loop)
+        peer: str = context.peer()
+        return peer
+
+    def _start(self, taken: _Taken) -> None:
+        path, handler, rpc = taken
+        loop = self._running_loop
+        handle = getattr(cygrpc, _HANDLING[handler.request_streaming, handler.response_streaming])
+        self._hold(cygrpc._schedule_rpc_coro(handle(handler, rpc, loop), rpc, loop, path))
+
+    def _hold(self, work: Coroutine[Any, Any, Any]) -> None:
+        """A loop keeps no task from being collected."""
+        task = self._running_loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

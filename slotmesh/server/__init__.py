@@ -1,0 +1,1 @@
+"""The gRPC server of every service: guards, edge, health, reflection, an ordered stop."""

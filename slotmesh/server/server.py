@@ -1,0 +1,217 @@
+"""The gRPC server of every service: options, guards, health, reflection, an honest port, an ordered stop.
+
+Purpose: a service adds its servicers and nothing else.
+Invariants: off loopback by TLS only, unless asked for; NOT_SERVING until `set_serving`; a port that is taken is an
+error, never shared by accident; after `stop` nothing of the server is left.
+Owner: the service's app, on one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import grpc
+
+from slotmesh.config import SettingsError
+from slotmesh.config.listening import start_problem
+from slotmesh.grpc_internals import channelz
+from slotmesh.grpc_internals.accepting import accepting_server, serve_many
+from slotmesh.logs import get_logger
+from slotmesh.runtime.channels import server_options
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.loop_slices import StepQueue
+from slotmesh.security.authorizer import Authorizer, TokenVerifier
+from slotmesh.server import health, reflection
+from slotmesh.server.edge import Edge
+from slotmesh.server.guards import GuardedRegistration
+from slotmesh.server.own_rpcs import OwnRpcHandlers, OwnRpcs
+from slotmesh.streams.limits import DEFAULT_LIMITS, EdgeLimits
+from slotmesh.telemetry.process_times import RpcTimes
+from slotmesh.units import join_host_port
+
+if TYPE_CHECKING:
+    # Most of a second at its first import, for those who have certificates.
+    from slotmesh.security.tls import TlsSource
+
+ServicerT = TypeVar("ServicerT")
+
+_log = get_logger(__name__)
+
+
+class Server(Protocol):
+    """What an app needs of its server. `GrpcServer` documents each."""
+
+    @property
+    def rpc_times(self) -> RpcTimes: ...
+
+    @property
+    def edge(self) -> Edge: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None: ...
+
+    async def start(self) -> None: ...
+
+    @property
+    def serving(self) -> bool: ...
+
+    def set_serving(self, serving: bool = True) -> None: ...
+
+    async def stop(self, grace_s: float = 0.0) -> None: ...
+
+
+class GrpcServer:
+    """A server to be: add servicers, `start`, `set_serving`, and in the end `stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        insecure: bool = False,
+        channelz: bool = False,
+        tls: TlsSource | None = None,
+        token_port: int | None = None,
+        tokens: TokenVerifier | None = None,
+        authorizer: Authorizer | None = None,
+        limits: EdgeLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
+
+        `channelz`: it answers `grpc.channelz.v1`. With `tls` only who has a certificate of its authorities can connect,
+        and to `token_port` who has none as well. `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs
+        in; where it is None, one that goes by certificates and `tokens`. Without `tls` nobody is asked who they are.
+        `limits`: of connections, streams and messages.
+
+        Raises:
+            SettingsError: `host` is off loopback without `tls` or `insecure`; or there is `token_port` without `tls`.
+        """
+        if problem := start_problem(host, tls=tls is not None, tokens=token_port is not None, insecure=insecure):
+            raise SettingsError(f"--host: {problem}" if token_port is None else f"--token-port: {problem}")
+        if authorizer is None and tls is not None:
+            authorizer = Authorizer(tls.trust_domain, tokens, trust=lambda: tls.current().trust)
+        self._name = name
+        self._host = host
+        self._port = port
+        self._channelz = channelz
+        self._tls = tls
+        self._token_port = token_port
+        self._limits = limits
+        self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
+        self._own: OwnRpcs | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health: health.ServerHealth | None = None
+        self._bound_port = 0
+        self._bound_token_port: int | None = None
+        self.turns = StepQueue()
+        """For what streams bring and one step cannot deal with."""
+        self.rpc_times = RpcTimes()
+        """Of rpcs that have ended."""
+        self.edge = Edge(self.rpc_times, authorizer, limits)
+        """Lets rpcs in."""
+
+    def add_own(self, own: OwnRpcs) -> None:
+        """Serves rpcs of users' own protos, where no other servicer has an rpc."""
+        self._own = own
+
+    def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
+        """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
+        if self._server is not None:
+            raise RuntimeError("servicers are added before the start")
+        self._servicers.append((register, servicer))
+
+    async def start(self) -> None:
+        """Binds and serves. Health checks answer NOT_SERVING until `set_serving`.
+
+        Raises:
+            CannotStart: the port is taken, or the host is not one of this machine.
+        """
+        server = accepting_server(server_options(self._limits))
+        if self._own is not None:
+            own = OwnRpcHandlers(self._own, self._name, self.turns, self.rpc_times, self.edge)
+            server.add_generic_rpc_handlers((own,))
+        registration = GuardedRegistration(server, self._name, self.turns, self.rpc_times, self.edge)
+        for register, servicer in self._servicers:
+            register(servicer, registration)
+        if self._channelz:
+            channelz.register(registration)
+        state = health.ServerHealth()
+        state.register(registration)
+        state.add(registration.services)
+        reflection.register(registration.services, registration, self._own)
+        self._bind(server)
+        serve_many(server, self._name, registration.of_many)
+        await server.start()
+        self._server, self._health = server, state
+        by_token = {} if self.token_address is None else {"token_address": self.token_address}
+        _log.info("listening", server=self._name, address=self.address, tls=self._tls is not None, **by_token)
+
+    def _bind(self, server: grpc.aio.Server) -> None:
+        """Raises CannotStart."""
+        if self._tls is None:
+            self._bound_port = self._bound("--port", self._port, server.add_insecure_port)
+            return
+        by_certificate = self._tls.server_credentials(asks_for_certificate=True)
+        self._bound_port = self._bound("--port", self._port, lambda it: server.add_secure_port(it, by_certificate))
+        if self._token_port is not None:
+            by_token = self._tls.server_credentials(asks_for_certificate=False)
+            self._bound_token_port = self._bound(
+                "--token-port", self._token_port, lambda it: server.add_secure_port(it, by_token)
+            )
+
+    def _bound(self, flag: str, port: int, bind: Callable[[str], int]) -> int:
+        address = join_host_port(self._host, port)
+        try:
+            return bind(address)
+        except RuntimeError as error:
+            raise CannotStart(
+                f"{self._name} cannot listen on {address}: the port is in use, or the host is not one of this machine;"
+                f" choose another with {flag} (0: any free one) or --host"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """The port that was bound. Only after `start`; it stays known after `stop`, to what still runs then."""
+        if not self._bound_port:
+            raise RuntimeError(f"{self._name} has not started")
+        return self._bound_port
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` as bound. Only after `start`."""
+        return join_host_port(self._host, self.port)
+
+    @property
+    def token_address(self) -> str | None:
+        """`HOST:PORT` for who has a token and no certificate; None where there is none. Only after `start`."""
+        return None if self._bound_token_port is None else join_host_port(self._host, self._bound_token_port)
+
+    @property
+    def serving(self) -> bool:
+        """What health checks are told."""
+        return self._health is not None and self._health.serving
+
+    def set_serving(self, serving: bool = True) -> None:
+        """Sets the answer of health checks. Only after `start`."""
+        if self._health is None:
+            raise RuntimeError(f"{self._name} has not started")
+        if serving != self._health.serving:
+            self._health.set_serving(serving)
+            _log.info("serving" if serving else "not serving", server=self._name)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Stops in order: NOT_SERVING, no new rpcs, `grace_s` for those under way, then they are cancelled.
+
+        May be called again, and before `start`.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        if self._health is not None:
+            self._health.close()
+        await server.stop(grace_s)
+        _log.info("stopped", server=self._name)

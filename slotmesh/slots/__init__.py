@@ -1,1 +1,0 @@
-"""Leased slots: limits, requests and tokens that all of the mesh shares."""

@@ -1,0 +1,277 @@
+"""Payloads that are too large to travel in one piece: their parts, cut and put together.
+
+Purpose: the same for client, router and replica. Pure: no protobuf message, no I/O.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from io import BytesIO
+from typing import Generic, NamedTuple, TypeVar
+
+from slotmesh.streams.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
+
+# Chunks on their way to become a payload again.
+#
+# Invariants: chunks of a payload come in order, without gap and without overlap, and not too small; anything else is
+# the
+# sender's mistake and raises. Memory is taken as bytes arrive, not as they are announced.
+# Owner: the reader of the stream.
+
+# A payload, whole or in the parts in which it came.
+#
+# A router that only passes a payload on never joins its parts: a copy of 64 MiB would block the loop for tens of
+# milliseconds.
+
+
+class PayloadParts:
+    """A payload in parts. Its length is that of the payload, bytes."""
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self.parts = parts
+        self._size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+
+class Announced:
+    """Takes the place of a payload that is to come. Its length is that of the payload, bytes."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+Payload = bytes | PayloadParts
+
+
+def joined(payload: Payload) -> bytes:
+    """The payload in one piece. A copy: for payloads that are not that large."""
+    return payload if isinstance(payload, bytes) else b"".join(payload.parts)
+
+
+def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:
+    """The chunks of a payload: where each starts, and its bytes. Each is cut when it is asked for."""
+    if isinstance(payload, PayloadParts):
+        at = 0
+        for part in payload.parts:
+            yield at, part
+            at += len(part)
+    else:
+        for at in range(0, len(payload), CHUNK_BYTES):
+            yield at, payload[at : at + CHUNK_BYTES]
+
+
+class BadChunk(ValueError):
+    """A chunk that does not continue its payload. Says which field, and what was expected."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class Assembly(ABC):
+    """One payload of `total` bytes that is under way."""
+
+    __slots__ = ("least", "received", "total")
+
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        """`least`: bytes of each chunk but the last; 0 for a sender that is trusted."""
+        self.total = total
+        self.least = least
+        self.received = 0
+
+    def add(self, offset: int, total: int, data: bytes) -> bool:
+        """The next chunk. Returns whether the payload is complete.
+
+        Raises:
+            BadChunk: it is not the next one.
+        """
+        if total != self.total:
+            raise BadChunk("total", f"{total} bytes, where {self.total} were announced")
+        if offset != self.received:
+            raise BadChunk("offset", f"{offset}, where {self.received} comes next")
+        if not 0 < len(data) <= CHUNK_BYTES:
+            raise BadChunk("data", f"{len(data)} bytes: a chunk has 1 to {CHUNK_BYTES}")
+        if offset + len(data) > total:
+            raise BadChunk("data", f"ends at {offset + len(data)}, the payload at {total}")
+        if len(data) < self.least and offset + len(data) < total:
+            raise BadChunk("data", f"{len(data)} bytes: a chunk that is not the last has at least {self.least}")
+        self._take(data)
+        self.received += len(data)
+        return self.received == total
+
+    @abstractmethod
+    def _take(self, data: bytes) -> None: ...
+
+
+class JoinedAssembly(Assembly):
+    """For an end that decodes the payload: it grows in one buffer, and taking it copies nothing."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        super().__init__(total, least=least)
+        self._buffer = BytesIO()
+
+    def _take(self, data: bytes) -> None:
+        self._buffer.write(data)
+
+    def payload(self) -> bytes:
+        """What has come."""
+        return self._buffer.getvalue()
+
+
+class PartsAssembly(Assembly):
+    """For an end that passes the payload on: the parts stay as they came."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        super().__init__(total, least=least)
+        self._parts: list[bytes] = []
+
+    def _take(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def payload(self) -> PayloadParts:
+        """What has come."""
+        return PayloadParts(self._parts)
+
+
+# Payloads on their way out, which take turns chunk by chunk.
+#
+# Invariants: chunks of one payload leave in order; of several payloads none waits for another one to be complete. A
+# chunk
+# is cut when it leaves, so that a payload is in memory once.
+# Owner: the writer of the stream.
+
+OwnerT = TypeVar("OwnerT", bound=Hashable)
+
+
+class OutgoingChunk(NamedTuple, Generic[OwnerT]):
+    """What the next chunk carries."""
+
+    owner: OwnerT
+    """What the payload belongs to, as the caller has named it."""
+    offset: int
+    total: int
+    data: bytes
+    is_last: bool
+
+
+class ChunkTurns(Generic[OwnerT]):
+    """What is left of some payloads. False while nothing is."""
+
+    __slots__ = ("rota",)
+
+    def __init__(self) -> None:
+        self.rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
+        """To be read, by those who ask for each frame whether something is left: as cheap as can be."""
+
+    def __bool__(self) -> bool:
+        return bool(self.rota)
+
+    def add(self, owner: OwnerT, payload: Payload) -> None:
+        """A payload that is to leave; it is not empty."""
+        self.rota.append((owner, len(payload), cut(payload)))
+
+    def discard(self, owners: Iterable[OwnerT]) -> None:
+        """What is left of these ones' payloads is not wanted any more. Unknown owners are ignored."""
+        gone = set(owners)
+        left = [entry for entry in self.rota if entry[0] not in gone]
+        self.rota.clear()
+        self.rota.extend(left)
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        self.rota.clear()
+
+    def take(self) -> OutgoingChunk[OwnerT]:
+        """The next chunk. Only while something is left."""
+        owner, total, chunks = self.rota.popleft()
+        offset, data = next(chunks)
+        is_last = offset + len(data) >= total
+        if not is_last:
+            self.rota.append((owner, total, chunks))
+        return OutgoingChunk(owner, offset, total, data, is_last)
+
+
+# What waits behind a large payload of its own call.
+#
+# Purpose: a payload that leaves in chunks takes its time. All others pass it; but later items of its own call come
+# after
+# it.
+# Invariants: items of one call leave in the order in which they came; of one call, one payload at a time is in chunks.
+# Calls without a large payload cost nothing here.
+# Owner: the writer of the stream.
+
+EntryT = TypeVar("EntryT")
+
+
+class Lines(Generic[EntryT]):
+    """Calls with a large payload on its way, and what waits behind each. False while there are none."""
+
+    __slots__ = ("by_call",)
+
+    def __init__(self) -> None:
+        self.by_call: dict[int, deque[EntryT]] = {}
+        """To be read, by those who ask for each frame whether there are any: as cheap as can be."""
+
+    def __bool__(self) -> bool:
+        return bool(self.by_call)
+
+    def __contains__(self, call_id: int) -> bool:
+        return call_id in self.by_call
+
+    def begin(self, call_id: int) -> None:
+        """A large payload of this call starts to leave; none does so far."""
+        self.by_call[call_id] = deque()
+
+    def wait(self, call_id: int, entry: EntryT) -> bool:
+        """Adds the next item of the call. Returns whether it waits here."""
+        line = self.by_call.get(call_id)
+        if line is None:
+            return False
+        line.append(entry)
+        return True
+
+    def concern(self, call_ids: Iterable[int]) -> bool:
+        """Whether one of these calls has a line."""
+        return not self.by_call.keys().isdisjoint(call_ids)
+
+    def among(self, call_ids: Container[int]) -> list[int]:
+        """Those of these calls that have a line, in ascending order."""
+        return sorted(call_id for call_id in self.by_call if call_id in call_ids)
+
+    def end(self, call_id: int) -> deque[EntryT]:
+        """The large payload of this call has left: what waited behind it, in order. That may begin a new line."""
+        return self.by_call.pop(call_id)
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        self.by_call.clear()
+
+
+__all__ = [
+    "Announced",
+    "Assembly",
+    "BadChunk",
+    "ChunkTurns",
+    "JoinedAssembly",
+    "Lines",
+    "PartsAssembly",
+    "Payload",
+    "PayloadParts",
+    "cut",
+    "joined",
+]

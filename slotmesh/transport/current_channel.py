@@ -1,0 +1,154 @@
+"""A channel to one server, which is opened anew when the process has new certificates.
+
+Purpose: a channel keeps the certificate for ever with which it was opened, and would be refused once that has expired.
+Invariants: rpcs begin on a channel of the newest certificate. What runs on an older one goes on there: it is closed
+when it has no connection any more, as gRPC drops one that nothing has used for half an hour, or with `aclose`.
+Owner: who connects to the server, on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import PLAIN_TEXT, Dialer
+from slotmesh.security.identity import Role
+from slotmesh.streams.leadership import ControllerSearch
+from slotmesh.units import parse_host_port
+
+_CONNECTED: Final = frozenset({grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.CONNECTING})
+
+
+class CurrentChannel:
+    """Asked for its channel before each rpc."""
+
+    def __init__(self, dialer: Dialer, address: str, server: Role, backend: str = "") -> None:
+        """Connects to nothing yet."""
+        self.address = address
+        self._dialer = dialer
+        self._server = server
+        self._backend = backend
+        self._version = 0
+        self._channel: grpc.aio.Channel | None = None
+        self._retired: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection by the newest certificate, as far as the transport knows."""
+        return (
+            self._channel is not None
+            and self._version == self._dialer.version
+            and self._channel.get_state() is grpc.ChannelConnectivity.READY
+        )
+
+    def get(self) -> grpc.aio.Channel:
+        """The channel for what begins now.
+
+        Raises:
+            ValueError: the address is not HOST:PORT.
+        """
+        version = self._dialer.version
+        if self._channel is None or version != self._version:
+            self._retire()
+            self._channel, self._version = self._dialer.open(self.address, self._server, self._backend), version
+        return self._channel
+
+    def problem(self, details: str) -> str | None:
+        """Why no connection was made, in words with the way out; None where that is not for certificates."""
+        return self._dialer.problem(details, self._server, self._backend)
+
+    def renew(self, grace_s: float) -> None:
+        """The connection is silent: what begins next takes a new one. What is on it has `grace_s` left."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._keep(asyncio.get_running_loop().create_task(channel.close(grace_s)), channel)
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        channels = [*self._retired.values(), *([] if self._channel is None else [self._channel])]
+        tasks = list(self._retired)
+        self._channel = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in channels:
+            await channel.close()
+
+    def _retire(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._keep(asyncio.get_running_loop().create_task(_close_when_unconnected(channel)), channel)
+
+    def _keep(self, task: asyncio.Task[None], channel: grpc.aio.Channel) -> None:
+        self._retired[task] = channel
+        task.add_done_callback(lambda done: self._retired.pop(done, None))
+
+
+async def _close_when_unconnected(channel: grpc.aio.Channel) -> None:
+    while (state := channel.get_state()) in _CONNECTED:
+        await channel.wait_for_state_change(state)
+    await channel.close()
+
+
+# The channel of a member to the controller that it tries, of several of which one leads.
+#
+# Invariants: one channel at a time, which stays as long as its address is the one that is tried, and its certificate
+# the
+# newest.
+# Owner: the task that keeps up a member's stream to its controller.
+
+LEADER_FACT = "leader"
+"""Of the metadata of a NOT_LEADER: where the leader is, `HOST:PORT`."""
+
+
+class ControllerChannels:
+    """Open as a context."""
+
+    def __init__(self, search: ControllerSearch, dialer: Dialer = PLAIN_TEXT) -> None:
+        self._search = search
+        self._dialer = dialer
+        self._channel: CurrentChannel | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def current(self) -> grpc.aio.Channel:
+        """To the controller that is tried now. The one before it is closed where that is another one."""
+        if self._channel is None or self._channel.address != self._search.current:
+            await self._close()
+            self._channel = CurrentChannel(self._dialer, self._search.current, Role.CONTROLLER)
+        return self._channel.get()
+
+    def explained(self, details: str) -> str:
+        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        return self._dialer.explained(details, Role.CONTROLLER)
+
+    def refused(self, failure: Failure) -> bool:
+        """The attempt has failed. Returns whether the next one should be made at once: to the leader."""
+        if failure.reason is not Reason.NOT_LEADER:
+            self._search.failed()
+            return False
+        leader = failure.metadata.get(LEADER_FACT, "")
+        return self._search.referred(leader if _is_address(leader) else "")
+
+    async def _close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.aclose()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_host_port(text)
+    except ValueError:
+        return False
+    return True
