@@ -210,6 +210,25 @@ async def test_an_older_connection_is_turned_away(mesh: RouterBench) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("at", range(3))
+async def test_the_end_of_an_older_connection_is_not_the_end_of_its_session(mesh: RouterBench, at: int) -> None:
+    """Of three sessions one goes on over a second connection, and its first one ends after that has begun."""
+    names = [f"{number:032x}" for number in range(3)]
+    connections = [await mesh.open(session_id=name, epoch=1) for name in names]
+    await mesh.open(session_id=names[at], epoch=3)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await next_frame(connections[at])
+    for number, name in enumerate(names):
+        late = mesh.stub.StreamCalls()
+        epoch = 2 if number == at else 1
+        await late.write(Request(open=router_service_pb2.OpenStream(endpoint="echo", session_id=name, epoch=epoch)))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await next_frame(late)
+        assert error.value.code() is grpc.StatusCode.ABORTED
+        assert f"epoch {3 if number == at else 1} or above was opened" in (error.value.details() or "")
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

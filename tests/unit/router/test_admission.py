@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.callers import Caller
 from router_service.core.limits.admission import FIRST_RETRY_DELAY_S, FLOOR_BYTES, FLOOR_CALLS, Account
+from router_service.core.limits.quotas import TenantAccount, TenantFigures
+from router_service.core.runs import RouterRun
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.parts import caller, run
 
@@ -104,6 +107,32 @@ def test_a_release_gives_back_what_was_charged() -> None:
     each.release(mine, 3)
     assert (each.calls, each.size, each.waiting_of(by.flow)) == (0, 0, 0)
     assert each.charge(run(count=6, by=by)) == 5
+
+
+def test_who_always_has_something_waiting_is_charged_for_what_waits_and_no_more() -> None:
+    """Its share is never empty: what it gives back is all that tells how much it has."""
+    each, by = account(calls=60, size=600), caller()
+    tenants = [None, *(TenantAccount("e", "", name, TenantFigures()) for name in "abc")]
+    newest = [_of(tenant, by) for tenant in tenants]
+    for mine in newest:
+        assert each.charge(mine) == 3
+    for number in range(100):
+        at = number % len(tenants)
+        before, newest[at] = newest[at], _of(tenants[at], by)
+        assert each.charge(newest[at]) == 3, number
+        each.release(before, 3)
+        assert (each.calls, each.size, each.waiting_of(by.flow)) == (12, 120, 12)
+    for mine in newest:
+        each.release(mine, 1)
+        mine.cursor = 1
+        each.release(mine, 2)
+    assert (each.calls, each.size, each.waiting_of(by.flow)) == (0, 0, 0)
+
+
+def _of(tenant: TenantAccount | None, by: Caller) -> RouterRun:
+    mine = run(count=3, size=10, by=by)
+    mine.tenant = tenant
+    return mine
 
 
 def test_only_the_waiting_part_of_a_run_is_charged() -> None:

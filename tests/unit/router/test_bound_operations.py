@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import pytest
 
@@ -10,7 +11,7 @@ from router_service.core.callers import Caller
 from router_service.core.calls import LeasedSlot, ReleasedSlot, Renew
 from router_service.core.events import RunsCompleted, SlotAbandoned, SlotOperationRequested
 from router_service.core.features.slot_operations import MAX_FRAME_OPS, TABLE_WAIT_S
-from router_service.core.rosters import KnownDeparture
+from router_service.core.rosters import KnownDeparture, ReplicaKey
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 
@@ -93,6 +94,26 @@ def test_of_a_replica_that_the_table_does_not_name_nothing_is_known() -> None:
     world.at(TABLE_WAIT_S)
     assert_unproven(world, callers, Reason.STALE_TABLE)
     assert world.scheduler.next_deadline() is None
+
+
+@pytest.mark.parametrize("order", [*permutations([("r1", "earlier"), ("r2", "life"), ("r3", "later")])])
+def test_that_another_life_or_another_replica_has_ended_says_nothing_of_this_one(
+    order: tuple[ReplicaKey, ...],
+) -> None:
+    """What is known to have departed is one life of one replica each."""
+    world = SlotWorld({"b": ["r1"]})
+    world.departed += [KnownDeparture(key, world.roster) for key in order]
+    world.push()
+    for key in order:
+        world.step(SlotOperationRequested(gone := Caller(world.caller.window), key, Renew(token="t")))
+        assert world.reason(gone) is Reason.REPLICA_GONE
+    callers = []
+    for key in [("r1", "later"), ("r2", "earlier"), ("r3", "life"), ("r4", "later")]:
+        callers.append(Caller(world.caller.window))
+        world.step(SlotOperationRequested(callers[-1], key, Renew(token="t")))
+        assert world.end(callers[-1]) is None, key
+    world.at(TABLE_WAIT_S)
+    assert_unproven(world, callers, Reason.STALE_TABLE)
 
 
 def test_a_newer_table_that_names_the_replica_is_waited_for() -> None:

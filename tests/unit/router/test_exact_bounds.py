@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
+from router_service.convert.runs import ids_of
+from router_service.convert.sessions import session_of
 from router_service.core.callers import Caller, Window
 from router_service.core.events import CallsSubmitted, ChunkArrived
 from router_service.core.limits.quotas import CallQuotas, SessionQuota
+from router_service.core.rosters import SessionConnection
 from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Reason
 from slotmesh.security.quotas import Quota, QuotaKind
 from slotmesh.spec.tenants import TenantLimits
 from slotmesh.streams.chunks import Announced
+from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.unit.router.slot_world import SlotWorld
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller, options
@@ -29,6 +33,33 @@ FIRST = 100
 
 def _window_calls(count: int) -> bool:
     return Caller(Window(calls=10, bytes=100)).admit(range(1, count + 1), 0) is None
+
+
+def _calls_of_one_batch(count: int) -> bool:
+    """What a client may send at once: all of its window."""
+    batch = router_service_pb2.CallBatch(first_call_id=1, payloads=[b""] * count)
+    return ids_of(batch, 10) == range(1, count + 1)
+
+
+def _opens(**fields: Any) -> bool:
+    """Whether a session may be opened so, which goes on; its window has two calls."""
+    opening = router_service_pb2.OpenStream(session_id="5e55" * 8, epoch=2, **fields)
+    steps = session_of(opening, window_calls=2)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return isinstance(end.value, SessionConnection)
+
+
+def _unanswered_ranges(count: int) -> bool:
+    return _opens(unanswered=[call_pb2.IdRange(first=at, last=at) for at in range(1, 2 * count, 2)])
+
+
+def _rosters_of_a_session(count: int) -> bool:
+    return _opens(
+        rosters=[router_service_pb2.RosterVersion(generation=f"{at:032x}", revision=1) for at in range(count)]
+    )
 
 
 def _window_bytes(size: int) -> bool:
@@ -159,6 +190,9 @@ def _constrained_reservations(count: int) -> bool:
 
 BOUNDS: dict[str, tuple[Callable[[int], bool], int]] = {
     "calls of a window": (_window_calls, 10),
+    "calls of one batch": (_calls_of_one_batch, 10),
+    "ranges of unanswered calls of a session": (_unanswered_ranges, 16_384),
+    "rosters of a session": (_rosters_of_a_session, 64),
     "bytes of a window": (_window_bytes, 100),
     "bytes of a window, in steps": (_window_bytes_in_steps, 100),
     "bytes of a window beside a large call": (_window_beside_a_large_call, 100),

@@ -70,6 +70,24 @@ async def test_what_is_left_out_is_said_and_found(caplog: pytest.LogCaptureFixtu
     await asyncio.sleep(0)
 
 
+_INFO = {
+    *(Reason.ENDPOINT_NOT_FOUND, Reason.METHOD_NOT_FOUND, Reason.BAD_REQUEST, Reason.BAD_ARGUMENTS),
+    *(Reason.PAYLOAD_TOO_LARGE, Reason.DUPLICATE_CALL_ID, Reason.PREDECESSOR_FAILED, Reason.HANDLER_ERROR),
+}
+"""What callers and handlers have decided. Written by hand: not what the log believes."""
+_DEBUG = {Reason.CANCELLED}
+
+
+@pytest.mark.parametrize("reason", Reason)
+async def test_what_is_no_callers_decision_is_a_warning(reason: Reason, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    log = FailureLog()
+    log.noted(Failure(reason=reason, message="no"), 1, "digits")
+    log.close()
+    levels = [each.levelname for each in caplog.records if f"reason={reason.value}" in each.getMessage()]
+    assert levels == ["INFO" if reason in _INFO else "DEBUG" if reason in _DEBUG else "WARNING"]
+
+
 async def test_lines_tell_tenants_apart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     log = FailureLog()

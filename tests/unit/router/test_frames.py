@@ -159,6 +159,24 @@ def test_columns_are_cut_with_the_batch() -> None:
     assert [first.lane(0)[0], first.lane(1)[0], second.lane(0)[0]] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_that_is_parallel_to_calls_is_cut_with_the_batch(size: int) -> None:
+    world = lazy_world(settings={"max_wire_batch_size": size})
+    client = world.connect()
+    batches: list[Batch | KeyedBatch] = [
+        (options(shard_key=f"s{call_id}"), [call_id], [b"%d" % call_id]) for call_id in (2, 3, 5, 8, 9)
+    ]
+    world.step(CallsSubmitted(client, "e", batches, {call_id: TraceContext(f"t{call_id}") for call_id in (3, 8, 9)}))
+    cut = world.cut("r")
+    assert [len(batch.payloads) for batch in cut] == {1: [1] * 5, 2: [2, 2, 1], 3: [3, 2]}[size]
+    found: list[tuple[int, int, str, str | None]] = []
+    for batch in cut:
+        keys = batch.shard_keys if len(batch.payloads) > 1 else batch.shard_keys[:1]
+        traces = batch.traces or [None] * len(batch.payloads)
+        found += zip(calls_of(batch), batch.call_ids, keys, [it and it.traceparent for it in traces], strict=True)
+    assert found == [(2, 2, "s2", None), (3, 3, "s3", "t3"), (5, 5, "s5", None), (8, 8, "s8", "t8"), (9, 9, "s9", "t9")]
+
+
 def test_calls_of_a_key_that_has_another_batch_since_do_not_go_before_it() -> None:
     world = lazy_world()
     world.submit([1], ordering_key="k", method="a")

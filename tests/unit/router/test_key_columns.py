@@ -203,6 +203,29 @@ def test_what_is_lost_and_idempotent_runs_again_in_order_and_other_calls_fail(en
     assert world.reasons([1, 2, 3]) == {OK}
 
 
+@pytest.mark.parametrize("moved", "abc")
+@pytest.mark.parametrize("ends", ["lost", "cut off", "refused", "not carried"])
+def test_each_key_that_comes_back_waits_for_the_owner_of_its_own_partition(ends: str, moved: str) -> None:
+    """Wherever it stands among its neighbours, whose owner is to come back."""
+    world = two_owners()
+    world.submit_column("abc", idempotent=True)
+    if ends != "not carried":
+        world.cut("left")
+    if ends == "cut off":
+        world.cut_off("left")
+    elif ends == "refused":
+        world.refuse("left", 1, 2, 3, reason=Reason.STALE_TABLE, keyed_window=KEYED_WINDOW)
+    else:
+        world.lose("left")
+    move(world, moved, "right")
+    world.cut("right")
+    called = "abc".index(moved) + 1
+    assert lanes(world, "right") == [(called, moved, 2)]
+    move(world, "".join(key for key in "abc" if key != moved), "right", 3)
+    world.cut("right")
+    assert lanes(world, "right")[1:] == [(at, key, 3) for at, key in enumerate("abc", 1) if key != moved]
+
+
 def test_what_no_frame_has_carried_waits_when_the_link_is_lost() -> None:
     world = two_owners()
     world.submit_column("aba")

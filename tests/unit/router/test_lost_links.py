@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from router_service.core.calls import FirstAttempt
@@ -14,9 +16,9 @@ from tests.unit.router.world_callers import Fields, caller
 KEYED = [pytest.param({}, id="unkeyed"), pytest.param({"ordering_key": "k"}, id="keyed")]
 
 
-def pair(*, lazy: bool = False) -> World:
+def pair(*, lazy: bool = False, **table: Any) -> World:
     """All calls go to r1; when it is gone, r2 may take them."""
-    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r1", 1), lazy=lazy)
+    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r1", 1), lazy=lazy, **table)
     world.report("r2", others=100)
     return world
 
@@ -105,6 +107,26 @@ def test_another_attempt_says_which_calls_of_which_stream_it_is_at() -> None:
     *_, batch = world.batches["r1"]
     assert batch.attempt == 2
     assert batch.origin == FirstAttempt("first", [ids[0], *ids[2:]]), "the first attempt's, not the second's"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("fields", KEYED)
+def test_each_of_several_batches_says_which_calls_of_the_first_attempt_it_has(fields: Fields, size: int) -> None:
+    world = pair(settings={"max_wire_batch_size": size})
+    earn_retries(world, 10)
+    sent = len(world.batches["r1"])
+    world.replicas["r1"].stream_id = "first"
+    world.submit(range(1, 8), idempotent=True, **fields)
+    run_ids = [batch.first_run_id + at for batch in world.batches["r1"][sent:] for at in range(len(batch.payloads))]
+    world.lose("r1")
+    move(world)
+    found = {
+        int(joined(payload)): run_id
+        for batch in world.batches["r2"]
+        if batch.origin is not None
+        for payload, run_id in zip(batch.payloads, batch.origin.run_ids, strict=True)
+    }
+    assert found == dict(zip(range(1, 8), run_ids, strict=True))
 
 
 def test_what_goes_on_keeps_its_place_before_what_came_later() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from router_service.core.calls import LeasedSlot
@@ -114,6 +116,24 @@ def test_each_waits_for_as_long_as_it_wants() -> None:
     world.at(2.0)
     world.grant("r1")
     assert isinstance(world.end(second), LeasedSlot)
+
+
+@pytest.mark.parametrize("order", [*permutations((1.0, 2.0, 4.0))])
+def test_whoever_came_first_each_waits_for_as_long_as_it_wants(order: tuple[float, ...]) -> None:
+    world = SlotWorld({"b": ["r1"]}, slots=1)
+    world.submit([1])
+    callers = {timeout_s: world.reserve(request_id="id", timeout_s=timeout_s) for timeout_s in order}
+    for now in (1.0, 2.0):
+        world.at(now)
+        for timeout_s, caller in callers.items():
+            if timeout_s <= now:
+                assert world.reason(caller) is Reason.NO_SLOT, (timeout_s, now)
+            else:
+                assert world.end(caller) is None, (timeout_s, now)
+    world.complete("r1")
+    world.at(3.0)
+    world.grant("r1")
+    assert isinstance(world.end(callers[4.0]), LeasedSlot)
 
 
 def test_a_replica_whose_time_is_up_while_others_still_wait_is_not_the_end() -> None:
