@@ -14,8 +14,10 @@ from replica_service.core.calls.session_records import Record
 from replica_service.shell.router_outbox import Outbox
 from slotmesh.calls.id_ranges import Range
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.errors import Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
+from tests.unit.replica.hosting import RememberingOutbox
 
 SESSION = "5e55" * 8
 
@@ -37,6 +39,14 @@ class Router:
             ids_of_run = range(call_id, call_id + 1)
             run.record = Record(SESSION, epoch, ids_of_run, 1, attempt=attempt, recovers=False)
             self.engine.submit([run])
+
+    def send_together(self, ids: Sequence[int], key: str = "", *, recovers: bool = False) -> None:
+        """One run. `recovers`: of calls that are here, of which only the outcomes are asked for."""
+        options = ReplicaCallOptions(method=METHOD, content_type=OCTET_STREAM, ordering_key=key)
+        payloads = [b"" if recovers else b"%d" % call_id for call_id in ids]
+        run = ReplicaRun(self.link, next(self._ids), payloads, options, "e", 0.0)
+        run.record = Record(SESSION, 1, ids, len(ids), attempt=0, recovers=recovers)
+        self.engine.submit([run])
 
     def results(self) -> list[bytes]:
         frames = iter(self.outbox.next_frame, None)
@@ -97,6 +107,44 @@ def test_what_runs_for_a_lost_link_is_told_to_the_next_one(replica: ReplicaNode)
     replica.executor.end(running)
     assert started(replica) == []
     assert second.results() == [b"result of 1"]
+
+
+def joined(replica: ReplicaNode, key: str = "") -> list[tuple[RouterPeer, RememberingOutbox]]:
+    """Three links, each of which waits for the outcome of one of the calls 1, 2 and 3."""
+    found = []
+    for call_id in (1, 2, 3):
+        router = Router(replica)
+        router.link.outbox = outbox = RememberingOutbox()
+        router.send_together([call_id], key, recovers=True)
+        found.append((router.link, outbox))
+    return found
+
+
+def test_what_is_handed_back_is_told_to_every_link_that_waits_for_a_part_of_it(replica: ReplicaNode) -> None:
+    first = Router(replica)
+    first.send_together([1, 2, 3])  # an executor has them, and gives them back
+    links = joined(replica)
+    replica.engine.drain()
+    assert started(replica) == []
+    assert [outbox.refusals_of[1].reason for _, outbox in links] == [Reason.DRAINING] * 3
+    assert not any(outbox.results_of or outbox.failures_of for _, outbox in links)
+
+
+@pytest.mark.parametrize("left", range(3))
+@pytest.mark.parametrize("key", ["", "key"])
+def test_a_link_that_ends_takes_no_other_with_it_that_waits_for_a_part_of_its_run(
+    replica: ReplicaNode, key: str, left: int
+) -> None:
+    first = Router(replica)
+    first.send_together([1, 2, 3], key)
+    running = replica.executor.begin(replica.executor.startable[0])
+    links = joined(replica, key)
+    replica.engine.close(links[left][0])
+    assert running is not None
+    replica.executor.end(running)
+    started(replica)
+    told = [outbox.results_of for _, outbox in links]
+    assert told == [{} if at == left else {1: b"result of %d" % (at + 1)} for at in range(3)]
 
 
 def test_what_was_lost_with_a_link_does_not_run_behind_what_came_after_it(replica: ReplicaNode) -> None:

@@ -26,6 +26,27 @@ def test_nothing_goes_back() -> None:
             assert target.value >= state.value
 
 
+_C, _F, _S, _E = LifecycleEvent
+LIFE = {
+    State.STARTING: {_C: State.READY, _F: State.FAILED, _S: State.STOPPED},
+    State.READY: {_S: State.DRAINING},
+    State.DRAINING: {_S: State.DRAINING, _E: State.STOPPED},
+    State.STOPPED: {_S: State.STOPPED},
+    State.FAILED: {_S: State.FAILED},
+}
+"""Constructed, construction failed, stop asked, emptied. Written by hand: what operators see of a replica."""
+
+
+@pytest.mark.parametrize("event", LifecycleEvent)
+@pytest.mark.parametrize("state", State)
+def test_each_event_leads_where_it_should(state: State, event: LifecycleEvent) -> None:
+    if (expected := LIFE[state].get(event)) is not None:
+        assert next_state(state, event) is expected
+    else:
+        with pytest.raises(IllegalTransition):
+            next_state(state, event)
+
+
 def test_what_is_not_in_the_table_is_a_defect() -> None:
     with pytest.raises(IllegalTransition, match="constructed cannot happen to a replica that is DRAINING"):
         next_state(State.DRAINING, LifecycleEvent.CONSTRUCTED)

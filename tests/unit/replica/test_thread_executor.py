@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import permutations
+from typing import Any, cast
 
 import pytest
 
+from replica_service.core.calls.call_metadata import ReplicaCallOptions
+from replica_service.core.calls.commands import StartCalls
+from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.state.lanes import MAX_TURN_S
 from replica_service.shell.executors import thread_batches
 from replica_service.shell.executors import threads as thread_executor
+from replica_service.shell.executors.protocol import OutcomeSink
+from replica_service.shell.executors.thread_batches import ThreadOutcomes
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -287,3 +295,26 @@ async def test_stopping_ends_idle_threads_and_waits_for_none() -> None:
         assert time.monotonic() - began < 1
         handler.gate.set()
         await wait_until(lambda: not any(each.is_alive() for each in handlers))
+
+
+@pytest.mark.parametrize("order", sorted({*permutations("aabbcc")}))
+async def test_results_of_several_runs_are_told_to_their_own_calls_however_they_come(order: tuple[str, ...]) -> None:
+    """Of each run they come in order; threads that end at the same time put them down in turns."""
+    told: dict[tuple[str, int], bytes] = {}
+    runs = {name: ReplicaRun(RouterPeer(), 1, [b""] * 2, ReplicaCallOptions(), "e", 0.0) for name in "abc"}
+    names = {run: name for name, run in runs.items()}
+
+    class Sink:
+        def payloads(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
+            for at, payload in enumerate(payloads, index):
+                assert told.setdefault((names[run], at), payload) is payload, "it was told twice"
+
+        def post(self, event: object) -> None: ...
+
+    outcomes = ThreadOutcomes(cast("OutcomeSink", Sink()), lambda: 0.0, asyncio.get_running_loop())
+    at = Counter[str]()
+    for name in order:
+        outcomes.put(StartCalls(runs[name], 0, 2), runs[name], at[name], f"{name}{at[name]}".encode())
+        at[name] += 1
+    await wait_until(lambda: len(told) == 6)
+    assert told == {(name, index): f"{name}{index}".encode() for name in "abc" for index in (0, 1)}
