@@ -111,6 +111,22 @@ def test_of_several_tables_the_newest_epoch_of_each_partition_counts() -> None:
     assert owner_of(state, 4) == (life("a"), 9)
 
 
+def test_what_any_of_several_tables_named_may_be_named_anew_by_the_next() -> None:
+    """Each of three partitions gets a newer owner from another table. What was named first is not given away yet."""
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], dict.fromkeys((3, 4, 5, 6), (life("a"), 7))))
+    owners = [life("a")]
+    for at, (number, name) in enumerate([(4, "b"), (3, "c"), (5, "d")], 1):
+        owners.append(life(name))
+        state, observed, _ = take(state, observed, table(owners, {number: (life(name), 7 + at)}, revision=9 + at))
+        assert state.ownership["e"].inherited == {3, 4, 5, 6}
+    assert [owner_of(state, number) for number in (3, 4, 5, 6)] == [
+        (life("c"), 9),
+        (life("b"), 8),
+        (life("d"), 10),
+        (life("a"), 7),
+    ]
+
+
 def test_what_was_given_away_meanwhile_stays_there() -> None:
     observed = attached(Observed(), life("b"))
     given = assign(TOLD, observed).ownership

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from controller_service.core.desired.handler_code import fixed_of, template_of
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
@@ -16,7 +18,7 @@ from controller_service.core.observed.transitions import Hello, ObservedReport
 from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
-from controller_service.shell.launchers.protocol import ExternalLauncher, Launcher, LaunchOrder
+from controller_service.shell.launchers.protocol import ExternalLauncher, Instance, Launcher, LaunchOrder
 from controller_service.shell.leadership import NewerMembers
 from controller_service.shell.loops import reconcile_loop
 from controller_service.shell.loops.launching import Launching
@@ -62,17 +64,18 @@ class World:
         self.store = TroubledStore()
         self.board = TableBoard()
         links = ReplicaLinks(self.state, self.store, NewerMembers(self.store, self.state), lease_s=60.0)
+        self.launching = Launching(
+            *(self.state, links, launcher, lambda backend: f"{backend}-x"),
+            CodeSnapshots(Path, max_bytes=1, max_files=1),
+            is_held=is_held,
+        )
         self.loop = ReconcileLoop(
             store=self.store,
             state=self.state,
             queue=self.queue,
             board=self.board,
             links=links,
-            launching=Launching(
-                *(self.state, links, launcher, lambda backend: f"{backend}-x"),
-                CodeSnapshots(Path, max_bytes=1, max_files=1),
-                is_held=is_held,
-            ),
+            launching=self.launching,
         )
 
     def make_ready(self, replica_id: str) -> None:
@@ -92,12 +95,14 @@ class World:
 
 
 @asynccontextmanager
-async def running(launcher: Launcher | None = None, *, is_held: bool = False) -> AsyncIterator[World]:
+async def running(
+    launcher: Launcher | None = None, *, is_held: bool = False, mesh: ChangeSet = MESH
+) -> AsyncIterator[World]:
     world = World(launcher or ExternalLauncher(), is_held=is_held)
     async with Supervisor() as tasks:
         tasks.start(world.loop.watch_store(), name="watch")
         tasks.start(world.loop.run(), name="loop")
-        await world.store.commit(MESH, expected_revision=0)
+        await world.store.commit(mesh, expected_revision=0)
         await wait_until(lambda: world.board.table, what="the first table")
         yield world
     world.queue.close()
@@ -192,6 +197,20 @@ def test_the_board_never_goes_back() -> None:
     board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))
     with pytest.raises(ValueError, match="revision 7 after 7"):
         board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("found", range(4))
+async def test_replicas_that_an_earlier_life_has_started_are_no_starts_of_this_one(found: int) -> None:
+    """Of three that should run some are there: only the others count as started."""
+    wanted = Backend(name="v1", handler="a:B", num_replicas=3)
+    order = LaunchOrder(backend="v1", handler="a:B", template=template_of(wanted), fixed=fixed_of(wanted))
+    there = [Instance(replica_id=f"v1-found-{number}", order=order, pid=1, was_found=True) for number in range(found)]
+    launcher = FakeLauncher(lambda _: None, found=there)
+    async with running(launcher, mesh=replace(MESH, put_backends=(wanted,))) as world:
+        await wait_until(lambda: len([*world.state.observed.replicas("v1")]) == 3, what="three replicas")
+        assert len(launcher.started) == 3 - found
+        assert world.launching.counts["v1"] == 3 - found
 
 
 @pytest.mark.asyncio

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
+from types import MappingProxyType
 
 import pytest
 
 from controller_service.core.desired.planning import ALWAYS, ChangeTerms
-from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord
+from controller_service.core.desired.shifts import Guard, GuardFigure, ShiftPhase, ShiftRecord, notices_of_shifts
 from controller_service.core.desired.state import ChangeSet, Desired
+from controller_service.core.events import EventKind
 from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.asyncio
 
 ERRORS = Guard(GuardFigure.ERROR_RATE, 0.1)
 EVERY_S = 30.0
+NO_COPIES: Mapping[str, CallEnds] = MappingProxyType({})
 CALLS = CallEnds(100, 0, 0, (100, *NO_ENDS.times[1:]))
 
 
@@ -75,13 +80,25 @@ class Bench:
             report = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=1)
             self.state.apply(transitions.reported(self.state.observed, name, "i", report, now=self.clock.now()))
 
-    def report(self, ends: CallEnds | None = NO_ENDS, *, name: str = "r", run_id: str = "x", ongoing: int = 0) -> None:
-        """A router says what has become of v2's calls; None: it does not count them."""
+    def report(
+        self,
+        ends: CallEnds | None = NO_ENDS,
+        *,
+        name: str = "r",
+        run_id: str = "x",
+        ongoing: int = 0,
+        copies: Mapping[str, CallEnds] = NO_COPIES,
+    ) -> None:
+        """A router says what has become of v2's calls, and of `copies`, by shadow; None: it does not count them."""
         if name not in self.state.observed.routers:
             router = ObservedRouter(router_id=name, address="h:1", started_at=0.0, run_id=run_id)
             self.state.apply(routers.attached(self.state.observed, router))
         sent = 0 if ends is None else ends.total
         load = BackendLoad(backend="v2", queued=0, ongoing=ongoing, sent=sent, ended=ends)
+        of_shadows = (
+            BackendLoad(backend=shadow, queued=0, ongoing=0, ended=NO_ENDS, shadow_ended=of_copies)
+            for shadow, of_copies in copies.items()
+        )
         self.state.apply(
             routers.reported(
                 self.state.observed,
@@ -90,7 +107,7 @@ class Bench:
                 revision=1,
                 linked_replica_ids=(),
                 linked=frozenset(),
-                loads=(load,),
+                loads=(load, *of_shadows),
                 now=self.clock.now(),
             )
         )
@@ -110,19 +127,20 @@ class Bench:
         return self.control.show("e")[0].waits_for
 
 
-async def bench_of(*guards: Guard, ready: bool = True) -> Bench:
+async def bench_of(*guards: Guard, ready: bool = True, shadows: Sequence[str] = ()) -> Bench:
     store = FullStore(generation="g")
+    policy = TrafficPolicy(weights={"v1": 1.0}, shadows=dict.fromkeys(shadows, 0.5))
     await store.commit(
         ChangeSet(
-            put_backends=(Backend(name="v1"), Backend(name="v2")),
-            put_endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0})),),
+            put_backends=tuple(Backend(name=name) for name in ("v1", "v2", *shadows)),
+            put_endpoints=(Endpoint(name="e", traffic=policy),),
         ),
         expected_revision=0,
     )
     bench = Bench(store, WallClock())
     if ready:
         bench.make_ready()
-    bench.report()
+    bench.report(copies=dict.fromkeys(shadows, NO_ENDS))
     await bench.begin(*guards)
     return bench
 
@@ -213,6 +231,76 @@ async def test_calls_that_do_not_end_are_not_no_calls() -> None:
     bench.report(CALLS)
     await bench.shifter.look()
     assert bench.shift.number == 2
+
+
+async def test_calls_of_an_earlier_step_are_not_calls_of_this_one() -> None:
+    """Traffic ends during the first step: the second one need not wait for calls that nobody makes."""
+    bench = await bench_of(ERRORS)
+    bench.report(CALLS, ongoing=3)
+    await bench.shifter.look()
+    bench.clock.advance(EVERY_S)
+    bench.report(CALLS)
+    await bench.shifter.look()
+    assert bench.shift.number == 2
+    bench.clock.advance(EVERY_S)
+    bench.report(CALLS)
+    await bench.shifter.look()
+    assert (bench.waits_for, bench.shift.phase) == ("", ShiftPhase.COMPLETE)
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+async def test_the_copies_of_each_shadow_that_a_guard_looks_at_are_counted(order: Sequence[int], at: int) -> None:
+    shadows = [f"dark{number}" for number in range(3)]
+    guards = [Guard(GuardFigure.ERROR_RATE, 0.1, shadow=shadows[number]) for number in order]
+    bench = await bench_of(*guards, shadows=shadows)
+    failed = CallEnds(100, 100, 0, NO_ENDS.times)
+    bench.report(copies={name: failed if number == at else CALLS for number, name in enumerate(shadows)})
+    await bench.shifter.look()
+    assert bench.shift.phase is ShiftPhase.TAKEN_BACK
+    assert f"shadow dark{at} had 1.000 (100 of 100 calls)" in bench.shift.why
+
+
+async def test_a_step_waits_for_the_copies_of_each_shadow_that_a_guard_looks_at() -> None:
+    shadows = [f"dark{number}" for number in range(3)]
+    bench = await bench_of(*(Guard(GuardFigure.ERROR_RATE, 0.1, shadow=name) for name in shadows), shadows=shadows)
+    bench.clock.advance(EVERY_S)
+    copies = dict.fromkeys(shadows, NO_ENDS)
+    for name in shadows:
+        bench.report(CALLS, copies=copies)
+        await bench.shifter.look()
+        assert f"0 of 100 copies of calls of shadow {name}" in bench.waits_for
+        copies[name] = CALLS
+    bench.report(CALLS, copies=copies)
+    await bench.shifter.look()
+    assert bench.shift.number == 2
+
+
+_TOLD = {
+    ShiftPhase.COMPLETE: EventKind.TRAFFIC_SHIFT_COMPLETE,
+    ShiftPhase.TAKEN_BACK: EventKind.TRAFFIC_SHIFT_TAKEN_BACK,
+    ShiftPhase.STOPPED: EventKind.TRAFFIC_SHIFT_ENDED,
+    ShiftPhase.OVERTAKEN: EventKind.TRAFFIC_SHIFT_ENDED,
+}
+"""Written by hand: the kinds that docs/traffic.md names."""
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("phase", ShiftPhase)
+async def test_what_becomes_of_a_shift_is_told_as_what_it_is(phase: ShiftPhase, at: int) -> None:
+    """One of three shifts changes; it stands at each place."""
+    shift = (await bench_of()).shift
+    before = {f"e{number}": replace(shift, endpoint=f"e{number}") for number in range(3)}
+    name, number = f"e{at}", 2 if phase is ShiftPhase.SHIFTING else 1
+    after = before | {name: replace(before[name], phase=phase, number=number, why="a reason")}
+    told = [*notices_of_shifts(before, after, revision=5)]
+    expected = _TOLD.get(phase, EventKind.TRAFFIC_SHIFT_STEPPED)
+    assert [(it.kind, it.subject) for it in told] == [(expected, f"endpoint/{name}")]
+    begun = [*notices_of_shifts({it: each for it, each in before.items() if it != name}, before, revision=5)]
+    assert [(it.kind, it.subject) for it in begun] == [(EventKind.TRAFFIC_SHIFT_STARTED, f"endpoint/{name}")]
+    gone = [*notices_of_shifts(after, {it: each for it, each in after.items() if it != name}, revision=5)]
+    is_ended = phase is ShiftPhase.SHIFTING
+    assert [it.kind for it in gone] == [EventKind.TRAFFIC_SHIFT_ENDED] * is_ended
 
 
 async def test_no_step_goes_to_a_backend_without_a_ready_replica() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_other_patterns_for_the_same_files_set_the_links_anew(before: str, after
         assert modes(project.root / "data") == known, "the project is not touched"
         folders = [it for it in (files, *files.rglob("*")) if it.is_dir() and not it.is_symlink()]
         assert {it.stat().st_mode & 0o777 for it in folders if project.root not in it.resolve().parents} == {0o555}
+
+
+@pytest.mark.parametrize("order", [*permutations(("", "sub/", "sub/deep/"))])
+def test_the_same_patterns_hold_for_each_root_from_where_they_are(
+    order: tuple[str, ...], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handlers in a repository, in a folder of it, and in one below that: one `.gitignore` is read for all of them."""
+    (project.root / ".git").mkdir()
+    project.write(".gitignore", "/data\n/sub/keys\n/sub/deep/notes\n")
+    for at, folder in enumerate(("", "sub/", "sub/deep/")):
+        project.write(f"{folder}app{at}.py", "class App: ...")
+        for name in ("data", "keys", "notes"):
+            project.write(f"{folder}{name}/rows.txt", "rows")
+        monkeypatch.syspath_prepend(str(project.root / folder))
+    ignored = {"": {"data", "sub/keys", "sub/deep/notes"}, "sub/": {"keys", "deep/notes"}, "sub/deep/": {"notes"}}
+    for folder in order:
+        at = ("", "sub/", "sub/deep/").index(folder)
+        assert links(project.keep(f"app{at}:App")) == ignored[folder], folder
 
 
 @pytest.mark.parametrize("lost", ["gone", "to another place"])

@@ -194,6 +194,26 @@ def test_files_that_another_snapshot_has_are_on_the_disk_before_the_pack_goes(
     assert not [it for it in (project.tree / FILES, *found) if it.stat().st_ino not in synced]
 
 
+@pytest.mark.parametrize("special", ["run.sh", "same.sh", "alike.sh"])
+@pytest.mark.parametrize(("before", "after"), [(0o644, 0o755), (0o755, 0o644), (0o644, 0o644), (0o755, 0o755)])
+def test_a_file_is_had_of_another_snapshot_only_with_its_content_and_its_mode(
+    before: int, after: int, special: str, project: PackedProject
+) -> None:
+    """Three files with one content, of which one changes its mode, and another file that makes another version."""
+    scripts = ("run.sh", "same.sh", "alike.sh")
+    for name in scripts:
+        (project.root / name).write_text("exit 0")
+        (project.root / name).chmod(before if name == special else 0o644)
+    project.snapshots.tree_of(HANDLER, project.take())
+    on_disk()
+    (project.root / special).chmod(after)
+    (project.root / "prices.txt").write_text("2")
+    files = Path(project.snapshots.tree_of(HANDLER, project.take()), FILES)
+    assert {name: (files / name).read_text() for name in scripts} == dict.fromkeys(scripts, "exit 0")
+    modes = {name: stat.S_IMODE((files / name).stat().st_mode) for name in scripts}
+    assert modes == {name: 0o555 if name == special and after == 0o755 else 0o444 for name in scripts}
+
+
 @pytest.mark.parametrize("by", ["a pack", "its files"])
 def test_what_takes_the_place_of_files_that_are_being_synced_is_not_on_the_disk_by_that(
     by: str, project: PackedProject, monkeypatch: pytest.MonkeyPatch
