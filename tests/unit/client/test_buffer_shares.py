@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 
 import pytest
@@ -59,3 +60,24 @@ def test_a_new_tenant_looks_at_a_few_shares_however_many_are_busy(monkeypatch: p
         shares.of(f"new {number}")
     assert looks <= 200
     assert all(shares.of(f"tenant {number}") is share for number, share in enumerate(busy))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("behind", ["same tenant", "other tenants"])
+async def test_a_call_that_waits_for_room_no_longer_lets_those_in_that_waited_behind_it(behind: str) -> None:
+    """A large one is the first that waits; there is room for the small ones behind it, and nothing else changes."""
+    shares = BufferShares(ClientBuffer(100, 100))
+    own = shares.of("own")
+    assert own.take(1, 60)
+    large = asyncio.ensure_future(own.room(90))
+    await asyncio.sleep(0)
+    tenants = ["own"] * 3 if behind == "same tenant" else ["own", "second", "third"]
+    small = [asyncio.ensure_future(shares.of(tenant).room(5)) for tenant in tenants]
+    await asyncio.sleep(0)
+    assert not large.done()
+    assert not small[0].done(), "it is behind the large one"
+    large.cancel()
+    await asyncio.wait_for(asyncio.gather(*small), 5.0)
+    assert (own.calls, own.nbytes) == ((4, 75) if behind == "same tenant" else (2, 65))
+    with pytest.raises(asyncio.CancelledError):
+        await large
