@@ -6,11 +6,13 @@ The bytes are those of tests/fuzz/http_requests.py. The quick run takes every fi
 from __future__ import annotations
 
 import asyncio
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from ingress_service.core.http1.heads import parse_head
 from ingress_service.core.http1.states import ANSWER_STEPS, READ_STEPS, AnswerState, ReadState, diagram
 from tests.fuzz.http_requests import CHUNKED, GET, HTTP_BYTES, POST, HttpBytes, chunked, request
 from tests.support.examples import examples
@@ -147,6 +149,23 @@ async def test_large_pieces_are_read_in_turns_of_the_loop_as_the_whole() -> None
     assert [len(it.body) for it in connection.ran] == [20_000, 0]
     assert [status for status, _ in connection.answers] == [200, 200]
     await connection.end()
+
+
+@pytest.mark.parametrize("order", [*permutations(("close", "te", "x, y"))])
+@pytest.mark.asyncio
+async def test_close_counts_in_whichever_of_several_connection_headers_it_stands(order: tuple[str, ...]) -> None:
+    connection = RecordedConnection()
+    await connection.feed(request("GET /kinds/add HTTP/1.1", *(f"Connection: {each}" for each in order)) + GET)
+    await connection.settle()
+    assert [status for status, _ in connection.answers] == [200]
+    assert len(connection.ran) == 1, "what is behind it is not run"
+    await connection.end()
+
+
+@pytest.mark.parametrize("order", [*permutations(("upgrade", "keep-alive", "x, y"))])
+def test_so_does_upgrade(order: tuple[str, ...]) -> None:
+    head = request("GET /kinds/drip HTTP/1.1", "Upgrade: websocket", *(f"Connection: {each}" for each in order))
+    assert parse_head(head[:-2]).is_handshake
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from ingress_service.core.http1.heads import MalformedRequest
+from ingress_service.core.counters import ConnectionCut, Counters
+from ingress_service.core.http1.heads import ConnectionLimits, MalformedRequest
+from ingress_service.core.http1.machine import ConnectionMachine
 from ingress_service.core.http1.request_reader import HttpReader, RequestEnd
 from ingress_service.core.peers import ConnectionBound, PeerAddresses, RequestBound, networks_of
 from ingress_service.core.problems import RequestRefusal
@@ -85,6 +87,58 @@ def _connections_in_all(count: int) -> bool:
     return [bound.take(f"192.0.2.{number}") for number in range(count)] == [True] * count
 
 
+_LIMITS: Final = ConnectionLimits(
+    header_bytes=500, header_s=1.0, body_s=1.0, send_s=1.0, keep_alive_s=1.0, ahead_requests=3, ahead_bytes=1_000
+)
+
+
+def _ahead(*requests: bytes) -> bool:
+    """Whether what comes behind a request that is being answered may wait, however its bytes arrive."""
+    verdicts = []
+    for parts in pieces(b"".join(requests)):
+        counters = Counters()
+        machine = ConnectionMachine(_LIMITS, counters, 0.0)
+        machine.receive(_get(50), 0.0)
+        for part in parts:
+            machine.receive(part, 0.0)
+        verdicts.append(not counters.cuts[ConnectionCut.AHEAD])
+    assert len({*verdicts}) == 1, verdicts
+    return verdicts[0]
+
+
+def _get(size: int, *, more: bytes = b"") -> bytes:
+    """A head of so many bytes, as they are counted: without the empty line behind it."""
+    start = b"GET /a HTTP/1.1\r\nHost: h\r\n" + more + b"X: "
+    return start + b"v" * (size - len(start) - 2) + b"\r\n\r\n"
+
+
+def _heads_ahead(size: int) -> bool:
+    """Three requests, of which the last one is as large as it takes."""
+    return _ahead(_get(300), _get(300), _get(size - 600))
+
+
+def _bodies_ahead(size: int) -> bool:
+    """The second of three has a body that makes the difference."""
+    body = b"b" * (size - 500)
+    return _ahead(_get(200), _get(200, more=b"Content-Length: %d\r\n" % len(body)) + body, _get(100))
+
+
+def _chunks_ahead(size: int) -> bool:
+    body = b"b" * (size - 500)
+    chunked = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (100, body[:100], len(body) - 100, body[100:])
+    return _ahead(_get(200), _get(200, more=b"Transfer-Encoding: chunked\r\n") + chunked, _get(100))
+
+
+def _requests_ahead(count: int) -> bool:
+    return _ahead(*[_get(50)] * count)
+
+
+def _bytes_behind_a_handshake(size: int) -> bool:
+    """Together with the requests that wait before it."""
+    more = b"Upgrade: websocket\r\nConnection: upgrade\r\n"
+    return _ahead(_get(400), _get(100, more=more), b"w" * (size - 400))
+
+
 def _requests_in_all(count: int) -> bool:
     bound, held = RequestBound(100), []
     try:
@@ -110,6 +164,11 @@ BOUNDS: dict[str, tuple[Callable[[int], bool], int]] = {
     "bytes of a chunk's line": (_line_of_a_chunk, 256),
     "connections of one address": (_connections_of_one_address, 75),
     "connections in all": (_connections_in_all, 100),
+    "bytes of heads ahead of answers": (_heads_ahead, 1_000),
+    "bytes of bodies ahead of answers": (_bodies_ahead, 1_000),
+    "bytes of chunks ahead of answers": (_chunks_ahead, 1_000),
+    "requests ahead of answers": (_requests_ahead, 3),
+    "bytes behind a handshake": (_bytes_behind_a_handshake, 1_000),
     "requests in all": (_requests_in_all, 100),
     "addresses that proxies have said": (_hops, 32),
 }

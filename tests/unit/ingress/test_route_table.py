@@ -13,7 +13,9 @@ ROUTES = (
     Route(path="/users/me", endpoint="users", method="me"),
     Route(path="/users/{name}/posts/{number}", endpoint="posts", method="show", methods=("GET", "PUT")),
     Route(path="/digits/classify", endpoint="other", method="run"),
+    Route(path="/notes", endpoint="notes", method="put", methods=("PATCH", "PUT")),
 )
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 TABLE = RouteTable(ROUTES)
 
 
@@ -58,6 +60,23 @@ def test_another_method_says_which_there_are() -> None:
     assert TABLE.match(b"/users/Ada/posts/7", "DELETE") == WrongMethod("/users/{name}/posts/{number}", ("GET", "PUT"))
     assert TABLE.match(b"/digits/other", "GET") == WrongMethod(DEFAULT_LABEL, ("POST",), "digits", "other")
     assert isinstance(TABLE.match(b"/users/me", "GET", is_any_method=True), Matched)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        (b"/", {"GET", "HEAD"}),
+        (b"/users/me", {"POST"}),
+        (b"/notes", {"PUT", "PATCH"}),
+        (b"/users/Ada/posts/7", {"GET", "HEAD", "PUT"}),
+        (b"/digits/other", {"POST"}),
+    ],
+)
+@pytest.mark.parametrize("before", METHODS)
+def test_what_a_path_was_called_with_before_allows_no_other_method(before: str, path: bytes, allowed: set[str]) -> None:
+    table = RouteTable(ROUTES)
+    for method in (before, *METHODS, before):
+        assert isinstance(table.match(path, method), Matched) is (method in allowed), (before, method)
 
 
 def test_default_routes_may_be_taken_away() -> None:
