@@ -23,6 +23,7 @@ from tests.mutants.operator_table import OPERATOR
 from tests.mutants.questions_table import QUESTIONS
 from tests.mutants.rollback_table import ROLLBACK
 from tests.mutants.scale_table import SCALE
+from tests.mutants.seeds_table import SEEDS
 from tests.mutants.snapshots_table import SNAPSHOTS
 from tests.mutants.startup_table import STARTUP
 from tests.mutants.state_table import STATE
@@ -612,6 +613,7 @@ MUTANTS: Final = (
     *TENANTS,
     *SNAPSHOTS,
     *SCALE,
+    *SEEDS,
     *STATE,
     *CLIENT,
     *CLIENTS,
