@@ -9,7 +9,7 @@ import msgspec
 from slotmesh.calls.method_outlines import MethodTensors, TensorType
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.http import metadata_to_json, server_to_json
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, ParameterValue, RequestMistake, Tensor
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest, ParameterValue, Tensor
 
 # Inferences of one version, as messages for routers, and their answers. Pure.
 
@@ -19,7 +19,7 @@ _LARGEST_UINT: Final = 2**64 - 1
 
 
 def request_to_wire(request: InferenceRequest) -> wire_pb2.ModelInferRequest:
-    """With raw contents. Raises RequestMistake for a number that none of its fields can hold."""
+    """With raw contents. Raises InvalidRequest for a number that none of its fields can hold."""
     wire = wire_pb2.ModelInferRequest(
         model_name=request.model, model_version=request.version, id=request.request_id, raw_input_contents=[]
     )
@@ -54,7 +54,7 @@ def _put(into: wire_pb2.InferParameter, name: str, value: ParameterValue) -> Non
     elif 0 < value <= _LARGEST_UINT:
         into.uint64_param = value
     else:
-        raise RequestMistake(f"parameters.{name[:64]}", "is a number of more than 64 bits")
+        raise InvalidRequest(f"parameters.{name[:64]}", "is a number of more than 64 bits")
 
 
 def server_json(wire: wire_pb2.ServerMetadataResponse) -> bytes:

@@ -18,8 +18,8 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.links.attach_stream import AttachRequest, AttachStream
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots, ReservationTerms, WriteValue
 from replica_service.shell.links.router_stream import ExecuteRequest, Response, RouterStream
-from slotmesh.convert.call_options import option_mistake
-from slotmesh.convert.slot_requests import dispatch_mistake, reservation_mistake, ttl_of
+from slotmesh.convert.call_options import options_failure
+from slotmesh.convert.slot_requests import dispatch_failure, reservation_failure, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.logs import get_logger
 from slotmesh.names import endpoint_mistake, overlong_endpoint
@@ -66,7 +66,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         """Waits for a free slot and leases it."""
         slots = self._ready()
         failure = endpoint_mistake(request.endpoint) or endpoint_refusal(request.endpoint)
-        failure = failure or reservation_mistake(request) or option_mistake(request.options)
+        failure = failure or reservation_failure(request) or options_failure(request.options)
         if failure := failure or self._misses(request):
             await abort(context, failure)
         wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)), caller_name())
@@ -132,7 +132,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         if failure := overlong_endpoint(request.endpoint) or slot_refusal(request.endpoint):
             await abort(context, failure)
         secret = _sound(self._issuer.secret_of(request.token, caller_name(), callable_endpoints()))
-        if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
+        if failure := dispatch_failure(request, streaming=streaming) or options_failure(request.options):
             await abort(context, failure)
         patience_s = _patience_s(request.options, context)
         request.options.streaming = streaming

@@ -38,7 +38,7 @@ from slotmesh.oip.calls import (
     payload_of,
 )
 from slotmesh.oip.http import LENGTH_HEADER, HttpAnswer, HttpInference, answer_to_http, inference_from_http
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, RequestMistake
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
@@ -58,7 +58,7 @@ async def infer_version(
         return too_large(size, MAX_INLINE_BYTES)
     try:
         wire = request_to_wire(request)
-    except RequestMistake as mistake:
+    except InvalidRequest as mistake:
         return mistake.failure
     metadata = None if trace is None else trace.metadata
     failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
@@ -126,7 +126,7 @@ class Inferences:
         try:
             inference = inference_from_http(path.model, path.version, body, said.json_size)
             meaning = meaning_of(inference.request.parameters)
-        except RequestMistake as mistake:
+        except InvalidRequest as mistake:
             return mistake.failure
         if path.version:
             outcome = await infer_version(caller, of_version(inference.request, meaning, terms), answer.trace)

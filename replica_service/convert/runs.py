@@ -30,7 +30,7 @@ from slotmesh.calls.payload_framing import RPC_TYPES
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, Traces
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.convert import call_options as stated
-from slotmesh.convert.batches import count_of, list_of, mistake_of
+from slotmesh.convert.batches import block_problem, count_of, list_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
 from slotmesh.spec.rules import show
@@ -169,7 +169,7 @@ def _parts(
 
 
 def _payloads(batch: replica_service_pb2.RunBatch, most: int) -> list[bytes]:
-    if mistake := mistake_of(batch):
+    if mistake := block_problem(batch):
         field, problem = mistake
         raise to_exception(bad_request(f"runs.batches.{field}", problem))
     if count_of(batch) > most:

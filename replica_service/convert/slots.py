@@ -20,12 +20,12 @@ from replica_service.core.calls.events import AttachCame
 from replica_service.core.calls.runs import ReplicaRun, RouterPeer
 from replica_service.core.failures import SLOT_UNKNOWN
 from slotmesh.calls.slot_tokens import format_token
-from slotmesh.convert.call_options import option_mistake
+from slotmesh.convert.call_options import options_failure
 from slotmesh.convert.slot_requests import (
-    dispatch_mistake,
+    dispatch_failure,
     oversized,
     put_seconds,
-    reservation_mistake,
+    reservation_failure,
     seconds_of,
     token_of,
     ttl_of,
@@ -248,7 +248,7 @@ def _reserve_op(
     wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, identity: str, now: float
 ) -> SlotOp:
     ttl_s = ttl_of(wire)
-    if failure := reservation_mistake(wire):
+    if failure := reservation_failure(wire):
         return RejectedOp(op_id, failure)
     if isinstance(ttl_s, Failure):
         return RejectedOp(op_id, ttl_s)
@@ -260,7 +260,7 @@ def _dispatch_op(
     wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, secret: bytes | Failure, now: float
 ) -> SlotOp:
     deadline = _deadline(wire.options, now)
-    options = dispatch_mistake(wire, streaming=True) or slot_call_options(wire.options)
+    options = dispatch_failure(wire, streaming=True) or slot_call_options(wire.options)
     if isinstance(options, Failure):
         return RejectedDispatch(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), options)
     run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
@@ -353,11 +353,11 @@ def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.streaming:
         return bad_request("options.streaming", "a direct stream brings one result a call: call through a router")
-    mistake = dispatch_mistake(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
-    return mistake or option_mistake(wire) or options_from_wire(raw)
+    mistake = dispatch_failure(slot_service_pb2.DispatchRequest(options=wire), streaming=False)
+    return mistake or options_failure(wire) or options_from_wire(raw)
 
 
 def _timeout_mistake(timeout: duration_pb2.Duration) -> Failure | None:
     if timeout.seconds >= 0 and 0 <= timeout.nanos < 10**9:
         return None
-    return option_mistake(call_pb2.CallOptions(timeout=timeout))
+    return options_failure(call_pb2.CallOptions(timeout=timeout))

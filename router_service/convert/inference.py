@@ -27,8 +27,8 @@ from slotmesh.oip.model import (
     TOO_MANY_TYPED,
     InferenceAnswer,
     InferenceRequest,
+    InvalidRequest,
     ParameterValue,
-    RequestMistake,
     Tensor,
     check_count,
     check_count_of,
@@ -179,7 +179,7 @@ def request_of(wire: wire_pb2.ModelInferRequest) -> InferenceRequest:
     """The request.
 
     Raises:
-        RequestMistake: what is wrong with it.
+        InvalidRequest: what is wrong with it.
     """
     check_count_of("inputs", len(wire.inputs))
     check_names([each.name for each in wire.inputs])
@@ -197,7 +197,7 @@ def request_of(wire: wire_pb2.ModelInferRequest) -> InferenceRequest:
 def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
     raw = wire.raw_input_contents
     if raw and len(raw) != len(wire.inputs):
-        raise RequestMistake(
+        raise InvalidRequest(
             "raw_input_contents", f"one for each of {len(wire.inputs)} inputs, or none, got {len(raw)}"
         )
     tensors: list[Tensor] = []
@@ -209,16 +209,16 @@ def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
             if not raw:
                 left -= typed_elements(each.datatype, shape)
                 if left < 0:
-                    raise RequestMistake("contents", f"{TOO_MANY_TYPED}: send more as raw_input_contents")
+                    raise InvalidRequest("contents", f"{TOO_MANY_TYPED}: send more as raw_input_contents")
                 data = _typed(each, shape)
             elif each.HasField("contents") and each.contents.ByteSize():
-                raise RequestMistake("contents", "raw_input_contents has the elements of all inputs")
+                raise InvalidRequest("contents", "raw_input_contents has the elements of all inputs")
             else:
                 data = raw[index]
-        except RequestMistake as mistake:
+        except InvalidRequest as mistake:
             raise mistake.within(f"inputs[{index}]") from None
         if raw and (wrong := size_problem(each.datatype, shape, len(data))):
-            raise RequestMistake(f"raw_input_contents[{index}]", wrong)
+            raise InvalidRequest(f"raw_input_contents[{index}]", wrong)
         tensors.append(Tensor(each.name, each.datatype, shape, data))
     return tensors
 
@@ -228,9 +228,9 @@ def _typed(each: _Input, shape: tuple[int, ...]) -> bytes:
     contents: Any = each.contents
     field = TYPED_BYTES if each.datatype == BYTES else FIXED[each.datatype].typed
     if not field:
-        raise RequestMistake("contents", f"{each.datatype} has none: send it as raw_input_contents")
+        raise InvalidRequest("contents", f"{each.datatype} has none: send it as raw_input_contents")
     if strangers := [found.name for found, _ in contents.ListFields() if found.name != field]:
-        raise RequestMistake(f"contents.{strangers[0]}", f"{each.datatype} has its elements in {field}")
+        raise InvalidRequest(f"contents.{strangers[0]}", f"{each.datatype} has its elements in {field}")
     values = getattr(contents, field)
     check_count(f"contents.{field}", shape, len(values))
     return joined_strings(values) if field == TYPED_BYTES else packed(f"contents.{field}", each.datatype, values)
@@ -242,7 +242,7 @@ def _wanted(wire: wire_pb2.ModelInferRequest) -> list[str]:
     for index, each in enumerate(wire.outputs):
         try:
             check_parameters_of_output(each.parameters)
-        except RequestMistake as mistake:
+        except InvalidRequest as mistake:
             raise mistake.within(f"outputs[{index}]") from None
     names = [each.name for each in wire.outputs]
     check_names(names, "outputs")
@@ -251,11 +251,11 @@ def _wanted(wire: wire_pb2.ModelInferRequest) -> list[str]:
 
 def _parameters(wire: Mapping[str, wire_pb2.InferParameter]) -> dict[str, ParameterValue]:
     if len(wire) > MAX_PARAMETERS:
-        raise RequestMistake("parameters", f"at most {MAX_PARAMETERS}, got {len(wire)}")
+        raise InvalidRequest("parameters", f"at most {MAX_PARAMETERS}, got {len(wire)}")
     parameters: dict[str, ParameterValue] = {}
     for name, value in wire.items():
         kind = value.WhichOneof("parameter_choice")
         if kind is None:
-            raise RequestMistake(f"parameters.{name[:64]}", "has no value")
+            raise InvalidRequest(f"parameters.{name[:64]}", "has no value")
         parameters[name] = getattr(value, kind)
     return parameters

@@ -17,7 +17,7 @@ from slotmesh.calls.partitions import partition_of
 from slotmesh.calls.payload_framing import RPC, RPC_REQUESTS, BadFrames, MetadataPairs, metadata_from_bytes
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.convert import call_options as stated
-from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, option_mistake
+from slotmesh.convert.call_options import MAX_METADATA_ENTRIES, bad_option, key_problem, options_failure
 from slotmesh.errors import Failure, Reason, bad_field
 from slotmesh.spec.descriptor_sets import OwnRpc
 from slotmesh.spec.tenants import tenant_problem
@@ -119,7 +119,7 @@ def _known_options(raw: bytes) -> RouterCallOptions | Failure:
 
 def _options(raw: bytes) -> RouterCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
-    if failure := option_mistake(wire):
+    if failure := options_failure(wire):
         return failure
     said = stated.options_from_wire(wire, Reader.ROUTER)
     said.setdefault("content_type", OCTET_STREAM)
@@ -221,7 +221,7 @@ def _known_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOpti
 
 def _new_own_rpc_options(path: str, rpc: OwnRpc, raw: bytes) -> RouterCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
-    if failure := option_mistake(wire):
+    if failure := options_failure(wire):
         return failure
     wire.method, wire.streaming = path, rpc.gives_several
     wire.content_type = RPC_REQUESTS if rpc.takes_several else RPC

@@ -18,7 +18,7 @@ from slotmesh.calls.method_outlines import DATATYPES, MAX_DESCRIBED, MethodTenso
 from slotmesh.calls.payload_block import PayloadBlock, largest_of
 from slotmesh.calls.trace_context import TraceColumns, TraceContext, columns_of
 from slotmesh.convert import batches as batch_payloads
-from slotmesh.convert.batches import count_of, ids_from_wire, ids_of_results, mistake_of
+from slotmesh.convert.batches import block_problem, count_of, ids_from_wire, ids_of_results
 from slotmesh.errors import Executed, Failure, Reason, bad_field
 from slotmesh.oip.model import MAX_DIMENSIONS, MAX_INPUTS
 from slotmesh.status import from_wire
@@ -55,7 +55,7 @@ def result_too_large(size: int) -> Failure:
 
 def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Failure:
     """The call ids of a batch of `most` calls, parallel to its payloads."""
-    if mistake := mistake_of(batch):
+    if mistake := block_problem(batch):
         return bad_field(*mistake)
     count = count_of(batch)
     if count > most:
@@ -170,7 +170,7 @@ def results_mistake(batches: Iterable[call_pb2.ResultBatch]) -> str:
     """What is wrong with the results of a frame, so that nobody knows whose they are; empty where they are sound."""
     calls = 0
     for batch in batches:
-        if mistake := mistake_of(batch):
+        if mistake := block_problem(batch):
             return f"a batch of results has a bad {': '.join(mistake)}"
         count, ids, sizes = count_of(batch), len(batch.call_ids), len(batch.chunked_sizes)
         if not (batch.first_call_id or ids == count) or sizes not in (0, count):

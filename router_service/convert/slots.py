@@ -20,7 +20,7 @@ from router_service.core.features.slot_operations import (
     OutgoingRenew,
     OutgoingReserve,
 )
-from slotmesh.convert.slot_requests import dispatch_mistake, put_seconds, reservation_mistake, seconds_of, ttl_of
+from slotmesh.convert.slot_requests import dispatch_failure, put_seconds, reservation_failure, seconds_of, ttl_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import from_wire
 from slotmesh.streams.chunks import joined
@@ -34,7 +34,7 @@ def reservation_from_wire(
 
     `identity`: the name of who asks.
     """
-    if failure := reservation_mistake(wire):
+    if failure := reservation_failure(wire):
         return failure
     ttl_s, options = ttl_of(wire), _routing_options(wire.options)
     if isinstance(ttl_s, Failure):
@@ -49,7 +49,7 @@ def dispatch_from_wire(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
 ) -> RouterCallOptions | Failure:
     """The options of a call into a slot, or what is wrong with it. `streaming`: the rpc takes several results."""
-    if failure := dispatch_mistake(wire, streaming=streaming):
+    if failure := dispatch_failure(wire, streaming=streaming):
         return failure
     if streaming:
         wire.options.streaming = True

@@ -1,6 +1,8 @@
-"""Payloads in batches on the wire: one field each, or all in a block, to whom reads blocks.
+"""Batches of calls and of results on the wire: their payloads and their ids.
 
-The feature `blocks` says who does. What is written field by field is read so by everybody.
+Both have a compact form that a receiver reads only if it has announced the feature: `blocks` for payloads joined into
+one field, `id_ranges` for ids as a range. Every receiver reads the other form: one field for each payload, one number
+for each id. Most ids are consecutive, and one by one they cost as much as their payloads.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ def count_of(batch: WireBatch) -> int:
     return len(batch.payload_sizes) // SIZE_BYTES or len(batch.payloads)
 
 
-def mistake_of(batch: WireBatch) -> tuple[str, str] | None:
-    """The field and what is wrong with it, of a block that cannot be read. It is counted before it is looked at."""
+def block_problem(batch: WireBatch) -> tuple[str, str] | None:
+    """Why the block of a batch cannot be read: the field and the problem. None if it can, or if there is no block."""
     raw = batch.payload_sizes
     if not raw:
         return ("block", "needs payload_sizes") if batch.block else None
@@ -36,12 +38,12 @@ def mistake_of(batch: WireBatch) -> tuple[str, str] | None:
     if batch.payloads or batch.chunked_sizes:
         return "block", "goes with neither payloads nor chunked_sizes"
     if (total := sum(sizes_from_wire(raw))) != len(batch.block):
-        return "block", f"has {len(batch.block)} bytes, and payload_sizes say {total}"
+        return "block", f"has {len(batch.block)} bytes, and the sum of payload_sizes is {total}"
     return None
 
 
 def payloads_of(batch: WireBatch) -> Sequence[bytes]:
-    """The payloads: a block where they came as one, which has no mistake, and a list otherwise."""
+    """The payloads: a block if they arrived as one, whose sizes must have been checked, a list otherwise."""
     if batch.payload_sizes:
         return PayloadBlock(batch.block, sizes_from_wire(batch.payload_sizes))
     return batch.payloads[:]
@@ -54,7 +56,7 @@ def list_of(batch: WireBatch) -> list[bytes]:
 
 
 def write(batch: WireBatch, payloads: Sequence[bytes], *, as_block: bool) -> None:
-    """Puts payloads into a batch that has none. `as_block`: the receiver reads blocks."""
+    """Puts payloads into an empty batch. `as_block`: the receiver reads blocks."""
     if type(payloads) is not PayloadBlock:
         if not as_block or len(payloads) < MIN_BLOCK_CALLS:
             batch.payloads.extend(payloads)
@@ -67,16 +69,13 @@ def write(batch: WireBatch, payloads: Sequence[bytes], *, as_block: bool) -> Non
     batch.payload_sizes = sizes_to_wire(payloads.sizes)
 
 
-# Ranges of ids between `slotmesh.calls.id_ranges` and `IdRange` messages, as every frame has them.
-
-
 def ranges_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[Range]:
-    """Ranges as they came: in any order, and some may end before they begin."""
+    """The ranges as received: in any order, and some may end before they begin."""
     return [(each.first, each.last) for each in ranges]
 
 
 def ids_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[int]:
-    """The ids in these ranges. A few bytes can name very many: count them before."""
+    """The ids in these ranges. A few bytes can name very many: check the number first."""
     return list(chain.from_iterable(range(each.first, each.last + 1) for each in ranges))
 
 
@@ -86,26 +85,20 @@ def ranges_to_wire(ranges: Iterable[Range]) -> list[call_pb2.IdRange]:
 
 
 def ids_to_wire(ids: Sequence[int]) -> list[call_pb2.IdRange]:
-    """Ids, in the order in which they come, neighbours as one range."""
+    """The ids as ranges, in their order; consecutive ids share one."""
     if isinstance(ids, range) or len(ids) == 1:  # mostly it is one of these
         return [call_pb2.IdRange(first=ids[0], last=ids[-1])] if ids else []
     return ranges_to_wire(ranges_of(ids))
 
 
-# Ids of calls in messages that bring outcomes: as ranges, to whom reads ranges, and one by one to all others.
-#
-# Most outcomes are of calls that follow one by one, so that reading and writing their ids one by one costs as much as
-# their payloads do. The feature `id_ranges` says who reads ranges.
-
-
 def ids_of_results(batch: call_pb2.ResultBatch) -> Sequence[int]:
-    """Whose results these are, parallel to the payloads where the sender keeps to the protocol."""
+    """The ids of the results, parallel to the payloads if the sender complies with the protocol."""
     first = batch.first_call_id
     return range(first, first + count_of(batch)) if first else batch.call_ids[:]
 
 
 def write_ids(batch: call_pb2.ResultBatch, ids: Sequence[int], *, as_range: bool) -> None:
-    """Says whose results these are. `as_range`: the receiver reads ranges."""
+    """Sets the ids of the results. `as_range`: the receiver reads ranges."""
     if as_range and isinstance(ids, range):
         batch.first_call_id = ids.start
     else:
@@ -113,12 +106,12 @@ def write_ids(batch: call_pb2.ResultBatch, ids: Sequence[int], *, as_range: bool
 
 
 def ranges_of_failed(errors: call_pb2.CallErrors) -> list[Range]:
-    """The calls that failed, where they come as ranges. A few bytes can name very many."""
+    """The ids of the failed calls, as far as they are in ranges. A few bytes can name very many."""
     return [(each.first, each.last) for each in errors.calls]
 
 
 def errors_to_wire(ids: Sequence[int], failure: call_pb2.Failure, *, as_range: bool) -> call_pb2.CallErrors:
-    """Calls that failed alike. `as_range`: the receiver reads ranges; it gets them where most ids follow one by one."""
+    """Calls with the same failure. `as_range`: the receiver reads ranges, used if most ids are consecutive."""
     if as_range and (isinstance(ids, range) or _follow_mostly(ids)):
         return call_pb2.CallErrors(calls=ids_to_wire(ids), failure=failure)
     return call_pb2.CallErrors(call_ids=ids, failure=failure)

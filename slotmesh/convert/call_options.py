@@ -1,7 +1,9 @@
-"""What is wrong with the options of a call: looked at once, by whichever server a client has spoken to first.
+"""The options of a call: validated once, by the first server that a client's request reaches, and converted.
 
-Invariants: what is wrong names its field; all servers that clients reach find the same mistakes, in the same words.
-What may be wrong with an option follows from its kind. Pure functions of messages; nothing is converted here.
+Invariants: each error names its field; every server that clients reach finds the same errors, in the same words. What
+an option may hold follows from its declared kind (`slotmesh.calls.call_options`). Only fields that are set are read,
+and only of options that were validated.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ _LAST_SECOND = 253_402_300_799
 _RESERVED_PREFIXES = ("slotmesh-", "grpc-")
 
 
-def option_mistake(wire: call_pb2.CallOptions) -> Failure | None:
-    """Why a call with these options fails before anything is done, if it does."""
+def options_failure(wire: call_pb2.CallOptions) -> Failure | None:
+    """The failure of a call with invalid options, before anything is executed; None if they are valid."""
     message: Message = wire  # whose methods take names that are no literals
     for name, has_presence, problem_of in _PROBLEMS:
-        # Each of these is right where it was not said.
+        # An option that is not set is valid.
         if (message.HasField(name) if has_presence else getattr(wire, name)) and (
             problem := problem_of(getattr(wire, name))
         ):
@@ -58,25 +60,25 @@ def _method_mistake(method: str) -> Failure | None:
 
 
 def key_problem(key: str) -> str | None:
-    """What is wrong with an ordering key or a shard key."""
+    """Why an ordering key or a shard key is invalid."""
     size = len(key.encode())
     return f"at most {MAX_KEY_BYTES} bytes, got {size}" if size > MAX_KEY_BYTES else None
 
 
 def bad_option(name: str, what: str) -> Failure:
-    """The failure of calls one of whose options has a value it must not have."""
+    """The failure of calls with an invalid option."""
     return Failure(reason=Reason.BAD_REQUEST, message=f"options.{name}: {what}", metadata={"field": f"options.{name}"})
 
 
 def _timestamp_problem(wire: timestamp_pb2.Timestamp) -> str | None:
-    """What is wrong with a time of day, which may hold far more than a Timestamp may be."""
+    """Why a time of day is invalid: the fields hold more than the range of a Timestamp."""
     if not 0 <= wire.seconds <= _LAST_SECOND or not 0 <= wire.nanos < 10**9:
         return f"must be a time from 1970 to 9999, got {wire.seconds} s and {wire.nanos} ns since 1970"
     return None
 
 
 def _duration_problem(wire: duration_pb2.Duration) -> str | None:
-    """What is wrong with a length of time. Its fields hold far more than a Duration may be, and can be written back."""
+    """Why a duration is invalid: the fields hold more than the range of a Duration, and can be written back."""
     if wire.seconds < 0 or wire.nanos < 0:
         return f"must not be negative, got {wire.seconds} s and {wire.nanos} ns"
     if wire.seconds > MAX_DURATION_S or wire.nanos >= 10**9:
@@ -85,7 +87,7 @@ def _duration_problem(wire: duration_pb2.Duration) -> str | None:
 
 
 def metadata_problem(metadata: Mapping[str, str]) -> str | None:
-    """What is wrong with the metadata of a call."""
+    """Why the metadata of a call is invalid."""
     if len(metadata) > MAX_METADATA_ENTRIES:
         return f"at most {MAX_METADATA_ENTRIES} entries, got {len(metadata)}"
     size = sum(len(key) + len(value) for key, value in metadata.items())
@@ -98,7 +100,7 @@ def metadata_problem(metadata: Mapping[str, str]) -> str | None:
 
 
 def metadata_key_problem(key: str) -> str | None:
-    """What is wrong with a key of metadata."""
+    """Why a key of metadata is invalid."""
     if key.startswith(_RESERVED_PREFIXES) or key == "authorization" or key != key.lower() or not key:
         return f"key {show(key)!r} is reserved, empty or not lower case"
     return None
@@ -113,7 +115,7 @@ def _count_problem(count: int) -> str | None:
 
 
 def mark_problem(mark: bytes) -> str | None:
-    """What is wrong with a mark."""
+    """Why a mark is invalid."""
     if MIN_MARK_BYTES <= len(mark) <= MAX_MARK_BYTES:
         return None
     return f"must have {MIN_MARK_BYTES} to {MAX_MARK_BYTES} bytes, got {len(mark)}"
@@ -129,22 +131,18 @@ _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.METADATA: metadata_problem,
     OptionKind.MARK: mark_problem,
 }
-"""What may be wrong with a value. A method has another reason; a flag is always right."""
+"""The check of a value, by the kind of its option. Methods have a failure of their own; any flag is valid."""
 _PROBLEMS: Final = tuple(
     (name, each.has_presence, _PROBLEM_OF[each.kind]) for name, each in OPTIONS.items() if each.kind in _PROBLEM_OF
 )
 
-
-# Options of calls from and to their message: what is declared, as it is declared.
-#
-# Invariant: from the wire, only fields that are set are read; `rules` has checked the message before.
 
 _READ: Final[dict[OptionKind, Callable[[Any], Any]]] = {
     OptionKind.DURATION: lambda wire: wire.ToNanoseconds() / 1e9,
     OptionKind.TIME: lambda wire: wire.ToDatetime(tzinfo=UTC),
     OptionKind.METADATA: dict,
 }
-"""How values are read that are not what the message has."""
+"""Conversions of the kinds whose value differs from the field's."""
 _READ_BY: Final = {
     reader: tuple(
         (name, each.attribute, each.has_presence, _READ.get(each.kind))
@@ -158,20 +156,20 @@ _WRITE: Final[dict[OptionKind, Callable[[Any, Any], object]]] = {
     OptionKind.TIME: lambda wire, value: wire.FromDatetime(value),
     OptionKind.METADATA: lambda wire, value: wire.update(value),
 }
-"""How values are written that are not what the message has."""
+"""Conversions of the kinds whose value differs from the field's."""
 _WRITTEN: Final = tuple((name, each.attribute, _WRITE.get(each.kind)) for name, each in OPTIONS.items())
 _STAYING: Final = tuple((name, each.has_presence) for name, each in OPTIONS.items() if each.stays)
 
 
 def options_from_wire(wire: call_pb2.CallOptions, reader: Reader) -> dict[str, Any]:
-    """What the message says to this reader, by the attributes of `StatedOptions`."""
+    """The options that are set and that this reader uses, by the attributes of `StatedOptions`."""
     message: Message = wire  # whose methods take names that are no literals
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, attribute, has_presence, read in _READ_BY[reader]:
         if message.HasField(name) if has_presence else getattr(wire, name):
             value = getattr(wire, name)
-            said[attribute] = value if read is None else read(value)
-    return said
+            values[attribute] = value if read is None else read(value)
+    return values
 
 
 def options_to_wire(options: StatedOptions) -> call_pb2.CallOptions:
@@ -188,7 +186,7 @@ def options_to_wire(options: StatedOptions) -> call_pb2.CallOptions:
 
 
 def for_replicas(wire: call_pb2.CallOptions, raw: bytes) -> bytes:
-    """The message without what stays at the router, serialized; `raw` is all of it."""
+    """The message without the options that stay at the router, serialized; `raw` is the complete message."""
     message: Message = wire  # as above
     staying = [
         name for name, has_presence in _STAYING if (message.HasField(name) if has_presence else getattr(wire, name))

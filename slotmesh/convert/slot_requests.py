@@ -1,7 +1,7 @@
-"""What is wrong with a request about slots: looked at by whichever server a client has spoken to first.
+"""Validates requests about slots, in the first server that a client's request reaches; times in messages as seconds.
 
-Invariants: what is wrong names its field; routers and replicas find the same mistakes, in the same words; no failure
-has more of a token than its first characters.
+Invariants: each error names its field; routers and replicas find the same errors, in the same words; a failure
+contains at most the first characters of a token. Durations that are written are not negative.
 Pure functions of messages.
 """
 
@@ -20,34 +20,27 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-# Times in messages, as seconds: durations and times of day.
-#
-# Purpose: what `FromNanoseconds` and `ToNanoseconds` do, in one function of Python instead of two or three; a
-# reservation
-# has a dozen of them on its way.
-# Invariants: durations that are written are not negative.
-
 _SECOND_NS: Final = 1_000_000_000
 
 
 def put_seconds(wire: Duration | Timestamp, seconds: float) -> None:
-    """Writes a time into its message, to the nanosecond."""
+    """Sets a time, rounded to the nanosecond. A faster `FromNanoseconds`, as a reservation has a dozen times."""
     wire.seconds, wire.nanos = divmod(round(seconds * 1e9), _SECOND_NS)
 
 
 def seconds_of(wire: Duration | Timestamp) -> float:
-    """The time that a message says."""
+    """The time in a message."""
     return (wire.seconds * _SECOND_NS + wire.nanos) / 1e9
 
 
 MAX_REQUEST_ID_BYTES = 1024
 MAX_EXCLUDED = 1024
-"""More replicas than that are told apart by a shard key, or by another backend."""
+"""To exclude more replicas, use a shard key or another backend."""
 _MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
 
 
-def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
-    """What is wrong with a reservation, its `ttl` and what any call's options can have wrong apart."""
+def reservation_failure(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
+    """The failure of an invalid reservation; its `ttl` and the options of any call are checked elsewhere."""
     if not wire.endpoint:
         return bad_field("endpoint", "is required")
     options = wire.options
@@ -64,22 +57,22 @@ def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
     return None
 
 
-def dispatch_mistake(
+def dispatch_failure(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
 ) -> Failure | None:
-    """What is wrong with a call into a slot, its token and what any call's options can have wrong apart.
+    """The failure of an invalid call into a slot; its token and the options of any call are checked elsewhere.
 
-    `streaming`: the rpc takes several results.
+    `streaming`: the rpc returns several results.
     """
     options = wire.options
     if options.streaming and not streaming:
-        return bad_field("options.streaming", "this rpc brings one result: use DispatchStreaming")
+        return bad_field("options.streaming", "this rpc returns one result: use DispatchStreaming")
     if options.ordering_key:
         return bad_field("options.ordering_key", "must be empty: the slot has chosen the replica")
     if options.stop_generation:
         return bad_field("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if options.no_reply:
-        return bad_field("options.no_reply", "must be false: the reply says that the slot is free again")
+        return bad_field("options.no_reply", "must be false: the reply reports that the slot is free again")
     return oversized(size) if (size := len(wire.payload)) > MAX_INLINE_BYTES else None
 
 
@@ -95,7 +88,7 @@ def oversized(size: int) -> Failure:
 def ttl_of(
     wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest | direct_service_pb2.AttachSlot,
 ) -> float | Failure:
-    """Seconds that the lease is wanted to last."""
+    """The requested duration of the lease, in seconds."""
     if not wire.HasField("ttl"):
         return DEFAULT_LEASE_S
     ttl = wire.ttl
@@ -107,7 +100,7 @@ def ttl_of(
 
 
 def token_of(text: str) -> SlotToken | Failure:
-    """The content of the token, or why it is none."""
+    """The content of the token, or the failure of an invalid one."""
     if not text:
         return bad_field("token", "is required")
     token = parse_token(text)

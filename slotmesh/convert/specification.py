@@ -1,7 +1,8 @@
 """The model of `slotmesh.spec` from and to the messages of `slotmesh.v1`.
 
-Invariants: from the wire never raises on what a peer sent: mistakes are returned beside the value; unset fields become
-the model's defaults, unknown enum values are mistakes and never a silent default.
+Invariants: reading never raises on what a peer sent: errors are returned beside the value. Unset fields become the
+model's defaults; unknown enum values are errors, never silently a default. protobuf carries every JSON number as a
+double: integral ones up to 2^53 become `int`. The rules of the specification are not checked here.
 """
 
 from __future__ import annotations
@@ -22,16 +23,12 @@ from slotmesh.spec.tenants import LIMITS, OVERRIDES, TenantLimit, TenantLimits, 
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
-# `google.protobuf.Value` and `Struct` as plain JSON values.
-#
-# Invariant: protobuf carries every number as a double; integral ones up to 2^53 are meant as integers and become `int`.
-
 _EXACT: Final = 2.0**53
-"""Above it a double no longer tells neighbouring integers apart."""
+"""Above it a double cannot distinguish adjacent integers."""
 
 
 def value_from_wire(wire: struct_pb2.Value) -> Any:
-    """The value in Python's terms; unset is None."""
+    """The value as a Python object; None if unset."""
     match wire.WhichOneof("kind"):
         case "bool_value":
             return wire.bool_value
@@ -63,7 +60,7 @@ def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
 
 
 def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
-    """The backend as a message, with these of its settings."""
+    """The backend as a message, with the fields of these settings."""
     wire = mesh_pb2.Backend(name=backend.name)
     _write(wire, backend, settings)
     return wire
@@ -85,7 +82,7 @@ def tenants_to_wire(limits: TenantLimits) -> mesh_pb2.TenantLimits:
 
 
 def tenants_from_wire(wire: mesh_pb2.TenantLimits) -> TenantLimits:
-    """The limits that a peer sent. The rules are still to be asked."""
+    """The limits that a peer sent, not yet checked by the rules."""
     overrides = {name: TenantLimit(**_limits(limit)) for name, limit in wire.overrides.items()}
     return TenantLimits(**_limits(wire), overrides=overrides)
 
@@ -119,26 +116,26 @@ def struct_to_wire(config: Mapping[str, JsonValue]) -> struct_pb2.Struct:
 
 
 def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[Mistake]]:
-    """The mesh that a peer sent, and what in it has no value in the model. The rules are still to be asked."""
-    mistakes: list[Mistake] = []
+    """The mesh that a peer sent, not yet checked by the rules, and its values that the model does not have."""
+    errors: list[Mistake] = []
     mesh = Mesh(
-        backends=tuple(_backend(backend, mistakes) for backend in wire.backends),
+        backends=tuple(_backend(backend, errors) for backend in wire.backends),
         endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in wire.endpoints),
         routes=tuple(map(route_from_wire, wire.routes)),
     )
     for endpoint in mesh.endpoints:
-        mistakes += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
-    return mesh, mistakes
+        errors += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
+    return mesh, errors
 
 
 def backend_from_wire(wire: mesh_pb2.Backend) -> tuple[Backend, list[Mistake]]:
-    """The backend that a peer sent, and what in it has no value in the model. The rules are still to be asked."""
-    mistakes: list[Mistake] = []
-    return _backend(wire, mistakes), mistakes
+    """The backend that a peer sent, not yet checked by the rules, and its values that the model does not have."""
+    errors: list[Mistake] = []
+    return _backend(wire, errors), errors
 
 
 def endpoint_from_wire(wire: mesh_pb2.Endpoint) -> Endpoint:
-    """The endpoint that a peer sent. The rules are still to be asked."""
+    """The endpoint that a peer sent, not yet checked by the rules."""
     return Endpoint(
         name=wire.name,
         traffic=traffic_from_wire(wire.traffic) if wire.HasField("traffic") else None,
@@ -152,7 +149,7 @@ def services_from_wire(wire: mesh_pb2.GrpcServices) -> GrpcServices:
 
 
 def route_from_wire(wire: mesh_pb2.Route) -> Route:
-    """The route that a peer sent. The rules are still to be asked."""
+    """The route that a peer sent, not yet checked by the rules."""
     methods = tuple(sorted(wire.methods)) or DEFAULT_METHODS
     return Route(path=wire.path, endpoint=wire.endpoint, method=wire.method, methods=methods)
 
@@ -161,10 +158,10 @@ def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
     return TrafficPolicy(weights=dict(wire.weights), shadows=dict(wire.shadows))
 
 
-def _write(wire: Message, said: object, settings: Mapping[str, Setting]) -> None:
-    """Sets the message's fields of these settings to what `said` has."""
+def _write(wire: Message, values: object, settings: Mapping[str, Setting]) -> None:
+    """Sets the message's fields of these settings to the attributes of `values`."""
     for name, setting in settings.items():
-        if (value := getattr(said, setting.attribute)) is not None:
+        if (value := getattr(values, setting.attribute)) is not None:
             if setting.kind is SettingKind.SECTION:
                 section = getattr(wire, name)
                 section.SetInParent()
@@ -175,18 +172,18 @@ def _write(wire: Message, said: object, settings: Mapping[str, Setting]) -> None
                 setattr(wire, name, value)
 
 
-def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
-    return Backend(name=wire.name, **_read(wire, SETTINGS, f"backends.{show(wire.name)}", mistakes))
+def _backend(wire: mesh_pb2.Backend, errors: list[Mistake]) -> Backend:
+    return Backend(name=wire.name, **_read(wire, SETTINGS, f"backends.{show(wire.name)}", errors))
 
 
-def _read(wire: Message, settings: Mapping[str, Setting], path: str, mistakes: list[Mistake]) -> dict[str, Any]:
-    """What the message says of these settings, by their names in Python."""
+def _read(wire: Message, settings: Mapping[str, Setting], path: str, errors: list[Mistake]) -> dict[str, Any]:
+    """The values of these settings that are set, by their names in Python; adds unknown values to `errors`."""
     given: dict[str, Any] = {}
     for field, value in wire.ListFields():
         if (setting := settings.get(field.name)) is None:
             continue
         if setting.section is not None:
-            inner = _read(value, setting.settings, f"{path}.{setting.name}", mistakes)
+            inner = _read(value, setting.settings, f"{path}.{setting.name}", errors)
             given[setting.attribute] = setting.section(**inner)
             continue
         read = _READ.get(setting.kind)
@@ -195,12 +192,12 @@ def _read(wire: Message, settings: Mapping[str, Setting], path: str, mistakes: l
         else:
             known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
             text = f"{value} is no value that this version knows; there are {known}"
-            mistakes.append(Mistake(f"{path}.{setting.name}", text))
+            errors.append(Mistake(f"{path}.{setting.name}", text))
     return given
 
 
 def _nanoseconds(seconds_: float) -> int:
-    """As far as a Duration goes: what a peer sent, and nobody has judged, may be longer."""
+    """Limited to the range of a Duration: a value that a peer sent is not checked yet, and may be larger."""
     return round(min(max(seconds_, -MAX_DURATION_S), MAX_DURATION_S) * 1e9)
 
 
@@ -210,7 +207,7 @@ def _write_json(wire: Any, name: str, value: Mapping[str, JsonValue]) -> None:
 
 
 def _choice(setting: Setting, number: int) -> Any:
-    """None: this version knows none of that number."""
+    """The member of the enum; None if this version does not have the number."""
     return next((each for each in type(setting.default) if each.value == number), None)
 
 
@@ -226,7 +223,7 @@ _READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
 }
 
 
-# -- messages that have a backend, and said the same in fields of their own before -------------------------------------
+# -- messages with a backend, whose settings older versions have in fields of their own --------------------------------
 
 
 WithBackend: TypeAlias = membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration
@@ -237,12 +234,12 @@ _DEPRECATED: Final = {
 
 
 def repeat_for_older_peers(message: WithBackend) -> None:
-    """Says what the message's `backend` says in its deprecated fields, too: peers of older versions read these."""
+    """Copies the settings in the message's `backend` to its deprecated fields, which peers of older versions read."""
     _copy(message.backend, message, _DEPRECATED[message.DESCRIPTOR.full_name])
 
 
 def backend_within(message: WithBackend) -> mesh_pb2.Backend:
-    """The backend that a message has, be it in the deprecated fields of an older peer."""
+    """The backend of a message; from the deprecated fields if an older peer sent it."""
     if message.HasField("backend"):
         return message.backend
     backend = mesh_pb2.Backend()
@@ -260,12 +257,12 @@ def _copy(source: Message, target: Message, names: Container[str]) -> None:
 
 
 def seconds(wire: duration_pb2.Duration) -> float:
-    """Seconds of a duration; unlike `ToTimedelta` it takes whatever a peer sent, for the rules to judge."""
-    return (wire.seconds * 10**9 + wire.nanos) / 10**9  # in integers, so that what was sent is what comes out
+    """Seconds of a duration; unlike `ToTimedelta` it takes any value that a peer sent: the rules check it."""
+    return (wire.seconds * 10**9 + wire.nanos) / 10**9  # in integers, so that the value sent is the value returned
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Lists and dicts: a Struct takes no other sequences and mappings."""
+    """As lists and dicts: a Struct takes no other sequences and mappings."""
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,8 +1,22 @@
-"""Tensors <-> the payloads of calls, which have the content type `application/x-tensors`. Pure, and without numpy.
+"""Inferences as calls of methods: parameters, the method, and tensors as payloads. Pure, and without numpy.
 
-Purpose: what replicas get of an inference, and what they give for it. Elements are copied once, and not looked at.
-Invariants: a payload holds what `checks` has let in. What a replica has sent is counted before it is walked through,
-and what is no map of tensors is refused.
+Purpose: tensors travel to and from replicas in payloads of the content type `application/x-tensors`. Elements are
+copied once and never inspected. `slotmesh.oip.model` has checked the tensors of a request; the result of a replica is
+validated here, and its tensors are counted before they are parsed.
+Invariant: routers and ingresses choose the method by the same function, and refuse in the same words.
+
+Parameters of a request set options of its call:
+
+| parameter | meaning |
+|---|---|
+| `method` | the method of the handler |
+| `timeout` | the total time that the call may take, µs; 0: no limit |
+| `priority` | an SLO of 100 ms times the number, so 1 is the most urgent; 0: no SLO |
+| `sequence_id` | the ordering key; 0 or an empty text: none |
+| `sequence_start`, `sequence_end` | for the handler only |
+
+Every parameter that is a text, a number or a flag is also passed to the handler as metadata of its call, under its
+name, flags as `true` and `false`; except `method`, `timeout`, `priority`, and those for servers (`FOR_SERVERS`).
 """
 
 from __future__ import annotations
@@ -25,8 +39,8 @@ from slotmesh.oip.model import (
     MAX_PARAMETERS,
     InferenceAnswer,
     InferenceRequest,
+    InvalidRequest,
     ParameterValue,
-    RequestMistake,
     Tensor,
 )
 from slotmesh.units import MAX_DURATION_S
@@ -42,7 +56,7 @@ class BrokenPayload(ValueError):
 
 
 def payload_of(tensors: Iterable[Tensor], count: int) -> bytes:
-    """The payload of a call with so many tensors, which `checks` has let in."""
+    """The payload of a call with `count` tensors, which must have been checked (`slotmesh.oip.model`)."""
     parts: list[bytes | memoryview] = [map_head(count)]
     size = len(parts[0])
     for tensor in tensors:
@@ -139,17 +153,6 @@ def _tensor_at(name: str, view: memoryview, at: int) -> tuple[Tensor, int]:
     return Tensor(name, datatype, shape, data[offset:]), end
 
 
-# What the parameters of a request mean for its call. Pure.
-#
-# | parameter | means |
-# |---|---|
-# | `method` | the method of the handler |
-# | `timeout` | time that the call may take in all, µs; 0: no limit |
-# | `priority` | how urgent: an SLO of 100 ms times the number, so that 1 is the most urgent; 0: none is said |
-# | `sequence_id` | the ordering key; 0 and an empty text: none |
-# | `sequence_start`, `sequence_end` | for the handler only |
-#
-# All that are text, numbers or flags are handed to the handler as metadata of its call, under their names, flags as
 # `true` and `false`; but for `method`, `timeout`, `priority`, and those that are for servers (`FOR_SERVERS`).
 
 SLO_OF_PRIORITY_S: Final = 0.1
@@ -163,16 +166,16 @@ _READ: Final = frozenset({"method", "timeout", "priority"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterMeaning:
-    """What a request says of its call."""
+    """What the parameters of a request mean for its call."""
 
     method: str = ""
-    """Empty: not said."""
+    """Empty if the request names no method."""
     timeout_s: float | None = None
     slo_s: float | None = None
     ordering_key: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     wants_final: bool = False
-    """On a stream: an answer that says that it was the last one."""
+    """On a stream: send a final, empty response after the last result."""
 
 
 NOTHING_SAID: Final = ParameterMeaning(metadata=StatedOptions().metadata)
@@ -182,31 +185,31 @@ def meaning_of(parameters: Mapping[str, ParameterValue]) -> ParameterMeaning:
     """What the parameters mean.
 
     Raises:
-        RequestMistake: what is wrong with one of them.
+        InvalidRequest: a parameter has an invalid value.
     """
     if not parameters:
         return NOTHING_SAID
     if len(parameters) > MAX_PARAMETERS:
-        raise RequestMistake("parameters", f"at most {MAX_PARAMETERS}, got {len(parameters)}")
+        raise InvalidRequest("parameters", f"at most {MAX_PARAMETERS}, got {len(parameters)}")
     method = parameters.get("method", "")
     if not isinstance(method, str):
-        raise RequestMistake("parameters.method", "must be the name of a method")
+        raise InvalidRequest("parameters.method", "must be the name of a method")
     if len(method) > MAX_METHOD_CHARS:
-        raise RequestMistake("parameters.method", f"at most {MAX_METHOD_CHARS} characters, got {len(method)}")
+        raise InvalidRequest("parameters.method", f"at most {MAX_METHOD_CHARS} characters, got {len(method)}")
     timeout_us = parameters.get("timeout", 0)
     if not _is_count(timeout_us) or not 0 <= timeout_us <= MAX_DURATION_S * 1e6:
-        raise RequestMistake("parameters.timeout", f"must be microseconds, from 0 to {MAX_DURATION_S * 10**6}")
+        raise InvalidRequest("parameters.timeout", f"must be microseconds, from 0 to {MAX_DURATION_S * 10**6}")
     priority = parameters.get("priority", 0)
     if not _is_count(priority) or not 0 <= priority <= MAX_PRIORITY:
-        raise RequestMistake(
+        raise InvalidRequest(
             "parameters.priority", f"must be a whole number from 0 to {MAX_PRIORITY}, 1 is most urgent"
         )
     sequence = parameters.get("sequence_id", 0)
     if isinstance(sequence, bool | float):
-        raise RequestMistake("parameters.sequence_id", "must be a whole number or text")
+        raise InvalidRequest("parameters.sequence_id", "must be a whole number or text")
     for name in ("sequence_start", "sequence_end", FINAL_WANTED):
         if not isinstance(parameters.get(name, False), bool):
-            raise RequestMistake(f"parameters.{name}", "must be a flag")
+            raise InvalidRequest(f"parameters.{name}", "must be a flag")
     return ParameterMeaning(
         method=method,
         timeout_s=timeout_us / 1e6 if timeout_us else None,
@@ -227,30 +230,26 @@ def _as_text(value: ParameterValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Which method an inference calls, from what replicas have told of their methods. Pure.
-#
-# Invariant: routers and ingresses choose alike, and refuse in the same words.
-
 DEFAULT_METHOD: Final = "infer"
 CALL: Final = "__call__"
 _SHOWN: Final = 8
 
 
-def method_of_inference(endpoint: str, told: AbstractSet[str]) -> str | Failure:
-    """The method where the request names none: `infer`, or the only one, or `__call__`.
+def method_of_inference(endpoint: str, methods: AbstractSet[str]) -> str | Failure:
+    """The method of a request that names none: `infer`, or the only one, or `__call__`.
 
-    `told`: the methods of the endpoint; empty where no replica has told any, and then it is `infer`.
+    `methods`: those of the endpoint; empty if no replica has reported any, and then the method is `infer`.
     """
-    if not told or DEFAULT_METHOD in told:
+    if not methods or DEFAULT_METHOD in methods:
         return DEFAULT_METHOD
-    if len(told) == 1:
-        return next(iter(told))
-    if CALL in told:
+    if len(methods) == 1:
+        return next(iter(methods))
+    if CALL in methods:
         return CALL
     return Failure(
         reason=Reason.METHOD_NOT_FOUND,
         message=f"parameters.method: {endpoint} has no method infer, and several others: name one of "
-        f"{', '.join(sorted(told)[:_SHOWN])}",
+        f"{', '.join(sorted(methods)[:_SHOWN])}",
         executed=Executed.NO,
         metadata={"endpoint": endpoint, "field": "parameters.method"},
     )
@@ -263,15 +262,14 @@ def has_many_results(method: str, way_out: str) -> Failure:
     )
 
 
-# The result of a call as the answer to an inference. Pure.
-#
-# Invariant: what is wrong here was found after the call was executed, and the failure says so.
-
 _SHOWN_OUTPUTS = 8
 
 
 def answer_of(request: InferenceRequest, payload: bytes, version: str) -> InferenceAnswer | Failure:
-    """What a result says, as far as it was asked for."""
+    """The response to an inference, with the outputs that the request asks for.
+
+    Its failures are found after the call was executed, and state that.
+    """
     try:
         outputs = tensors_of(payload)
     except BrokenPayload as error:
@@ -281,21 +279,21 @@ def answer_of(request: InferenceRequest, payload: bytes, version: str) -> Infere
         wanted: list[Tensor] = []
         for index, name in enumerate(request.outputs):
             if name not in by_name:
-                told = ", ".join(list(by_name)[:_SHOWN_OUTPUTS]) or "none"
-                problem = f"there is no output {name[:64]!r}; the method gave {told}"
-                return cannot_be_told(f"outputs[{index}].name", problem)
+                returned = ", ".join(list(by_name)[:_SHOWN_OUTPUTS]) or "none"
+                problem = f"there is no output {name[:64]!r}; the method returned {returned}"
+                return output_unavailable(f"outputs[{index}].name", problem)
             wanted.append(by_name[name])
         outputs = wanted
     return InferenceAnswer(model=request.model, version=version, request_id=request.request_id, outputs=outputs)
 
 
 def unreadable(error: Exception) -> Failure:
-    """The result is no tensors."""
+    """The failure of a call whose result is not a map of tensors."""
     return Failure(reason=Reason.INTERNAL, message=f"the result cannot be read: {error}", executed=Executed.YES)
 
 
-def cannot_be_told(field: str, what: str) -> Failure:
-    """The request asks for what the result has not, or in a form that it has not."""
+def output_unavailable(field: str, what: str) -> Failure:
+    """The failure of a request for an output that the result lacks, or cannot have in the requested form."""
     return Failure(
         reason=Reason.BAD_REQUEST, message=f"{field}: {what}", executed=Executed.YES, metadata={"field": field}
     )

@@ -1,9 +1,10 @@
-"""Requests of the Open Inference Protocol over HTTP: JSON, with Triton's extension for tensors in binary. Pure.
+"""The Open Inference Protocol over HTTP: JSON, with Triton's extension for tensors in binary. Pure.
 
-A body is JSON. With the header `Inference-Header-Content-Length` that has so many bytes, and behind it come the
-elements of the inputs whose `parameters` have `binary_data_size`, in the order of the inputs.
+A body is JSON. With the header `Inference-Header-Content-Length`, only that number of bytes is JSON, and the elements
+of the inputs whose `parameters` have `binary_data_size` follow it, in the order of the inputs. Responses have the same
+form; their outputs are in binary if the request asks for that.
 
-Invariants: values of all kinds are counted in the text before any is decoded. What is wrong names its field.
+Invariants: the values in the JSON are counted before any is decoded. Each error names its field.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.byte_strings import cut_strings, joined_strings
 from slotmesh.codec.decoding_bounds import TooMuchToDecode, check_json, json_decoder
 from slotmesh.errors import Failure
-from slotmesh.oip.calls import cannot_be_told, unreadable
+from slotmesh.oip.calls import output_unavailable, unreadable
 from slotmesh.oip.model import (
     EXTENSIONS,
     MAX_DIMENSIONS,
@@ -34,8 +35,8 @@ from slotmesh.oip.model import (
     TOO_MANY_TYPED,
     InferenceAnswer,
     InferenceRequest,
+    InvalidRequest,
     ParameterValue,
-    RequestMistake,
     Tensor,
     check_count,
     check_count_of,
@@ -58,7 +59,7 @@ _NULL: Final = b"null"
 _ABSENT: Final = msgspec.Raw(_NULL)
 
 
-# Fields that are optional may also be null, which means absent: clients write out all fields of their own models.
+# Optional fields may also be null, which means absent: clients write out all fields of their own models.
 
 
 class JsonInput(msgspec.Struct):
@@ -72,7 +73,7 @@ class JsonInput(msgspec.Struct):
 
 
 class JsonWanted(msgspec.Struct):
-    """An output that is wanted."""
+    """A requested output."""
 
     name: str
     parameters: msgspec.Raw = _NOTHING
@@ -95,53 +96,53 @@ _decode_parameters: Final = json_decoder(dict[str, bool | int | float | str | No
 
 @dataclass(frozen=True, slots=True)
 class HttpInference:
-    """A request, and which outputs it wants in binary."""
+    """A request, and the outputs that it wants in binary."""
 
     request: InferenceRequest
     binary: Mapping[str, bool]
-    """By name, where that was said."""
+    """By name; outputs for which the request states no preference are missing."""
     binary_by_default: bool = False
 
     def is_binary(self, output: str) -> bool:
-        """Whether this output goes behind the JSON."""
+        """Whether this output follows the JSON in binary."""
         return self.binary.get(output, self.binary_by_default)
 
 
 def inference_from_http(model: str, version: str, body: bytes, json_size: int | None = None) -> HttpInference:
-    """The request in a body. `json_size`: what the header says; None without one.
+    """The request in a body. `json_size`: the value of the header; None without one.
 
     Raises:
-        RequestMistake: what is wrong with it.
+        InvalidRequest: the body is not a valid request.
     """
     size = len(body) if json_size is None else json_size
     if not 0 <= size <= len(body):
-        raise RequestMistake(LENGTH_HEADER, f"must be from 0 to {len(body)}, the bytes of the body, got {size}")
+        raise InvalidRequest(LENGTH_HEADER, f"must be from 0 to {len(body)}, the bytes of the body, got {size}")
     view = memoryview(body)
     try:
         check_json(body if size == len(body) else bytes(view[: min(size, MAX_JSON_BYTES + 1)]))
     except TooMuchToDecode as error:
-        raise RequestMistake("body", f"JSON has {error}: send tensors in binary") from None
-    said = _decoded(view[:size], _decode_request, "body")
-    inputs, outputs = said.inputs or [], said.outputs or []
+        raise InvalidRequest("body", f"JSON has {error}: send tensors in binary") from None
+    wire = _decoded(view[:size], _decode_request, "body")
+    inputs, outputs = wire.inputs or [], wire.outputs or []
     check_count_of("inputs", len(inputs))
     check_names([each.name for each in inputs])
     check_count_of("outputs", len(outputs))
     names = [each.name for each in outputs]
     check_names(names, "outputs")
-    parameters = _parameters(said.parameters, "parameters")
+    parameters = _parameters(wire.parameters, "parameters")
     binary: dict[str, bool] = {}
     for index, each in enumerate(outputs):
-        told = _parameters(each.parameters, f"outputs[{index}].parameters")
+        of_output = _parameters(each.parameters, f"outputs[{index}].parameters")
         try:
-            check_parameters_of_output(told)
-        except RequestMistake as mistake:
-            raise mistake.within(f"outputs[{index}]") from None
-        if BINARY_OUTPUT in told:
-            binary[each.name] = bool(told[BINARY_OUTPUT])
+            check_parameters_of_output(of_output)
+        except InvalidRequest as error:
+            raise error.within(f"outputs[{index}]") from None
+        if BINARY_OUTPUT in of_output:
+            binary[each.name] = bool(of_output[BINARY_OUTPUT])
     request = InferenceRequest(
         model=model,
         version=version,
-        request_id=said.id or "",
+        request_id=wire.id or "",
         parameters=parameters or NO_PARAMETERS,
         inputs=_tensors(inputs, view[size:]),
         outputs=names,
@@ -157,47 +158,47 @@ def _tensors(inputs: Sequence[JsonInput], behind: memoryview) -> list[Tensor]:
         field = f"inputs[{index}]"
         try:
             shape = check_form(each.datatype, _shape(each.shape, "shape"))
-            told = _parameters(each.parameters, "parameters")
-            check_parameters_of_input(told)
-        except RequestMistake as mistake:
-            raise mistake.within(field) from None
-        size = told.get(BINARY_SIZE)
+            parameters = _parameters(each.parameters, "parameters")
+            check_parameters_of_input(parameters)
+        except InvalidRequest as error:
+            raise error.within(field) from None
+        size = parameters.get(BINARY_SIZE)
         if size is not None:
             place = f"{field}.parameters.{BINARY_SIZE}"
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(behind) - at:
-                raise RequestMistake(place, f"must be from 0 to {len(behind) - at}, the bytes behind the JSON")
+                raise InvalidRequest(place, f"must be from 0 to {len(behind) - at}, the bytes behind the JSON")
             if bytes(each.data) != _NULL:
-                raise RequestMistake(f"{field}.data", f"goes not with {BINARY_SIZE}")
+                raise InvalidRequest(f"{field}.data", f"cannot be combined with {BINARY_SIZE}")
             if wrong := size_problem(each.datatype, shape, size):
-                raise RequestMistake(place, wrong)
+                raise InvalidRequest(place, wrong)
             tensors.append(Tensor(each.name, each.datatype, shape, behind[at : at + size]))
             at += size
             continue
         if bytes(each.data) == _NULL:
-            raise RequestMistake(f"{field}.data", f"is required, or {BINARY_SIZE} among the parameters")
+            raise InvalidRequest(f"{field}.data", f"is required, or {BINARY_SIZE} among the parameters")
         left -= typed_elements(each.datatype, shape)
         if left < 0:
-            raise RequestMistake(f"{field}.data", f"{TOO_MANY_TYPED}: send more in binary")
+            raise InvalidRequest(f"{field}.data", f"{TOO_MANY_TYPED}: send more in binary")
         tensors.append(Tensor(each.name, each.datatype, shape, _elements(each, shape, f"{field}.data")))
     if at != len(behind):
-        raise RequestMistake("body", f"{len(behind) - at} bytes are left behind the tensors")
+        raise InvalidRequest("body", f"{len(behind) - at} bytes are left behind the tensors")
     return tensors
 
 
 def _elements(each: JsonInput, shape: tuple[int, ...], field: str) -> bytes:
     if each.datatype != BYTES and not FIXED[each.datatype].typed:
-        raise RequestMistake(field, f"{each.datatype} is sent in binary only")
+        raise InvalidRequest(field, f"{each.datatype} is sent in binary only")
     flat = _flat(_decoded(each.data, _decode_list, field), field)
     check_count(field, shape, len(flat))
     if each.datatype != BYTES:
         return packed(field, each.datatype, flat)
     if not set(map(type, flat)) <= {str}:
-        raise RequestMistake(field, "elements of BYTES are texts; what is none is sent in binary")
+        raise InvalidRequest(field, "elements of BYTES are texts; what is none is sent in binary")
     return joined_strings(map(str.encode, flat))
 
 
 def _flat(values: list[Any], field: str) -> list[Any]:
-    """Elements that may be nested by the shape, or not."""
+    """The elements as one list; clients may nest them by the shape, or send them flat."""
     for _ in range(MAX_DIMENSIONS):
         nested = list in set(map(type, values))
         if not nested:
@@ -205,12 +206,12 @@ def _flat(values: list[Any], field: str) -> list[Any]:
         if set(map(type, values)) != {list}:
             break
         values = list(chain.from_iterable(values))
-    raise RequestMistake(field, "must be lists of one depth")
+    raise InvalidRequest(field, "must be lists of one depth")
 
 
 def _shape(raw: msgspec.Raw, field: str) -> tuple[int, ...]:
     if bytes(raw).count(b",") >= MAX_DIMENSIONS:
-        raise RequestMistake(field, f"at most {MAX_DIMENSIONS} dimensions")
+        raise InvalidRequest(field, f"at most {MAX_DIMENSIONS} dimensions")
     return tuple(_decoded(raw, _decode_shape, field))
 
 
@@ -218,7 +219,7 @@ def _parameters(raw: msgspec.Raw, field: str) -> dict[str, ParameterValue]:
     if raw is _NOTHING:
         return {}
     if len(raw) > 1024 * MAX_PARAMETERS:
-        raise RequestMistake(field, f"at most {1024 * MAX_PARAMETERS} bytes, got {len(raw)}")
+        raise InvalidRequest(field, f"at most {1024 * MAX_PARAMETERS} bytes, got {len(raw)}")
     parameters: dict[str, ParameterValue | None] | None = _decoded(raw, _decode_parameters, field)
     return {name: value for name, value in (parameters or {}).items() if value is not None}
 
@@ -227,12 +228,10 @@ def _decoded(raw: Any, decode: Callable[[Any], Any], field: str) -> Any:
     try:
         return decode(raw)
     except RecursionError:
-        raise RequestMistake(field, "is nested too deep") from None
+        raise InvalidRequest(field, "is nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestMistake(field, f"{error}".replace("`", "")) from None
+        raise InvalidRequest(field, f"{error}".replace("`", "")) from None
 
-
-# Answers of the Open Inference Protocol over HTTP: JSON, with tensors in binary behind it on request. Pure.
 
 JSON_TYPE: Final = "application/json"
 BINARY_TYPE: Final = "application/octet-stream"
@@ -240,18 +239,18 @@ BINARY_TYPE: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A body, and what its headers say."""
+    """The body and the binary header of a response."""
 
     body: bytes
     content_type: str = JSON_TYPE
     json_size: int | None = None
-    """The value of `Inference-Header-Content-Length`; None: the header is left out."""
+    """The value of `Inference-Header-Content-Length`; None if the header is omitted."""
 
 
 def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAnswer | Failure:
-    """The body of an answer. Outputs that JSON cannot say, or not in a bounded time, are in binary unasked.
+    """The body of a response. Outputs that JSON cannot express, or not in bounded time, are in binary unrequested.
 
-    A failure where a tensor of BYTES is none, or is no text and was not asked for in binary.
+    Returns a failure if a tensor of BYTES is malformed, or is not text and was not requested in binary.
     """
     outputs: list[dict[str, Any]] = []
     behind: list[bytes | memoryview] = []
@@ -271,12 +270,12 @@ def answer_to_http(answer: InferenceAnswer, inference: HttpInference) -> HttpAns
         else:
             output["data"] = elements
         outputs.append(output)
-    said: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
+    body: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
     if answer.request_id:
-        said["id"] = answer.request_id
+        body["id"] = answer.request_id
     if answer.parameters:
-        said["parameters"] = dict(answer.parameters)
-    text = msgspec.json.encode(said)
+        body["parameters"] = dict(answer.parameters)
+    text = msgspec.json.encode(body)
     if not behind:
         return HttpAnswer(text)
     return HttpAnswer(b"".join((text, *behind)), BINARY_TYPE, len(text))
@@ -293,13 +292,13 @@ def server_to_json(version: str) -> bytes:
 
 
 def metadata_to_json(model: str, versions: Sequence[str], method: str, tensors: MethodTensors | None) -> bytes:
-    """`GET /v2/models/MODEL`. `tensors` is None where no replica has told it, `method` is empty then."""
-    said: dict[str, Any] = {"name": model, "versions": versions, "platform": PLATFORM}
-    said["inputs"] = _types(tensors.inputs if tensors is not None else ())
-    said["outputs"] = _types(tensors.outputs if tensors is not None else ())
+    """`GET /v2/models/MODEL`. While no replica has reported its methods, `tensors` is None and `method` is empty."""
+    body: dict[str, Any] = {"name": model, "versions": versions, "platform": PLATFORM}
+    body["inputs"] = _types(tensors.inputs if tensors is not None else ())
+    body["outputs"] = _types(tensors.outputs if tensors is not None else ())
     if method:
-        said["properties"] = {"method": method}
-    return msgspec.json.encode(said)
+        body["properties"] = {"method": method}
+    return msgspec.json.encode(body)
 
 
 def _types(tensors: Iterable[TensorType]) -> list[dict[str, Any]]:
@@ -315,4 +314,4 @@ def _elements_of(tensor: Tensor) -> list[Any] | Failure:
         return unreadable(error)
     except UnicodeDecodeError:
         problem = f"{tensor.name} has bytes that are no text: ask for it with the parameter binary_data"
-        return cannot_be_told("outputs", problem)
+        return output_unavailable("outputs", problem)

@@ -149,7 +149,7 @@ async def test_a_router_whose_block_cannot_be_read_is_told_so() -> None:
         await stream.send(run)
         await wait_until(lambda: stream.ended)
     assert stream.error is not None
-    assert "runs.batches.block: has 3 bytes, and payload_sizes say 2" in str(stream.error.details())
+    assert "runs.batches.block: has 3 bytes, and the sum of payload_sizes is 2" in str(stream.error.details())
 
 
 async def test_a_frame_with_too_many_payloads_in_blocks_ends_the_stream() -> None:

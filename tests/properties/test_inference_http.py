@@ -15,7 +15,7 @@ from slotmesh.calls.method_outlines import FIXED
 from slotmesh.errors import Failure
 from slotmesh.oip.calls import answer_of, payload_of
 from slotmesh.oip.http import HttpAnswer, answer_to_http, inference_from_http
-from slotmesh.oip.model import InferenceAnswer, RequestMistake, Tensor
+from slotmesh.oip.model import InferenceAnswer, InvalidRequest, Tensor
 from tests.contract.inference_http.bodies import LENGTH, arrays, body_of
 from tests.support.http_client import HttpAnswer as Answered
 
@@ -45,7 +45,7 @@ def read_or_refused(body: bytes, size: int | None) -> Sequence[Tensor]:
     """The inputs; none where the request was refused."""
     try:
         return inference_from_http("m", "", body, size).request.inputs
-    except RequestMistake:
+    except InvalidRequest:
         return ()
 
 

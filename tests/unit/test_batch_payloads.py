@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.calls.payload_block import PayloadBlock, block_of
-from slotmesh.convert.batches import MIN_BLOCK_CALLS, count_of, list_of, mistake_of, payloads_of, write
+from slotmesh.convert.batches import MIN_BLOCK_CALLS, block_problem, count_of, list_of, payloads_of, write
 from slotmesh.streams.limits import MAX_ELEMENTS
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
@@ -22,7 +22,7 @@ def test_payloads_are_those_that_were_written(kind: Any, payloads: list[bytes], 
     batch = kind()
     write(batch, block_of(payloads) if is_block else payloads, as_block=as_block)
     received = kind.FromString(batch.SerializeToString())
-    assert mistake_of(received) is None
+    assert block_problem(received) is None
     assert list_of(received) == [*payloads_of(received)] == payloads
     assert count_of(received) == len(payloads)
     is_one = as_block and len(payloads) > 0 and (is_block or len(payloads) >= MIN_BLOCK_CALLS)
@@ -43,6 +43,6 @@ def test_payloads_are_those_that_were_written(kind: Any, payloads: list[bytes], 
 )
 @pytest.mark.parametrize("kind", BATCHES)
 def test_what_cannot_be_read_is_told(kind: Any, fields: dict[str, Any], told: str) -> None:
-    mistake = mistake_of(kind(**fields))
+    mistake = block_problem(kind(**fields))
     assert mistake is not None
     assert mistake[0] == told

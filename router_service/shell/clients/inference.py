@@ -29,7 +29,7 @@ from slotmesh.errors import Failure, bad_field
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.names import endpoint_mistake
 from slotmesh.oip.calls import DEFAULT_METHOD, ParameterMeaning, answer_of, has_many_results, meaning_of, payload_of
-from slotmesh.oip.model import InferenceAnswer, InferenceRequest, RequestMistake
+from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
 from slotmesh.security.permissions import endpoint_refusal
 from slotmesh.spec.tenants import tenant_problem
 from slotmesh.status import code_of, name_of
@@ -72,7 +72,7 @@ class InferenceCalls:
         try:
             request = request_of(wire)
             meaning = meaning_of(request.parameters)
-        except RequestMistake as mistake:
+        except InvalidRequest as mistake:
             return mistake.failure
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         if len(payload) > MAX_INLINE_BYTES:

@@ -20,7 +20,7 @@ from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.values import CallValues
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.convert.batches import ids_of_results, list_of, mistake_of, ranges_of_failed
+from slotmesh.convert.batches import block_problem, ids_of_results, list_of, ranges_of_failed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire, to_exception
 from slotmesh.streams.chunks import BadChunk, JoinedAssembly
@@ -241,7 +241,7 @@ class IncomingResults:
         pending = self._pending
         before = pending.calls
         for batch in frame.batches:
-            if mistake := mistake_of(batch):
+            if mistake := block_problem(batch):
                 raise ValueError(": ".join(mistake))
             if batch.partial:
                 self._accept_values(batch)

@@ -83,7 +83,7 @@ async def test_mixed_inputs_and_outputs_that_are_wanted(served: ServedMesh) -> N
     assert list(arrays(one)) == ["output0"]
     none = await infer(served, "model", {"x": [1]}, outputs=[{"name": "nowhere"}])
     assert (none.status, none.json["executed"]) == (400, "yes")
-    assert none.json["error"] == "outputs[0].name: there is no output 'nowhere'; the method gave output"
+    assert none.json["error"] == "outputs[0].name: there is no output 'nowhere'; the method returned output"
 
 
 async def test_no_numbers_are_null_in_json_and_themselves_in_binary(served: ServedMesh) -> None:

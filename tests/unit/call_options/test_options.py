@@ -19,7 +19,7 @@ from router_service.core.calls import RouterCallOptions as RouterOptions
 from slotmesh.calls.call_options import OPTIONS, Option, OptionChanges, OptionKind, Reader, StatedOptions
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.codec import JSON
-from slotmesh.convert.call_options import MAX_KEY_BYTES, option_mistake, options_from_wire, options_to_wire
+from slotmesh.convert.call_options import MAX_KEY_BYTES, options_failure, options_from_wire, options_to_wire
 from slotmesh.errors import Failure
 from slotmesh.v1 import call_pb2
 
@@ -131,7 +131,7 @@ def test_clients_refuse_what_it_cannot_be(option: Option) -> None:
 
 @each_option
 def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
-    assert option_mistake(said(option)) is None
+    assert options_failure(said(option)) is None
     wire = call_pb2.CallOptions()
     if (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
         setattr(wire, option.name, wrong)
@@ -143,7 +143,7 @@ def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
         getattr(wire, option.name)["grpc-x"] = ""
     else:
         return  # a flag is always right
-    failure = option_mistake(wire)
+    failure = options_failure(wire)
     assert isinstance(failure, Failure)
     assert option.name in failure.message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingress_service.convert import request_to_wire
-from slotmesh.oip.model import InferenceRequest, ParameterValue, RequestMistake
+from slotmesh.oip.model import InferenceRequest, InvalidRequest, ParameterValue
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_parameters_keep_their_values(value: ParameterValue, field: str) -> None
 
 @pytest.mark.parametrize("value", [-(2**63) - 1, 2**64])
 def test_numbers_that_no_field_holds_are_refused(value: int) -> None:
-    with pytest.raises(RequestMistake, match="more than 64 bits"):
+    with pytest.raises(InvalidRequest, match="more than 64 bits"):
         request_to_wire(InferenceRequest(model="m", parameters={"p": value}))

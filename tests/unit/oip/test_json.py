@@ -20,7 +20,7 @@ from slotmesh.oip.http import (
     metadata_to_json,
     server_to_json,
 )
-from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, RequestMistake, Tensor
+from slotmesh.oip.model import MAX_JSON_BYTES, MAX_TYPED_ELEMENTS, InferenceAnswer, InvalidRequest, Tensor
 
 
 def body(*inputs: Mapping[str, Any], **more: Any) -> bytes:
@@ -94,7 +94,7 @@ def test_what_would_make_very_many_values_is_not_decoded(
     text = b'{"%b":%b}' % (where.encode(), values)
     if where in {"data", "shape", "parameters"}:
         text = body(tensor(**{where: "HERE"})).replace(b'"HERE"', values)
-    with pytest.raises(RequestMistake, match="JSON has at most 80,000 values"):
+    with pytest.raises(InvalidRequest, match="JSON has at most 80,000 values"):
         read(text)
 
 
@@ -185,7 +185,7 @@ MISTAKES: dict[str, Any] = {
     "inputs[1].data: at most 65536": lambda: read(
         body(tensor(shape=[65_536], data=[0] * 65_536), tensor(name="y", shape=[1], data=[0]))
     ),
-    "inputs[0].data: goes not with": lambda: read(body(tensor(parameters={"binary_data_size": 0}))),
+    "inputs[0].data: cannot be combined with": lambda: read(body(tensor(parameters={"binary_data_size": 0}))),
     "inputs[0].parameters.binary_data_size: must be": lambda: read(body(tensor(parameters={"binary_data_size": 9}))),
     "inputs[0].shape: at most 32": lambda: read(body(tensor(shape=[1] * 33))),
     "inputs[0].shape: Expected int": lambda: read(body(tensor(shape=["a"]))),
@@ -200,7 +200,7 @@ MISTAKES: dict[str, Any] = {
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_names_its_field(words: str) -> None:
-    with pytest.raises(RequestMistake) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         MISTAKES[words]()
     assert words in str(caught.value)
     assert (caught.value.failure.reason, caught.value.failure.executed) == (Reason.BAD_REQUEST, Executed.NO)
@@ -295,7 +295,7 @@ def test_inputs_that_are_null_are_none() -> None:
 )
 def test_an_element_that_the_datatype_cannot_hold_is_refused(datatype: str, value: Any) -> None:
     text = json.dumps({"inputs": [tensor(datatype=datatype, shape=[2], data=[0, 0])]}).encode()
-    with pytest.raises(RequestMistake) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         read(text.replace(b"[0, 0]", b"[0, " + json.dumps(value).encode() + b"]"))
     assert caught.value.field.startswith("inputs[0].data") or caught.value.field == "body"
 
