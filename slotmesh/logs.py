@@ -1,10 +1,12 @@
-"""Logs: events with fields, `key=value` on a console or JSON for machines, to stderr.
+"""Logs: events with fields, as `key=value` for a console or as JSON for machines, to stderr.
 
-Purpose: everything that logs goes through the standard library, gRPC and other people's packages included, so an
-application that embeds a part of slotmesh keeps its own set-up, and the services have one format.
-Invariants: an event is a short constant text, what differs is a field; no log call on the path of a call. The audit log
-is written at every level. What a line looks like is in `slotmesh.logs`. Only the standard library is
-imported: every process and every command loads this module as it starts.
+Purpose: all logging goes through the standard library, including gRPC and third-party packages, so an application that
+embeds a part of slotmesh keeps its own set-up, and the services have one format.
+Invariants: an event is a short constant text, its details are fields; calls log nothing when they succeed. The audit
+log is written at every level. An exception is logged as its type, its text and the lines of its traceback, in either
+format, never with the values of variables. A field is one line, and contains no control characters for a terminal.
+`without_text` removes the texts of exceptions that a handler raised, as they may quote the content of the call.
+Imports only the standard library and `slotmesh.names`: every process and every command loads this module at its start.
 """
 
 from __future__ import annotations
@@ -20,12 +22,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from slotmesh.names import LINES, printable_text
-
-# The lines of a log: a record of the standard library as `key=value` for a console, or as JSON for machines.
-#
-# Invariants: an exception is its type, its text and the lines of its traceback, in either format, and never the values
-# of
-# variables. A field is one line, whatever it holds, and steers no terminal.
 
 FIELDS: Final = "slotmesh_fields"
 """Attribute of a log record that carries the event and its fields."""
@@ -58,7 +54,7 @@ class _Lines(logging.Formatter):
         self._facts = facts
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. An exception whose class raises as its traceback is written is left out of it."""
+        """The line. If the class of an exception raises while its traceback is formatted, the exception is left out."""
         try:
             return self._line(record, record.exc_info if record.exc_info and record.exc_info[1] else None)
         except BaseException:
@@ -70,16 +66,16 @@ class _Lines(logging.Formatter):
     def _line(self, record: logging.LogRecord, exc_info: Any) -> str:
         raise NotImplementedError
 
-    def _said(self, record: logging.LogRecord) -> dict[str, Any]:
+    def _values(self, record: logging.LogRecord) -> dict[str, Any]:
         """The event and all fields, those of the process first."""
         event, fields = getattr(record, FIELDS, (None, {}))
-        said = {"event": record.getMessage() if event is None else event, **fields}
+        values = {"event": record.getMessage() if event is None else event, **fields}
         if record.stack_info:
-            said["stack_info"] = record.stack_info
+            values["stack_info"] = record.stack_info
         return {
             **self._fields,
             **self._facts(),
-            **said,
+            **values,
             "level": record.levelname.lower(),
             "logger": record.name,
             "timestamp": datetime.now(tz=UTC).isoformat().replace("+00:00", "Z"),
@@ -90,10 +86,10 @@ class JsonLines(_Lines):
     """An object for each record."""
 
     def _line(self, record: logging.LogRecord, exc_info: Any) -> str:
-        said = self._said(record)
+        values = self._values(record)
         if exc_info is not None:
-            said["exception"] = _chain(*exc_info)
-        return json.dumps(said, default=str)
+            values["exception"] = _chain(*exc_info)
+        return json.dumps(values, default=str)
 
 
 class ConsoleLines(_Lines):
@@ -104,9 +100,9 @@ class ConsoleLines(_Lines):
         self._has_colours = has_colours
 
     def _line(self, record: logging.LogRecord, exc_info: Any) -> str:
-        said = self._said(record)
-        time, level, logger = said.pop("timestamp"), said.pop("level"), said.pop("logger")
-        event = printable_text(str(said.pop("event")), LINES).ljust(_EVENT_CHARS)
+        values = self._values(record)
+        time, level, logger = values.pop("timestamp"), values.pop("level"), values.pop("logger")
+        event = printable_text(str(values.pop("event")), LINES).ljust(_EVENT_CHARS)
         style = self._code
         columns = [
             f"{style(_DIM)}{time}{style(_RESET)}",
@@ -115,8 +111,8 @@ class ConsoleLines(_Lines):
             f"[{style(_RESET)}{style(_BRIGHT + _BLUE)}{logger}{style(_RESET)}]{style(_RESET)}",
         ]
         columns += (
-            f"{style(_CYAN)}{key}{style(_RESET)}={style(_MAGENTA)}{_literal(said[key])}{style(_RESET)}"
-            for key in sorted(said)
+            f"{style(_CYAN)}{key}{style(_RESET)}={style(_MAGENTA)}{_literal(values[key])}{style(_RESET)}"
+            for key in sorted(values)
         )
         line = " ".join(columns).rstrip(" ")
         return line if exc_info is None else f"{line}\n{_printed(exc_info)}"
@@ -126,7 +122,7 @@ class ConsoleLines(_Lines):
 
 
 def _literal(value: object) -> str:
-    """As it is where that is plain; else as Python writes it, so that nothing steers the terminal."""
+    """The text as it is if it is plain; else as a Python literal, which contains no control characters."""
     if isinstance(value, str) and value.isprintable() and not _QUOTED.intersection(value):
         return value
     return printable_text(repr(value))
@@ -142,7 +138,7 @@ def _chain(
     frames: TracebackType | None,
     seen: set[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """An exception and what it came of, each with its frames: files, lines and names."""
+    """An exception and its causes and contexts, each with its frames: files, lines and names."""
     seen = set() if seen is None else seen
     found: list[dict[str, Any]] = []
     is_cause = False
@@ -204,15 +200,15 @@ def _file(name: str) -> str:
 
 
 def _text(value: object) -> str:
-    """A text that is asked for may be of a class whose `__str__` fails."""
+    """The text of a value, whose `__str__` may raise."""
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - the text of others
+    except Exception as error:  # noqa: BLE001 - third-party code
         return f"<str-error {str(error)!r}>"
 
 
 AUDIT_LOGGER: Final = "slotmesh.audit"
-"""Its lines are written whatever the level says: who keeps them wants all."""
+"""Written at every log level: operators who keep the audit log want it complete."""
 
 
 class FieldLogger:
@@ -249,7 +245,7 @@ class FieldLogger:
             return
         options: dict[str, Any] = {key: fields.pop(key) for key in ("exc_info", "stack_info") if key in fields}
         readable = " ".join([event, *(f"{key}={_shown(value)}" for key, value in fields.items())])
-        # Without arguments the text is taken as it is: a percent sign is no placeholder.
+        # Without arguments, a percent sign in the text is no placeholder.
         self._logger.log(level, readable, extra={FIELDS: (event, fields)}, stacklevel=3, **options)
 
 
@@ -266,9 +262,9 @@ def setup_logging(
 ) -> None:
     """Sends all logs of the process to stderr in one format. For programs: a library leaves this to its application.
 
-    `log_format` is `console` or `json`; `log_level` is the name of the least severe level; `fields` are in all that is
-    logged, such as who logs it; and so is what `facts` says where something is logged, such as for which call. May be
-    called again.
+    `log_format` is `console` or `json`; `log_level` is the name of the least severe level; `fields` are added to all
+    that is logged, such as the name of the service, and so is the result of `facts` at that moment, such as the call.
+    May be called again.
     """
     is_json = log_format == "json"
     handler = logging.StreamHandler(sys.stderr)
@@ -290,23 +286,21 @@ def _shown(value: object) -> str:
     return text if text.isprintable() else repr(text)
 
 
-# Exceptions without their texts, for logs: what a handler raises for a call may quote what the call has sent.
-#
-# Purpose: `int("secret")` and `{}["secret"]` have it in their text, and so has whatever says what it did not like.
-# Invariants: a stand-in has the type's name, the frames, causes, contexts and members of a group; no text, no note, no
-# argument, and nothing of a SyntaxError's line. The exception itself stays as it is.
-
 MAX_EXCEPTIONS: Final = 100
-"""Of one chain, and of its groups; those beyond are left out."""
+"""Of one chain and its groups; further ones are left out."""
 
 
 def without_text(error: BaseException) -> BaseException:
-    """A stand-in that can be logged in place of an exception."""
+    """A stand-in to log in place of an exception that may quote the content of a call, such as `int("secret")`.
+
+    It has the type's name, the frames, causes, contexts and members of a group; no text, no note, no argument, and
+    nothing of a SyntaxError's line. The exception itself is not changed.
+    """
     return _StandIns().of(error)
 
 
 class _StandIns:
-    """Of one chain of exceptions, which may have circles."""
+    """Stand-ins of one chain of exceptions, which may have cycles."""
 
     def __init__(self) -> None:
         self._met: set[int] = set()

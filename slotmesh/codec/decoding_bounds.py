@@ -1,11 +1,15 @@
-"""How much JSON or msgpack is decoded at once where other calls wait meanwhile. Pure.
+"""Bounds on JSON and msgpack that is decoded on an event loop, while other calls wait. Pure.
 
-Purpose: decoding cannot be interrupted, and takes as long as there are values: lists and objects most of all, of which
-a byte or two make one. Who decodes on an event loop what a client sent looks here first; what is refused here has a
-way out, which who asks knows: tensors in binary, or a body that is passed on unread.
-Invariants: values are counted in the text, before any is made. What is within the bounds is never refused: commas and
-brackets inside of texts are no values, and are taken out where they would decide. Looking costs a few passes over
-`MAX_DECODED_BYTES` at most, or a step for each of `MAX_DECODED_VALUES`.
+Purpose: decoding cannot be interrupted, and takes time in proportion to the number of values: lists and objects most of
+all, which take a byte or two each. A server checks the text that a client sent before it decodes it on an event loop;
+the caller of these checks offers the alternative: tensors in binary, or a body that is passed on unread.
+msgspec parses nearly every number in nanoseconds, but those near the limits of a float, such as `1e-323` and `1e308`,
+in ten microseconds: 4 MB of them would take seconds. `json_decoder` decodes payloads with many of these in two steps,
+which are slower for others: Python parses the numbers, then msgspec validates the values.
+Invariants: values are counted in the text, before any is created. A text within the bounds is never refused: commas and
+brackets inside of strings are no values, and are removed before counting if they would matter. A check takes a few
+passes over at most `MAX_DECODED_BYTES`, or a step for each of `MAX_DECODED_VALUES`. Both ways of decoding JSON give the
+same value or the same error, except for a `Decimal` with more digits than a float has.
 """
 
 from __future__ import annotations
@@ -19,15 +23,15 @@ import msgspec
 from slotmesh.codec.types.hooks import of_json
 
 MAX_DECODED_BYTES: Final = 2 * 1024 * 1024
-"""Of one text: 28 for each of 65,536 numbers, and some milliseconds for one long string."""
+"""Of one text. 65,536 numbers have 28 bytes each; one long string takes some milliseconds."""
 MAX_DECODED_VALUES: Final = 80_000
-"""Elements of lists, entries of objects, lists and objects, all together: 10 to 20 ms."""
+"""Elements of lists, entries of objects, lists and objects together: 10 to 20 ms."""
 _BEGINNINGS: Final = (b",", b"[", b"{")
-"""All values but the first have one of these before them, or begin with it."""
+"""Every value but the first follows one of these bytes, or begins with it."""
 
 
 class TooMuchToDecode(ValueError):
-    """The text is longer, or has more values, than may be decoded at once."""
+    """The text is longer, or has more values, than may be decoded in one step."""
 
 
 def check_json(text: bytes) -> None:
@@ -62,14 +66,14 @@ def _beginnings(text: bytes) -> int:
 
 
 def _without_strings(plain: bytes) -> bytes:
-    """A text without escapes, and now without what is between quotes. Quotes were counted: there are few."""
+    """The text, which has no escapes, without its quoted strings. The caller has counted the quotes: there are few."""
     return b" ".join(plain.split(b'"')[::2])
 
 
 def _table() -> tuple[list[int], dict[int, tuple[int, int, bool]]]:
-    """By the first byte of a value: its size up to the next one where that is always the same, else 0.
+    """By the first byte of a value: its size up to the next one if that is constant, else 0.
 
-    And then, how to read it: bytes of its length or count; bytes of its type; whether the length is one of bytes.
+    Then, how to read it: the bytes of its length or count; the bytes of its type; whether the length counts bytes.
     """
     sizes = [0] * 256
     sizes[0x00:0x80] = [1] * 0x80
@@ -92,7 +96,7 @@ _SIZES, _HEADS = _table()
 
 
 def _has_more_values(payload: bytes) -> bool:
-    """Walks from head to head. What is cut off ends it: the decoder refuses that there, too."""
+    """Walks from head to head. Truncated text ends the walk: the decoder refuses it there, too."""
     sizes, at, end = _SIZES, 0, len(payload)
     for _ in range(MAX_DECODED_VALUES):
         if at >= end:
@@ -109,27 +113,20 @@ def _has_more_values(payload: bytes) -> bool:
     return at < end
 
 
-# JSON -> values, in time that is proportional to its bytes.
-#
-# Purpose: msgspec reads nearly every number in some nanoseconds, but those at the ends of what a float can hold, as
-# `1e-323` and `1e308`, in ten microseconds: of 4 MB of them it would take seconds. Payloads with many of these are
-# decoded in two steps, which are slower for others: Python reads the numbers, then msgspec checks the values.
-# Invariants: both ways give the same value, or the same error, but for a `Decimal` with more digits than a float has.
-
 _SMALL: Final = 128
-"""Bytes that hold too few numbers to matter beside the rest of a call."""
+"""Payloads up to this size cannot contain enough numbers to matter."""
 _BYTES_PER_COSTLY: Final = 512
-"""For so many bytes, one number that costs much is let pass."""
+"""One slow number in this many bytes is accepted."""
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"E123456789", b"e000000000")
 _LONG_EXPONENT: Final = b"e000"
-"""An exponent of three digits, in a payload without its digits and signs."""
+"""An exponent of three digits, after digits were replaced by zeros and signs removed."""
 
 
 def json_decoder(wanted: Any) -> Callable[[bytes], Any]:
     """The function that decodes into `wanted`; what it raises is msgspec's.
 
     Raises:
-        TypeError: `wanted` is nothing that JSON can become.
+        TypeError: JSON cannot be decoded into `wanted`.
     """
     decode = msgspec.json.Decoder(wanted, dec_hook=of_json).decode
 
@@ -142,7 +139,7 @@ def json_decoder(wanted: Any) -> Callable[[bytes], Any]:
 
 
 def has_costly_numbers(payload: bytes) -> bool:
-    """Whether there may be more than a few numbers that msgspec takes long for."""
+    """Whether the payload may contain more than a few numbers that msgspec parses slowly."""
     text = bytes(payload)
     if (text.count(b"e") + text.count(b"E")) * _BYTES_PER_COSTLY <= len(text):
         return False

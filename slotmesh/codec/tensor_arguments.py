@@ -1,10 +1,13 @@
-"""Tensors by name -> the arguments of a method: by the names of its parameters, or all of them as its one argument.
+"""Tensors by name -> the arguments of a method, and the tensors that a method's annotations promise.
 
-Purpose: as other content types, but for two things. A method whose one parameter is a map, a typed map, a dataclass or
-a struct gets all tensors in it. A batch method gets rows: the first axis of each tensor is an entry a row, so that many
-requests are concatenated; `rows_in` says how many rows a call has.
-Invariants: a name that the method does not take, or one that it lacks, is refused, and so are tensors of one call with
-different numbers of rows.
+Purpose: as with other content types, tensors go to the parameters of their names, with two exceptions. A method whose
+one parameter is a map, a typed map, a dataclass or a struct gets all tensors in it. A batch method gets rows: the first
+axis of each tensor has an entry for each row, so that requests can be concatenated; `rows_in` counts the rows of a
+call.
+Invariants: a name that the method does not take, a missing one, and tensors of one call with different numbers of rows
+are refused. In a method's description, an unknown dimension is -1 and an unknown tensor is left out. Nothing is
+guessed, except that an array of unknown type is described as FP32, as the protocol has no word for "any". Errors that
+foreign annotations raise are not raised here.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def tensors_decoder(signature: Signature, *, batched: bool) -> DecodeArguments:
 
 
 def whole_parameter(signature: Signature) -> Parameter | None:
-    """The one parameter that takes all tensors; None where they go to parameters by their names."""
+    """The one parameter that takes all tensors; None if they go to parameters by their names."""
     single = signature.single
     if single is None or len(signature.parameters) != 1 or signature.more_named is not None:
         return None
@@ -53,7 +56,7 @@ def whole_parameter(signature: Signature) -> Parameter | None:
 
 
 def is_whole(wanted: Any) -> bool:
-    """Whether an annotation means tensors by name."""
+    """Whether an annotation stands for tensors by name."""
     if wanted in _MAPS or get_origin(wanted) in _MAPS:
         return True
     is_struct = isinstance(wanted, type) and (issubclass(wanted, msgspec.Struct) or hasattr(wanted, "model_validate"))
@@ -61,7 +64,7 @@ def is_whole(wanted: Any) -> bool:
 
 
 def names_in(wanted: Any) -> frozenset[str] | None:
-    """The names that such an annotation has; None where any will do."""
+    """The names that such an annotation has; None if it takes any."""
     if is_typeddict(wanted):
         return frozenset(wanted.__annotations__)
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
@@ -75,7 +78,7 @@ def rows_in(arguments: Arguments, signature: Signature) -> int:
     """How many rows the arguments of a call of a batch method have.
 
     Raises:
-        DecodeError: it cannot be said, or they differ.
+        DecodeError: an argument has no rows, or they have different numbers of them.
     """
     args, named = arguments
     names = [each.name for each in signature.parameters]
@@ -86,8 +89,8 @@ def rows_in(arguments: Arguments, signature: Signature) -> int:
             raise DecodeError(f"{name}: a tensor of a batch method has a first axis, its rows; got one of shape []")
         counts[name] = len(value)
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
-        raise DecodeError(f"tensors of one call must have the same number of rows: {told}")
+        counted = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise DecodeError(f"tensors of one call must have the same number of rows: {counted}")
     return next(iter(counts.values()), 0)
 
 
@@ -108,7 +111,7 @@ def _decoder(signature: Signature) -> DecodeArguments:
 
 
 def _by_parameter(signature: Signature) -> DecodeArguments:
-    """Where a parameter takes one number or one text, a tensor of one element is that."""
+    """For methods with a parameter that takes one number or one text: it gets a tensor of one element as that."""
     scalars = frozenset(each.name for each in signature.parameters if _is_scalar(each.wanted))
     if not scalars:
         return by_name_decoder(signature, named_decoder(signature, MSGPACK))
@@ -145,7 +148,7 @@ def _one(value: Any, name: str) -> Any:
 
 
 def _batched_decoder(signature: Signature) -> DecodeArguments:
-    """Blocks: arrays where the method takes arrays of rows, lists with an entry a row elsewhere."""
+    """Blocks of rows: arrays for parameters that take arrays of rows, lists with an entry for each row for others."""
     if any(is_whole(each.wanted) for each in signature.parameters) and len(signature.parameters) == 1:
         return refuse("a batch method takes tensors by the names of its parameters: lists, or arrays of rows")
     parameters = [replace(each, wanted=_block_of(each)) for each in signature.parameters]
@@ -167,7 +170,7 @@ def _batched_decoder(signature: Signature) -> DecodeArguments:
 def _block_of(parameter: Parameter) -> Any:
     if parameter.stacked is not None or parameter.wanted is Any or array_type(parameter.wanted) is not None:
         return Any
-    return list[parameter.wanted]  # type: ignore[name-defined]  # made from what the annotation says
+    return list[parameter.wanted]  # type: ignore[name-defined]  # made from the annotation
 
 
 def _rows(value: Any, parameter: Parameter) -> Any:
@@ -185,12 +188,6 @@ def _rows(value: Any, parameter: Parameter) -> Any:
         raise DecodeError(where(str(error), parameter.name)) from None
 
 
-# What annotations say of the tensors that a method takes and gives.
-#
-# Invariants: what is not said is -1, or left out, and never guessed, but for one thing: an array of unknown type is
-# said
-# to be FP32, as the protocol has no word for any. Nothing of a foreign annotation is raised.
-
 _DATATYPES: Final = {bool: "BOOL", int: "INT64", float: "FP64", str: BYTES, bytes: BYTES}
 _LISTS: Final = {list, Sequence}
 _UNKNOWN_TYPE: Final = "FP32"
@@ -200,7 +197,7 @@ _MAX_DEPTH: Final = 32
 def method_tensors(
     function: Callable[..., Any], signature: Signature, *, yields: bool = False, batch_size: int = 0
 ) -> MethodTensors:
-    """What the method takes and gives; `batch_size` is 0 where it is no batch method."""
+    """The tensors that the method takes and returns; `batch_size` is 0 if it is not a batch method."""
     return MethodTensors(
         inputs=_inputs(signature)[:MAX_TENSORS],
         outputs=_outputs(_returned(function, yields=yields), batched=signature.batched)[:MAX_TENSORS],
@@ -221,8 +218,8 @@ def _inputs(signature: Signature) -> tuple[TensorType, ...]:
         shape: tuple[int, ...] = (UNKNOWN_DIMENSION,)
         if parameter.stacked is not None:
             datatype = _datatype_of(parameter.stacked.dtype)
-        elif parameter.wanted is not Any and (told := _element(parameter.wanted)) is not None:
-            datatype, shape = told
+        elif parameter.wanted is not Any and (element := _element(parameter.wanted)) is not None:
+            datatype, shape = element
             shape = _with_rows(shape) if signature.batched else shape
         found.append(TensorType(name=parameter.name, datatype=datatype, shape=shape, optional=not parameter.required))
     return tuple(found)
@@ -237,10 +234,10 @@ def _outputs(wanted: Any, *, batched: bool) -> tuple[TensorType, ...]:
         return _members(wanted)
     if get_origin(wanted) is tuple:
         parts = [each for each in get_args(wanted) if each is not ...]
-        told = [_element(each) for each in parts]
-        if len(parts) != len(get_args(wanted)) or None in told:
+        elements = [_element(each) for each in parts]
+        if len(parts) != len(get_args(wanted)) or None in elements:
             return ()
-        return tuple(_named(f"{OUTPUT}{index}", each) for index, each in enumerate(told) if each is not None)
+        return tuple(_named(f"{OUTPUT}{index}", each) for index, each in enumerate(elements) if each is not None)
     if get_origin(wanted) in _LISTS and array_type((get_args(wanted) or (Any,))[0]) is not None:
         return ()  # as many outputs as there are arrays
     element = _element(wanted)
@@ -248,12 +245,12 @@ def _outputs(wanted: Any, *, batched: bool) -> tuple[TensorType, ...]:
 
 
 def _row_of(wanted: Any) -> Any:
-    """What an entry of a list that a batch method returns is; None where it returns something else."""
+    """The type of an entry of the list that a batch method returns; None if it returns something else."""
     return get_args(wanted)[0] if get_origin(wanted) in _LISTS and get_args(wanted) else None
 
 
 def _members(wanted: Any) -> tuple[TensorType, ...]:
-    """The tensors of a typed map, a dataclass or a struct; none of a plain map, which has any."""
+    """The tensors of a typed map, a dataclass or a struct; empty for a plain map, which may have any."""
     try:
         if is_typeddict(wanted):
             members = get_type_hints(wanted)
@@ -268,16 +265,17 @@ def _members(wanted: Any) -> tuple[TensorType, ...]:
             members = {each.name: hints[each.name] for each in fields(wanted)}
         else:
             return ()
-    except Exception:  # noqa: BLE001  # whatever a foreign annotation raises, it says nothing then
+    except Exception:  # noqa: BLE001  # a foreign annotation may raise anything, and describes nothing then
         return ()
-    told = {name: _element(each) for name, each in members.items()}
+    elements = {name: _element(each) for name, each in members.items()}
     return tuple(
-        _named(name, each if each is not None else (_UNKNOWN_TYPE, (UNKNOWN_DIMENSION,))) for name, each in told.items()
+        _named(name, each if each is not None else (_UNKNOWN_TYPE, (UNKNOWN_DIMENSION,)))
+        for name, each in elements.items()
     )
 
 
 def _element(wanted: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Datatype and shape; None where the annotation says neither."""
+    """Datatype and shape; None if the annotation has neither."""
     if (array := array_type(wanted)) is not None:
         return _datatype_of(array.dtype), (UNKNOWN_DIMENSION,)
     shape: tuple[int, ...] = ()
@@ -287,13 +285,13 @@ def _element(wanted: Any) -> tuple[str, tuple[int, ...]] | None:
         wanted, shape = get_args(wanted)[0], (*shape, UNKNOWN_DIMENSION)
     try:
         datatype = _DATATYPES.get(wanted)
-    except TypeError:  # it has no hash
+    except TypeError:  # not hashable
         return None
     return None if datatype is None else (datatype, shape or (1,))
 
 
 def _with_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of many; a number alone has no axis of its own."""
+    """The shape of several rows; a number has no axis of its own."""
     return (UNKNOWN_DIMENSION,) if shape == (1,) else (UNKNOWN_DIMENSION, *shape)
 
 
@@ -306,7 +304,7 @@ def _datatype_of(dtype: Any) -> str:
 
 
 def _returned(function: Callable[..., Any], *, yields: bool) -> Any:
-    """What a result is; None where it is not said."""
+    """The annotation of a result; None without one."""
     try:
         annotation = inspect.signature(function).return_annotation
     except (TypeError, ValueError):

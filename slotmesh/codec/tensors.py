@@ -1,4 +1,4 @@
-"""Values as tensors by name: what a handler returns to an inference, and what a caller passes to one.
+"""Values as tensors by name: the results of a handler to an inference, and the arguments that a caller passes to one.
 
 | a value | becomes |
 |---|---|
@@ -10,8 +10,17 @@
 | a number, a string or bytes, an enum with one of them | the tensor `output` of one element |
 | None | no tensor |
 
-Invariants: tensors have the element types of the Open Inference Protocol and no others, little-endian, in C order.
-numpy is never imported for those who do not use it.
+The result of a batch method is split into the values of its calls:
+
+| returned, for n rows in all | each call gets |
+|---|---|
+| an array of n rows | its rows |
+| a list of n entries | its entries: arrays stacked, maps of one row each put together by name |
+| a map, a dataclass, a tuple of arrays or lists of n rows | its rows of each |
+
+Invariants: tensors have the element types of the Open Inference Protocol and no others, little-endian, in C order. A
+call gets the rows that it sent, in order; an exception among the entries of a call fails that call only. This module
+does not import numpy: it uses numpy only if the application has imported it.
 """
 
 from __future__ import annotations
@@ -33,13 +42,13 @@ from slotmesh.codec.types.hooks import to_builtins
 from slotmesh.codec.types.models import codec_of_value
 
 OUTPUT: Final = "output"
-"""Name of a tensor that is returned by itself."""
+"""The name of a tensor that is returned by itself."""
 MAX_TENSORS: Final = 256
 MAX_TENSOR_NAME_BYTES: Final = 1024
 TENSOR_DTYPES: Final = frozenset(
     {*("|b1", "|i1", "|u1"), *(f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8"))}
 )
-"""As numpy writes them."""
+"""Types as numpy writes them."""
 _TEXT: Final = {str, bytes, bytearray, memoryview}
 _NUMBERS: Final = {int, float, bool}
 _SCALARS: Final = _TEXT | _NUMBERS
@@ -47,10 +56,10 @@ _HEAD_OF_MAP_16: Final = b"\xde"
 
 
 def tensors_to_payload(value: Any) -> bytes:
-    """The payload of what a method returned, or of what a caller passes.
+    """The payload of a method's result, or of a caller's argument.
 
     Raises:
-        TypeError, ValueError: it is nothing that tensors can say; the message names the tensor.
+        TypeError, ValueError: it cannot be expressed as tensors; the message names the tensor.
     """
     named = tensors_by_name(value)
     if len(named) > MAX_TENSORS:
@@ -69,7 +78,7 @@ def tensors_to_payload(value: Any) -> bytes:
 
 
 def map_head(count: int) -> bytes:
-    """What a map of so many tensors begins with."""
+    """The first bytes of a map of `count` tensors."""
     return bytes((0x80 | count,)) if count < 16 else _HEAD_OF_MAP_16 + count.to_bytes(2, "big")
 
 
@@ -79,10 +88,10 @@ def name_head(name: str) -> bytes:
 
 
 def tensors_by_name(value: Any) -> Mapping[str, Any]:
-    """Which tensors a value stands for.
+    """The tensors that a value stands for.
 
     Raises:
-        TypeError: a key is no text.
+        TypeError: a key is not text.
     """
     if value is None:
         return {}
@@ -104,14 +113,14 @@ def tensors_by_name(value: Any) -> Mapping[str, Any]:
 
 
 def _tensor(value: Any, before: int) -> tuple[bytes, bytes]:
-    """Head and elements of one tensor that comes behind so many bytes."""
+    """Head and elements of one tensor, `before` bytes into the payload."""
     if is_array(value):
         return _of_array(value, before)
     if type(value) in _TEXT or type(value) in _NUMBERS:
         return _of_list([value], before)
     if isinstance(value, list | tuple):
         return _of_list(value, before)
-    if (tolist := getattr(value, "tolist", None)) is not None:  # a scalar of numpy, or an array of something like it
+    if (tolist := getattr(value, "tolist", None)) is not None:  # a scalar of numpy, or a foreign array
         numpy: Any = used_numpy()
         if numpy is not None:
             return _of_array(numpy.asarray(value), before)
@@ -167,7 +176,7 @@ def _of_list(values: Sequence[Any], before: int) -> tuple[bytes, bytes]:
 
 
 def _plain(value: Any, otherwise: Any = None) -> Any:
-    """What a value of another type is made of: an enum, a class derived from a number or a text, a range, a set."""
+    """The plain value of another type: an enum, a class derived from a number or a text, a range, a set."""
     if isinstance(value, Enum):
         return value.value
     try:
@@ -208,20 +217,8 @@ def _as_bytes(value: Any) -> bytes:
     raise TypeError(f"expected strings or bytes, got {type(value).__name__}")
 
 
-# What a batch method returned for the rows of many calls, taken apart: a value a call.
-#
-# | returned, for n rows in all | each call gets |
-# |---|---|
-# | an array of n rows | its rows |
-# | a list of n entries | its entries: arrays stacked, maps of one row each put together by name |
-# | a map, a dataclass, a tuple of arrays or lists of n rows | its rows of each |
-#
-# Invariants: a call gets the rows that it gave, in order. An exception among the entries of a call is what the call has
-# raised, and harms no other.
-
-
 def split_rows(returned: Any, rows: Sequence[int]) -> Sequence[Any] | None:
-    """A value, or an exception, for each call; `rows` is how many each has. None where the numbers do not agree."""
+    """A value, or an exception, for each call; `rows` is how many each has. None if the numbers do not match."""
     total = sum(rows)
     if is_array(returned):
         return _rows_of_array(returned, rows) if returned.ndim and len(returned) == total else None
@@ -246,14 +243,16 @@ def split_rows(returned: Any, rows: Sequence[int]) -> Sequence[Any] | None:
 
 
 def count_of(returned: Any) -> str:
-    """How much was returned, for a person."""
+    """The number of rows returned, for an error message."""
     if is_array(returned):
         return f"an array of shape {tuple(returned.shape)}"
     if isinstance(returned, list | tuple):
         return f"a {type(returned).__name__} of {len(returned)}"
     if isinstance(returned, Mapping):
-        told = ", ".join(f"{name}: {len(each) if hasattr(each, '__len__') else '?'}" for name, each in returned.items())
-        return f"rows by name ({told})"
+        counts = ", ".join(
+            f"{name}: {len(each) if hasattr(each, '__len__') else '?'}" for name, each in returned.items()
+        )
+        return f"rows by name ({counts})"
     return f"a {type(returned).__name__}"
 
 
@@ -262,7 +261,7 @@ def _column(value: Any, rows: Sequence[int]) -> Sequence[Any] | None:
 
 
 def _are_columns(returned: tuple[Any, ...], total: int) -> bool:
-    """Whether these are several outputs, and not an entry a row."""
+    """Whether these are several outputs, rather than an entry for each row."""
     return bool(returned) and all(
         (is_array(each) and each.ndim and len(each) == total) or (isinstance(each, list) and len(each) == total)
         for each in returned
@@ -282,7 +281,7 @@ def _spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _of_entries(entries: Sequence[Any]) -> Any:
-    """The value of one call whose rows these are."""
+    """The value of one call with these rows."""
     if (raised := next((each for each in entries if isinstance(each, BaseException)), None)) is not None:
         return raised
     if entries and all(map(is_array, entries)):

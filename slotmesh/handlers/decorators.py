@@ -1,8 +1,9 @@
-"""`@deployment` and `@batch`: notes on classes and functions, which stay what they are.
+"""`@deployment` and `@batch`: they attach settings to classes and functions, and return them unchanged.
 
-Invariants: a decorator returns the very object that it was given, so `self` has the user's type, and a decorated class
-can be subclassed; but for `async def` batch methods that return, which take single items, too. A batch method called
-directly takes a list and returns a list, or yields lists.
+Invariants: a decorator returns the object that it was given, so `self` has the user's type, and a decorated class can
+be subclassed. The exception are `async def` batch methods that return: they are wrapped to take single items, too. A
+batch method called directly takes a list and returns a list, or yields lists. Arguments of other serving frameworks are
+refused with the equivalent here.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ from slotmesh.handlers.kinds import MethodKind, kind_of, runnable
 from slotmesh.names import did_you_mean
 from slotmesh.spec.handler_settings import BatchSettings, DeploymentSettings
 
-# Keyword arguments that decorators of other serving frameworks have, and what says the same here. Pure.
-
 _OF_A_BACKEND: Final = "say `{}` of the backend in mesh.yaml"
 _REPLICAS: Final = f"{_OF_A_BACKEND.format('num_replicas: {value}')}, or `slotmesh run --replicas {{value}}`"
 _AUTOSCALE: Final = f"{_OF_A_BACKEND.format('autoscale: {{min: …, max: …}}')} (docs/autoscaling.md)"
 _PLACEMENT: Final = (
-    "a replica is a process with the environment of whoever starts it: nothing is placed or reserved for it"
+    "a replica is a process with the environment that it is started with: nothing is placed or reserved for it"
 )
 _METHOD_BATCH: Final = "put @slotmesh.batch on the method"
 _DEPLOYMENT_ARGUMENTS: Final = {
@@ -57,7 +56,7 @@ _DEPLOYMENT_ARGUMENTS: Final = {
     "batchable": _METHOD_BATCH,
     "timeout": "callers say it: `endpoint.options(timeout=…)`",
     "traffic": "an endpoint has its traffic from mesh.yaml, or from `slotmesh traffic`",
-    "route_prefix": "there are no paths: an endpoint is called by its name, which mesh.yaml says",
+    "route_prefix": "there are no paths: an endpoint is called by its name in mesh.yaml",
     "ray_actor_options": _PLACEMENT,
     "placement_group_bundles": _PLACEMENT,
     "resources": _PLACEMENT,
@@ -81,14 +80,14 @@ _PLACES: Final[Mapping[str, Mapping[str, str]]] = {"deployment": _DEPLOYMENT_ARG
 
 
 def refusal(decorator: str, given: Mapping[str, object], known: Collection[str]) -> TypeError:
-    """The error of `deployment` or `batch` for arguments that it does not have: what says the same, or is near.
+    """The error for arguments that `deployment` or `batch` does not have: names the equivalent, or a similar argument.
 
     `known` are the arguments that it has.
     """
-    return TypeError("; ".join(_told(decorator, name, value, known) for name, value in given.items()))
+    return TypeError("; ".join(_problem(decorator, name, value, known) for name, value in given.items()))
 
 
-def _told(decorator: str, name: str, value: object, known: Collection[str]) -> str:
+def _problem(decorator: str, name: str, value: object, known: Collection[str]) -> str:
     place = _PLACES[decorator].get(name)
     if place is not None:
         shown = str(value) if isinstance(value, int | float) else "…"
@@ -144,7 +143,7 @@ def deployment(
 
     Args:
         target: the class or function, where the decorator is used without parentheses.
-        max_ongoing: calls that one replica executes at once, 1 … 1,000,000. Default: 512 where all methods are
+        max_ongoing: calls that one replica executes concurrently, 1 … 1,000,000. Default: 512 if all methods are
             `async def`, else 8; never less than the batches of a batch method hold together.
         prefetch: calls without an ordering key that may wait at a replica behind the running ones. Default: one batch
             (the largest `max_batch_size`) where there are batch methods, else 0.
@@ -155,7 +154,7 @@ def deployment(
             stack, in the log and by `slotmesh status`; 0.05 … 3,600, or 0 for never.
         health_check_period_s: how often `check_health` is called, at least 0.01 s.
         health_check_timeout_s: how long it may take, at least 0.01 s. One that hangs has failed; it is not called anew.
-        **others: refused; the error says what has the place of other frameworks' arguments.
+        **others: refused; the error names the equivalent of other frameworks' arguments.
 
     Raises:
         TypeError: a value of another type, another argument, or a target that is neither class nor function.
@@ -174,7 +173,7 @@ def deployment(
 
     def decorate(handler: TargetT) -> TargetT:
         if not inspect.isclass(handler) and not inspect.isfunction(handler):
-            raise TypeError(f"@deployment goes on a class or a function, got {handler!r}")
+            raise TypeError(f"@deployment decorates a class or a function, got {handler!r}")
         setattr(handler, _DEPLOYMENT, settings)
         return handler
 
@@ -205,17 +204,17 @@ def batch(
     batch_size_fn: Callable[..., int | float] | None = None,
     **others: object,
 ) -> Any:
-    """Makes a function or method, `async def` or `def`, take many calls at once: lists in, a list as long out.
+    """Makes a function or method, `async def` or `def`, take many calls together: lists in, a list of that length out.
 
     Callers pass one item and get one result; each parameter of the method receives a list of the callers' items; or,
     annotated as `np.ndarray` in place of a list, an array with a row a call (and such an array may be the result). A
     batch is cut when one of `max_concurrent_batches` is free and it is full or its first call has waited long enough:
-    under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out. One
-    that yields yields such lists: a value more for each caller every time.
+    under load batches fill by themselves. Called directly, in Python, it takes a list and returns a list. One that
+    yields yields such lists: a further value for each caller every time.
 
     An `async def` method that returns also takes single items from other methods of the handler, as in `await
-    self.classify(image)`: those that come together become a batch, by the same settings. Items are told from a batch by
-    not being lists or arrays; the first parameter of a method is called `self` or `cls`.
+    self.classify(image)`: those that arrive together become a batch, by the same settings. An argument that is neither
+    a list nor an array is an item; the first parameter of a method must be called `self` or `cls`.
 
         @slotmesh.batch(max_batch_size=32)
         def classify(self, images: list[bytes]) -> list[int]: ...
@@ -225,8 +224,8 @@ def batch(
 
     The method has `set_max_batch_size`, `set_batch_wait_timeout_s` and `set_max_concurrent_batches`, to be called from
     anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. `get_` in place
-    of `set_` asks for what is in force. They belong to the function, so they hold for all handlers of the class in this
-    process, which in a replica is one. `batch_state()` tells what waits and what runs, since when, and where.
+    of `set_` returns the current value. They belong to the function, so they hold for all handlers of the class in this
+    process, which in a replica is one. `batch_state()` returns what waits and what runs, since when, and where.
 
     Args:
         target: the function, where the decorator is used without parentheses.
@@ -237,7 +236,7 @@ def batch(
             argument, or all of them where the function takes more than one. An item that does not fit into a batch any
             more is the first of the next one; one that alone is too heavy fails with INVALID_ARGUMENT. It runs on the
             event loop of the replica, once a call, so it should be quick; where it raises, that call fails.
-        **others: refused; the error says what has the place of other frameworks' arguments.
+        **others: refused; the error names the equivalent of other frameworks' arguments.
 
     Raises:
         TypeError: a value of another type, another argument, or a target that is not a function.
@@ -261,7 +260,9 @@ def _names_of(settings: type[DeploymentSettings | BatchSettings]) -> list[str]:
 
 def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
     if not inspect.isfunction(function):
-        raise TypeError(f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}")
+        raise TypeError(
+            f"@batch decorates a function or method, below @staticmethod and @classmethod, got {function!r}"
+        )
     control = BatchControl(settings)
     decorated = _with_items(function, control) if kind_of(function) is MethodKind.ASYNC else function
     setattr(decorated, _BATCH, control)
@@ -296,31 +297,31 @@ def _with_items(function: Any, control: BatchControl) -> Any:
 
 
 def whole_batches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A batch function, or a bound method, or an instance with one as `__call__`: without what takes single items."""
+    """A batch function, or a bound method, or an instance with one as `__call__`, without the wrapper for items."""
     bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
     control = batch_control(bound)
     whole: Callable[..., Any] | None = None if control is None else control.whole
     if whole is None:
         return function
     if bound.__wrapped__ is not whole:
-        return function  # with a decorator around it, which is to see each batch
+        return function  # another decorator wraps it, and is called with each batch
     owner = getattr(bound, "__self__", None)
     return whole if owner is None else MethodType(whole, owner)
 
 
 def deployment_settings(handler: object) -> DeploymentSettings:
-    """What `@deployment` said, or the defaults where a handler goes without it. A subclass has its base's settings."""
+    """The settings of `@deployment`, or the defaults without it. A subclass has its base's settings."""
     settings = getattr(handler, _DEPLOYMENT, None)
     return settings if isinstance(settings, DeploymentSettings) else DeploymentSettings()
 
 
 def batch_control(function: object) -> BatchControl | None:
-    """What `@batch` left on a function or a bound method; None where it is not a batch function."""
+    """The control that `@batch` attached to a function or a bound method; None if it is not a batch function."""
     control = getattr(function, _BATCH, None)
     return control if isinstance(control, BatchControl) else None
 
 
 def batch_settings(function: object) -> BatchSettings | None:
-    """What `@batch` said, or was told since; None where it is not a batch function."""
+    """The settings of `@batch`, with later changes; None if it is not a batch function."""
     control = batch_control(function)
     return None if control is None else control.settings

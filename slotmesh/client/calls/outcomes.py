@@ -1,7 +1,7 @@
-"""Outcomes become results of futures: payloads decoded results, failures typed exceptions, ends without either None.
+"""Outcomes become results of futures: payloads decoded results, failures typed exceptions, other ends None.
 
-One failure for many calls gives each of them a retry delay of its own, so that they are not retried together.
-Invariants: a future that is done already (it was cancelled) is left alone. Where one failure meets many calls whose
+Calls that fail with one failure get different retry delays, so that they are not retried together.
+Invariants: a future that is done (because it was cancelled) is not changed. If one failure meets many calls whose
 futures were dropped, asyncio reports one of them as never retrieved, not all.
 """
 
@@ -23,14 +23,12 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.security.identity import Role
 from slotmesh.status import from_rpc_error, is_unknown_there, to_exception
 
-# What an rpc to a router says that has failed, where it may have gone to a server of another kind.
-
 
 def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str = "RouterService") -> Failure:
-    """As `from_rpc_error`, in words for those who call routers.
+    """As `from_rpc_error`, for an rpc to a router, in the words of the client.
 
-    A server that does not know the rpc is told by its address, as the transport does not; what certificates are the
-    reason of, with the way out.
+    If the server does not have the rpc, the message contains its address, which the transport's does not; if
+    certificates are the reason, it contains the way out.
     """
     failure = from_rpc_error(error)
     if failure.reason is Reason.ROUTER_LOST:
@@ -45,17 +43,17 @@ def refusal_of(error: grpc.RpcError, address: str, dialer: Dialer, service: str 
 
 
 def credential_refusal(error: grpc.RpcError) -> Failure | None:
-    """The failure of the calls of a stream that ended because the caller's credential holds no longer; else None."""
+    """The failure of the calls of a stream that ended because the caller's credential is no longer valid; else None."""
     failure = from_rpc_error(error)
     return replace(failure, executed=Executed.UNKNOWN) if failure.reason is Reason.UNAUTHENTICATED else None
 
 
 RETRY_SPREAD: Final = 0.2
-"""Share, up and down, by which retry delays of calls that failed together differ."""
+"""Share, up and down, by which the retry delays of calls with the same failure differ."""
 
 
 def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -> None:
-    """Results of neighbouring calls of a part, the first of them at `at`."""
+    """Delivers results of consecutive calls of a part, the first of them at `at`."""
     spec = part.spec
     if not spec.options.reply:
         finish(part, at, len(payloads))
@@ -63,7 +61,7 @@ def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -
     if (content_type or OCTET_STREAM) != spec.content_type:
         fail(part, at, len(payloads), other_content_type(part, content_type))
         return
-    if spec.streaming:  # of a replica that knows no other way: its method returns
+    if spec.streaming:  # of a method that returns: its result is the only value
         for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
             if not sink.done():
                 sink.put_last(payload)
@@ -82,7 +80,7 @@ def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -
 
 
 def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], content_type: str) -> None:
-    """Results of calls of a part, at these places."""
+    """Delivers results of calls of a part, at these places."""
     spec, sinks = part.spec, part.sinks
     is_plain = spec.options.reply and not spec.streaming and (content_type or OCTET_STREAM) == spec.content_type
     if part.gather is not None or not is_plain:
@@ -96,7 +94,7 @@ def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], 
 
 
 def finish(part: SentPart, at: int, count: int) -> None:
-    """Neighbouring calls of a part have ended, without results of their own."""
+    """Ends consecutive calls of a part that have no results of their own."""
     if part.gather is not None:
         if not part.gather.done():
             part.gather.put(part.offset + at, [None] * count)
@@ -106,8 +104,8 @@ def finish(part: SentPart, at: int, count: int) -> None:
             sink.set_result(None)
 
 
-def fail(part: SentPart, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
-    """The same failure for neighbouring calls of a part. `told`: it met other calls before these."""
+def fail(part: SentPart, at: int, count: int, failure: Failure, *, is_repeated: bool = False) -> None:
+    """Fails consecutive calls of a part. `is_repeated`: other calls got this failure before."""
     spread = RETRY_SPREAD if count > 1 else 0.0
     if part.spec.stop_generation:
         _stop_lanes(part, at, count, failure)
@@ -119,49 +117,49 @@ def fail(part: SentPart, at: int, count: int, failure: Failure, *, told: bool = 
     for index, sink in enumerate(_taken(part, at, count), at):
         if not sink.done():
             sink.set_exception(_exception(part, index, failure, spread))
-            if told:
+            if is_repeated:
                 sink.exception()  # marks it as retrieved for asyncio
-            told = True
+            is_repeated = True
 
 
 def refuse(part: SentPart, limit: int | None = None) -> None:
-    """Calls that were taken out of the outbox, never sent: their payload is over the limit, or their lane stopped."""
+    """Fails calls that were removed from the outbox unsent: their payload is over the limit, or their lane stopped."""
     stop = part.spec.queue.stop
     for at, payload in enumerate(part.payloads):
         if limit is not None and len(payload) > limit:
-            fail(part, at, 1, too_large(len(payload), limit), told=at > 0)
+            fail(part, at, 1, too_large(len(payload), limit), is_repeated=at > 0)
         elif stop is not None:
-            fail(part, at, 1, stop.refusal(), told=at > 0)
+            fail(part, at, 1, stop.refusal(), is_repeated=at > 0)
     part.settled(0, part.count)
 
 
 def refuse_sent(part: SentPart, place: int) -> None:
-    """As `refuse`, of a call that was sent, and that is not sent again."""
+    """As `refuse`, for a call that was sent before and is not sent again."""
     spec = part.spec if part.specs is None else part.specs[place]
     if spec.queue.stop is not None:
         fail(part, place, 1, spec.queue.stop.refusal(was_sent=True))
 
 
 def _stop_lanes(part: SentPart, at: int, count: int, failure: Failure) -> None:
-    """Records the failure in the lanes of these calls, in each the first one."""
+    """Records the failure in the lanes of these calls: of each lane, the first call that failed."""
     specs = [part.spec] * count if part.specs is None else part.specs[at : at + count]
-    told: set[CallSpec] = set()
+    recorded: set[CallSpec] = set()
     for index, spec in enumerate(specs, at):
-        if spec not in told and spec.queue.stop is not None:
-            told.add(spec)
+        if spec not in recorded and spec.queue.stop is not None:
+            recorded.add(spec)
             call_id = part.first + index if part.first else 0
             spec.queue.stop.fail(spec.queue, spec.stop_generation, call_id, failure)
 
 
 def give_up(part: SentPart, failure: Failure) -> None:
-    """Fails all calls of a part that have no outcome. Outcomes that come later are dropped."""
-    for told, (at, count) in enumerate(part.open_spans()):
-        fail(part, at, count, failure, told=told > 0)
+    """Fails all calls of a part that have no outcome. Later outcomes are dropped."""
+    for index, (at, count) in enumerate(part.open_spans()):
+        fail(part, at, count, failure, is_repeated=index > 0)
     part.forsake()
 
 
 def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, spec: CallSpec) -> None:
-    """A result for one future."""
+    """Sets the result of one future."""
     if sink.done():
         return
     if decode is None:
@@ -176,7 +174,7 @@ def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, s
 
 
 def _taken(part: SentPart, at: int, count: int) -> list[Any]:
-    """The futures of these calls; the part forgets them, so that results do not live as long as its slowest call."""
+    """The futures of these calls; the part drops them, so that results do not live as long as its slowest call."""
     sinks = part.sinks
     if count == part.count:
         return sinks
@@ -192,7 +190,7 @@ def _deliver_to_map(
         gather.put(part.offset + at, part.spec.decode_each(payloads))
         return
     except DecodeError:
-        pass  # some cannot be decoded: find out which
+        pass  # some cannot be decoded: the loop finds which
     for place, payload in enumerate(payloads, part.offset + at):
         try:
             gather.put(place, [decode(payload)])
@@ -213,7 +211,7 @@ def _exception(part: SentPart, index: int, failure: Failure, spread: float) -> S
 
 
 def other_content_type(part: SentPart, content_type: str) -> Failure:
-    """Of a result that cannot be read as the call's results are."""
+    """The failure of a call whose result has another content type than its call."""
     return Failure(
         reason=Reason.INTERNAL,
         message=f"the result is encoded as {content_type}, the call was as {part.spec.content_type}",

@@ -1,10 +1,8 @@
-"""Finds sent calls that nobody waits for any more, so that the router can be told.
+"""Finds calls that were cancelled by their callers, and calls whose deadline has passed without an outcome.
 
-Purpose: a future that is cancelled tells nobody, and a hook on each would cost every call more than this costs all:
-0.1 to 0.6 µs a call. So the pending calls are looked through now and then, while there are any.
-Invariants: a call is told as taken back once. A call that is answered by the second look is never looked at; looking at
-those that take longer costs at most a hundredth of the time.
-Owner: the endpoint's `RouterLink`.
+Purpose: a cancelled future notifies no one, and a callback on each would cost more than scanning the pending calls
+now and then: 0.1 to 0.6 µs a call. So they are scanned at intervals while there are any.
+Owner: the endpoint's `RouterLink` has the `RecallWatch`, its `Connection` the `Overdue`.
 """
 
 from __future__ import annotations
@@ -22,48 +20,52 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import router_service_pb2
 
 CANCELLED_LOOK_INTERVAL_S: Final = 0.01
-"""Between two looks at few calls."""
+"""Between two scans of few calls."""
 LOOK_INTERVAL_A_CALL_S: Final = 2e-6
-"""More, for each unanswered call: a hundred times what looking at one costs."""
+"""Added for each unanswered call: a hundred times the cost of scanning one."""
 
 
 class RecallWatch:
-    """Looks at what is pending, and keeps what it found until the next frame."""
+    """Finds cancelled calls, and keeps them until the next frame cancels them at the router.
+
+    Invariants: a call is reported to the router once. A call that is answered before the second scan is never
+    examined; examining the others takes at most a hundredth of the time.
+    """
 
     def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is something for `take_frame`."""
+        """`wake` is called when `take_frame` has a frame."""
         self._pending = pending
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._old_below = 0
-        """Ids below this are old enough for the next look."""
+        """Calls with lower ids are old enough for the next scan."""
         self.found: list[Range] = []
-        """To be read: `take_frame` has something to give."""
+        """Calls for the next `take_frame`."""
 
     def start(self) -> None:
-        """Calls were sent. Cheap while it is looking already."""
+        """Calls were sent. Cheap if scans are scheduled already."""
         if self._timer is None:
             self._old_below = self._pending.next_id
             self._look_again()
 
     def stop(self) -> None:
-        """Nobody can be told any more."""
+        """Ends the scans: the stream cannot send any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def look_now(self) -> None:
-        """Looks at all that was sent, for it is the last chance to tell."""
+        """Scans all calls that were sent: the stream is about to end."""
         self._look(self._pending.next_id)
 
     def take_back_all(self) -> None:
-        """Nobody waits for anything any more, whatever the futures say."""
+        """Cancels all calls, whatever the state of their futures."""
         self.found += self._pending.take_untold()
         self._wake()
 
     def take_frame(self) -> router_service_pb2.CancelCalls | None:
-        """What was found and not told."""
+        """The cancelled calls that were not reported yet; None if there are none."""
         if not self.found:
             return None
         found, self.found = self.found, []
@@ -86,39 +88,36 @@ class RecallWatch:
             self._wake()
 
 
-# Ends calls whose time is over and of which the router says nothing: it may be away, be cut off, or hang.
-#
-# Purpose: a router that is alive tells of a deadline itself. Where none does, whoever waits hears of it here, long
-# before
-# the silence of the router is noticed. A timeout counts from when the call was made, whether it could be sent or not.
-# Invariants: nobody hears before the deadline; of calls that were sent nobody does before `SLACK_S` more, which is the
-# router's time to say more, or `STOP_SLACK_S` in lanes that stop. Such a call counts as unanswered until its outcome is
-# there, or the stream ends; it is not sent again. Calls without a timeout cost nothing, others a look each
-# `LOOK_INTERVAL_S`, and a part of a run each, not a call.
-# Owner: the endpoint's `Connection`.
-
 SLACK_S: Final = 0.5
-"""What a router gets to tell what became of a call whose deadline has passed."""
+"""How long a router may take to report the outcome of a call whose deadline has passed."""
 
 STOP_SLACK_S: Final = 5.0
-"""The same in a lane that stops at failures: longer than the silence by which a router is known to be gone. Later calls
-run where this one has ended well, so nobody else may say that it failed."""
+"""The same for calls of a lane that stops at failures: longer than it takes to find that a router is lost. Later calls
+run if this one has succeeded, so only the router may report that it failed."""
 
 OVERDUE_LOOK_INTERVAL_S: Final = 0.1
-"""Between two looks at few calls."""
+"""Between two scans of few calls."""
 
 LOOK_INTERVAL_A_PART_S: Final = 1e-5
-"""More, for each part that is looked at: a hundred times what that costs."""
+"""Added for each part that is scanned: a hundred times the cost of one."""
 
 MAX_LOOK_INTERVAL_S: Final = 0.4
-"""Together with the slack less than a second."""
+"""With the slack, this is less than a second."""
 
 
 class Overdue:
-    """Looks at what is unanswered, from `start` to `stop`."""
+    """Fails calls whose deadline has passed while the router is silent: away, cut off, or hanging.
+
+    Purpose: a router reports deadlines itself. Without its report, the caller gets the failure from here, long before
+    the router counts as lost. A timeout starts when the call is made, whether it can be sent or not.
+    Invariants: no call fails before its deadline; a call that was sent fails `SLACK_S` later (`STOP_SLACK_S` in lanes
+    that stop at failures), as the router may still report its outcome. Such a call stays unanswered until its outcome
+    arrives or the stream ends, and is not sent again. Calls without a timeout cost nothing, others a check of each
+    part of a run at each scan.
+    """
 
     def __init__(self, outbox: CallOutbox, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
-        """`outbox`: what waits; `pending`: what is unanswered; `address`: of the router that has it."""
+        """`outbox`: unsent calls; `pending`: unanswered calls; `address`: of the router that has them."""
         self._outbox = outbox
         self._pending = pending
         self._address = address
@@ -131,7 +130,7 @@ class Overdue:
             self._timer = self._loop.call_later(OVERDUE_LOOK_INTERVAL_S, self._look)
 
     def stop(self) -> None:
-        """Nothing is unanswered."""
+        """No call is unanswered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,7 +168,7 @@ class Overdue:
     def _failure(self, timeout_s: float) -> Failure:
         return Failure(
             reason=Reason.DEADLINE_RUNNING,
-            message=f"the timeout of {timeout_s:g} s passed, and the router at {self._address()} does not say what "
-            "became of the call; it may have been executed",
+            message=f"the timeout of {timeout_s:g} s passed, and the router at {self._address()} has not reported the "
+            "outcome of the call; it may have been executed",
             executed=Executed.UNKNOWN,
         )

@@ -312,7 +312,7 @@ class CallStream:
     def refuse_full(self, spec: CallSpec, future: Any) -> asyncio.Future[Any]:
         """Fails a call for which there is no room. Of many in a row asyncio reports one as never retrieved."""
         share = self.share_of(spec)
-        fail(SentPart(spec, [b""], 0, [future]), 0, 1, share.full(), told=share.has_refused)
+        fail(SentPart(spec, [b""], 0, [future]), 0, 1, share.full(), is_repeated=share.has_refused)
         share.has_refused = True
         return cast("asyncio.Future[Any]", future)
 

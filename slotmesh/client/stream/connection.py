@@ -1,10 +1,10 @@
-"""An endpoint's session: one stream after the other, at whichever router there is.
+"""The session of an endpoint: one stream after the other, each to one of the known routers.
 
-Purpose: opens a stream where there is something to send, and goes on at another router where one is lost, leaves, or
-falls silent, with what is unanswered.
-Invariants: what was sent has its outcome, or is sent again; where a router keeps no sessions, or the caller has another
-identity now, it fails instead, executed=unknown. Calls fail for want of a router only when `Search` has found none in
-time.
+Purpose: opens a stream when there are calls to send, and continues at another router with the unanswered calls when a
+router is lost, leaves or falls silent.
+Invariants: a call that was sent gets its outcome or is sent again; if the next router keeps no sessions, or the
+caller's identity has changed, it fails instead, executed=unknown. Calls fail for want of a router only when `Search`
+has found none in time.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -39,13 +39,13 @@ from slotmesh.v1 import router_service_pb2
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
 )
-"""What the transport says where a router is not there yet, or no more; and a router, of a stream that came too late."""
+"""Failures of the transport if a router is not there (yet), or of a router about a stream that came too late."""
 
 _WORTH_ANOTHER_STREAM: Final = _WORTH_ANOTHER_TRY | {Reason.UNAUTHENTICATED}
-"""Of a stream that was open: what was shown may have ended, and something newer be there to be shown."""
+"""Failures of an open stream: an expired credential may have a successor by now."""
 
 _SOUND_S: Final = 1.0
-"""A stream that lasted for so long was a good one, even if it has answered nothing."""
+"""A stream that lived at least this long resets the back-off, even if it has answered nothing."""
 
 GAVE_UP: Final = Failure(
     reason=Reason.CANCELLED, message="taken back by its caller while its session moved", executed=Executed.UNKNOWN
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Connection:
-    """Serves the outbox, until nothing is left to send and nothing unanswered."""
+    """Serves the outbox until nothing is left to send and nothing is unanswered."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Connection:
         *,
         names_executors: bool = False,
     ) -> None:
-        """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has.
+        """`on_unstarted`: takes calls that a leaving router has not started, and that no other router has.
 
-        `names_executors`: routers are asked to say which backend has executed each call.
+        `names_executors`: ask routers to report the backend that executed each call.
         """
         self._features = (*features.OF_CLIENTS, *([features.EXECUTORS] if names_executors else []))
         self._on_unstarted = on_unstarted
@@ -88,7 +88,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self.address = ""
-        """The router that was used last; empty before the first one."""
+        """The router that was used last; empty before the first connection."""
         self.max_payload_bytes = MAX_BYTES_UNTIL_KNOWN
         """Largest payload of one call."""
 
@@ -99,21 +99,21 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a stream to a router, which has to be ended."""
+        """Whether there is an open stream to a router, which has to be ended."""
         return self._link is not None or bool(self.lingering)
 
     @property
     def lingering(self) -> set[asyncio.Task[None]]:
-        """One for each router that leaves, and has calls that cannot move."""
+        """A task for each leaving router that has calls which cannot move."""
         return self._lingering.tasks
 
     def wake(self) -> None:
-        """Calls wait in the outbox."""
+        """Calls were added to the outbox."""
         if self._link is not None:
             self._link.wake()
 
     def finish(self) -> None:
-        """No more calls come: the stream ends when all was answered. May be repeated, for calls cancelled since."""
+        """No more calls follow: ends the stream when all are answered. May be repeated after calls were cancelled."""
         self._closing = True
         if not self._outbox.has_wanted:
             self._fail_unsent(GAVE_UP)
@@ -121,30 +121,32 @@ class Connection:
             self._link.finish()
 
     def abandon(self, failure: Failure) -> None:
-        """Everything fails now; the router is told that nobody waits."""
+        """Fails all calls now, and cancels them at the router."""
         self._lingering.abandon()
         link = self._link
         if link is None:
             self.fail_all(failure)
             return
         link.take_back_all()
-        for part in self._pending.parts():  # unanswered until their outcomes are there, and acknowledged then
+        for (
+            part
+        ) in self._pending.parts():  # they stay unanswered until their outcomes have arrived and are acknowledged
             give_up(part, replace(failure, executed=Executed.UNKNOWN))
         self._fail_unsent(failure)
         link.finish()
 
     def fail_all(self, failure: Failure) -> None:
-        """What was sent may have been executed, the rest was not."""
+        """Fails all calls: those that were sent may have been executed."""
         self._fail_sent(replace(failure, executed=Executed.UNKNOWN))
         self._fail_unsent(failure)
 
     def _fail_unsent(self, failure: Failure) -> None:
-        for told, part in enumerate(list(self._outbox.drain())):
-            fail(part, 0, part.count, replace(failure, executed=Executed.NO), told=told > 0)
+        for index, part in enumerate(list(self._outbox.drain())):
+            fail(part, 0, part.count, replace(failure, executed=Executed.NO), is_repeated=index > 0)
             part.settled(0, part.count)
 
     async def serve(self) -> Failure:
-        """Says what to tell the calls that are left."""
+        """Runs until no call is left, or no router is found. Returns the failure for the calls still pending."""
         search = Search(self._routers, self._patience_s, self.address)
         refusal = _NO_ANSWER
         self._overdue.start()
@@ -171,7 +173,7 @@ class Connection:
         finally:
             self._overdue.stop()
             self._next_router.discard()
-        return self._unreachable(refusal.message)  # unless nothing is left: then nobody is told
+        return self._unreachable(refusal.message)  # unused if no call is left
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -198,22 +200,22 @@ class Connection:
             search.spent(self._loop.time() - began)
 
     def _call(self, address: str, *, patiently: bool = False) -> StreamCall:
-        """A stream that is not opened yet. `patiently`: the transport waits for the router."""
+        """A stream that is not open yet. `patiently`: the transport waits for the router."""
         call: StreamCall = self._routers.stub(address).StreamCalls(wait_for_ready=patiently)
         return call
 
     async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink | Failure:
-        """A stream that the router has answered: nothing is sent to a router that may not be there."""
+        """Returns when the router has responded: no calls are sent before that."""
         try:
             await call.wait_for_connection()
-            self._fail(self._pending.drain_unwanted(), GAVE_UP)  # their lanes may stop by that
+            self._fail(self._pending.drain_unwanted(), GAVE_UP)  # which may stop their lanes
             wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
             opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=self._features)
             if wire is not None:
                 opening.default_options.CopyFrom(wire)
             if with_session:
                 self._session.identify(opening, self._pending)
-            with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
+            with suppress(asyncio.InvalidStateError):  # the stream has failed; reading it raises the reason
                 await writer_of(call)(Request(open=opening))
             response = await call.read()
             if response is grpc.aio.EOF:
@@ -247,9 +249,9 @@ class Connection:
         return link
 
     def _begin_session(self, refusal: Failure) -> None:
-        """No router resumes the session: its calls may have been executed. What was not sent may go over a new one.
+        """No router can resume the session: calls that were sent may have been executed, others go into a new session.
 
-        The caller's identity has changed, or there is none to be shown: then the next attempt is refused as well.
+        If the caller's credential was refused, the next attempt is refused as well.
         """
         self._fail_sent(replace(refusal, executed=Executed.UNKNOWN))
         self._session = EndpointSession()
@@ -257,7 +259,7 @@ class Connection:
     # -- serving ---------------------------------------------------------------------------------------------------
 
     async def _serve(self, link: RouterLink) -> None:
-        """Uses a link until it ends. What it leaves unanswered is sent again, or fails."""
+        """Uses a link until it ends. Its unanswered calls are sent again, or fail."""
         failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
         cut_off = self._lost("the session's stream ended")
         self._link = link
@@ -298,7 +300,7 @@ class Connection:
                 self._fail(self._pending.drain_streaming(), cut_off)
 
     def _leave_behind(self, link: RouterLink, running: asyncio.Task[None]) -> None:
-        """Another router was reached. The calls that cannot move go on over this link, as long as its router does."""
+        """Moves to another router. Calls that cannot move continue on the old link until its router ends it."""
         staying, self._pending = self._pending, self._pending.hand_over()
         lost, closed = self._lost("the router left"), self._lost("the mesh was closed", Reason.CANCELLED)
 
@@ -308,7 +310,7 @@ class Connection:
         self._lingering.keep(link, running, fail_rest)
 
     def _on_leaving(self, alternates: Sequence[str]) -> None:
-        """The router leaves. While it answers what it has, another one is looked for."""
+        """The router leaves: connects to another one while this one answers its calls."""
         self._routers.learn(alternates)
         if self._link is not None and self._link.in_session and self._routers.others(self.address):
             self._next_router.seek()
@@ -319,11 +321,11 @@ class Connection:
         self._fail(self._pending.drain(), failure)
 
     def _fail(self, drained: Iterator[Settled], failure: Failure) -> None:
-        told = False
+        is_repeated = False
         for part, at, _, count in drained:
-            fail(part, at, count, failure, told=told)
+            fail(part, at, count, failure, is_repeated=is_repeated)
             part.settled(at, count)
-            told = True
+            is_repeated = True
 
     def _lost(self, why: str, reason: Reason = Reason.ROUTER_LOST) -> Failure:
         return Failure(

@@ -1,8 +1,12 @@
-"""Outcomes as one stream brings them: which calls they belong to, and who hears of them.
+"""The outcomes that arrive on one stream, and their delivery to the calls.
 
-Invariants: what comes for a call that has its outcome already changes nothing. A rejection is true of this sending
-only: of calls that an earlier router had, too, nobody knows whether they were executed.
-Owner: the `RouterLink` of one connection.
+Results of calls without streaming arrive in batches, the payloads of large ones before that in chunks. Values of
+handlers that yield arrive one by one; their delivery is acknowledged to the router in groups, so that handlers
+continue.
+Invariants: an outcome for a call that already has one, or that was cancelled, changes nothing. A rejection applies to
+this sending only: if an earlier router had the call, too, it is unknown whether it was executed.
+Owner: the `RouterLink` of one connection. Results whose delivery a broken connection interrupted arrive again on the
+next one.
 """
 
 from __future__ import annotations
@@ -26,12 +30,6 @@ from slotmesh.status import from_wire, to_exception
 from slotmesh.streams.chunks import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
 
-# Large results on their way from the router: chunks first, then the batch that says whose they are.
-#
-# Invariants: what comes for a call that has its outcome, or that nobody waits for any more, is passed over. Nothing is
-# kept of a call that has its outcome. Memory is taken as bytes arrive.
-# Owner: the `RouterLink` of one connection; what had come on a broken one comes again.
-
 PAYLOAD_LOST: Final = Failure(
     reason=Reason.INTERNAL,
     message="the result was to come in chunks, and they are not complete",
@@ -40,7 +38,10 @@ PAYLOAD_LOST: Final = Failure(
 
 
 class IncomingChunks:
-    """Payloads under way, by call."""
+    """The incomplete payloads of large results, by call.
+
+    Chunks of a call that has its outcome, or that was cancelled, are dropped. Memory is allocated as bytes arrive.
+    """
 
     __slots__ = ("_assemblies", "_pending")
 
@@ -49,7 +50,7 @@ class IncomingChunks:
         self._pending = pending
 
     def add(self, chunk: call_pb2.Chunk) -> None:
-        """The next chunk of a result. One that does not fit loses the payload: the batch will not find it."""
+        """Adds a chunk. One that does not fit drops the payload, and `complete` reports the call as lost."""
         call_id = chunk.call_id
         if not self._is_wanted(call_id):
             self._assemblies.pop(call_id, None)
@@ -63,7 +64,7 @@ class IncomingChunks:
             del self._assemblies[call_id]
 
     def complete(self, call_ids: Sequence[int], payloads: list[bytes], sizes: list[int]) -> list[int]:
-        """Puts the payloads that came in chunks at their places. Returns calls that wait for one that is not there."""
+        """Puts the payloads that arrived in chunks at their places. Returns the calls whose payload is incomplete."""
         lost: list[int] = []
         for at, (call_id, size) in enumerate(zip(call_ids, sizes, strict=True)):
             if not size:
@@ -76,7 +77,7 @@ class IncomingChunks:
         return lost
 
     def forget(self, call_ids: Iterable[int]) -> None:
-        """These calls have another outcome."""
+        """Drops the chunks of these calls, which have another outcome."""
         if self._assemblies:
             for call_id in call_ids:
                 self._assemblies.pop(call_id, None)
@@ -86,15 +87,14 @@ class IncomingChunks:
         return found is not None and found[0].is_wanted(found[1])
 
 
-# Ids of results that do not follow one by one: of many lanes, from several replicas.
-#
-# Slices are what results usually come in, and what is cheapest. Where most slices would be single calls, they are not.
-
 ItemT = TypeVar("ItemT")
 
 
 def are_scattered(ids: Sequence[int]) -> bool:
-    """Whether so few of these ids follow their neighbour that slices are no gain. One look where all follow."""
+    """Whether most of these ids are not consecutive, as with many lanes or several replicas: slices gain nothing then.
+
+    Usually all are consecutive, which a constant-time check finds.
+    """
     count = len(ids)
     if count < 2 or (ids[-1] - ids[0] == count - 1 and ids[1] - ids[0] == 1 and ids[count // 2] - ids[0] == count // 2):
         return False
@@ -103,23 +103,16 @@ def are_scattered(ids: Sequence[int]) -> bool:
 
 
 def ascending(ids: Sequence[int], items: list[ItemT]) -> tuple[list[int], list[ItemT]]:
-    """Both in the order of the ids. Of an id that stands there twice, the first one stays first."""
+    """Both in the order of the ids. Of a duplicate id, the first one stays first."""
     order = sorted(range(len(ids)), key=ids.__getitem__)
     return [ids[at] for at in order], [items[at] for at in order]
 
 
-# Which backend has executed each call, as streams that have named the feature `executors` say it.
-#
-# Invariants: what a peer says is checked against the payloads; a router that says nothing leaves it unknown, which is
-# an
-# empty name.
-
-
 def backends_of(batch: call_pb2.ResultBatch, count: int) -> list[str]:
-    """The backend of each of so many payloads; nothing where the batch does not say it.
+    """The backend that executed each of `count` payloads (feature `executors`); empty if the router does not report it.
 
     Raises:
-        ValueError: it contradicts itself.
+        ValueError: the fields contradict each other or the number of payloads.
     """
     starts, names = batch.executor_starts[:], batch.backends[:]
     if not starts and not names:
@@ -133,31 +126,27 @@ def backends_of(batch: call_pb2.ResultBatch, count: int) -> list[str]:
 
 
 def as_wanted(spec: CallSpec, payloads: list[bytes], backends: list[str], start: int, end: int) -> list[Any]:
-    """These payloads as those get them who made calls of this kind: each with its backend, or as they are."""
+    """These payloads in the form that the caller of `spec` wants: each with its backend, or as they are."""
     if spec.wanted is not EXECUTED_PAYLOADS:
         return payloads[start:end]
     return list(zip_longest(payloads[start:end], backends[start:end], fillvalue=""))
 
 
-# Values of handlers that yield, as one stream brings them.
-#
-# Purpose: brings each to its call; acknowledges values to the router, gathered, so that handlers go on.
-# Invariants: a value settles nothing, its call is unanswered until it ends. Values for a call that has ended, was
-# cancelled, or asked for one result, are ignored. Such calls do not outlive the stream, and no state here does.
-# Owner: the `RouterLink` of one connection.
-
-
 class ArrivingValues:
-    """Between one stream and the values of its calls."""
+    """The values of handlers that yield, on one stream; acknowledges delivered ones to the router in groups.
+
+    Invariants: a call stays unanswered until it ends, whatever values arrive. Values for a call that has ended, was
+    cancelled, or takes one result, are ignored. Such calls, and this state, do not outlive the stream.
+    """
 
     __slots__ = ("_pending", "_wake", "unacknowledged")
 
     def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is something for `take_frame`."""
+        """`wake` is called when `take_frame` may have a frame."""
         self._pending = pending
         self._wake = wake
         self.unacknowledged: dict[CallValues, None] = {}
-        """To be read: `take_frame` may have something to give."""
+        """Calls to be acknowledged by the next `take_frame`."""
 
     def accept(self, ids: Sequence[int], payloads: list[bytes], content_type: str) -> None:
         """The next values of these calls; an id appears once for each value."""
@@ -169,18 +158,18 @@ class ArrivingValues:
                 values.put(payload, call_id, self)
 
     def lose(self, call_id: int, failure: Failure) -> None:
-        """A value of this call is not to be had."""
+        """A value of this call was lost, so the call fails."""
         found = self._find(call_id)
         if found is not None:
             _fail(*found, call_id, failure)
 
     def taken(self, values: CallValues) -> None:
-        """So many values of these calls were taken that they should be acknowledged."""
+        """The application has read enough values of this call to acknowledge them."""
         self.unacknowledged[values] = None
         self._wake()
 
     def take_frame(self) -> call_pb2.TakeItems | None:
-        """Values that were taken and not acknowledged, by call."""
+        """The values that were read and not yet acknowledged, by call; None if there are none."""
         if not self.unacknowledged:
             return None
         taken, self.unacknowledged = self.unacknowledged, {}
@@ -198,7 +187,7 @@ class ArrivingValues:
         return values
 
     def _find(self, call_id: int) -> tuple[SentPart, CallValues] | None:
-        """The values of a call, if they are wanted."""
+        """The call's values, unless the call has ended or was cancelled."""
         found = self._pending.find(call_id)
         if found is None or not found[0].spec.streaming:
             return None
@@ -208,41 +197,41 @@ class ArrivingValues:
 
 
 def _fail(part: SentPart, values: CallValues, call_id: int, failure: Failure) -> None:
-    """Of a call that goes on: it is `done` for its part now, and so it will be taken back."""
+    """Fails a running call for its caller: its sink is `done`, so the next look cancels it at the router."""
     spec = part.spec
     values.set_exception(to_exception(failure, endpoint=spec.endpoint, method=spec.method, call_id=call_id))
 
 
 OnUnstarted = Callable[[CallSpec, bytes, Any, float], None]
-"""Hears of calls that are to be made again elsewhere: what they are, their payload, who waits, and since when."""
+"""Takes calls that are to be sent again elsewhere: specification, payload, sink, and when the call was made."""
 
 _BEGUN_ELSEWHERE = frozenset({Reason.SESSION_FENCED, Reason.STALE_TABLE})
-"""What a router that the session has left says of calls that it cannot begin any more."""
+"""Reasons with which the session's previous router rejects calls that it cannot start any more."""
 
 
 class IncomingResults:
-    """Between one stream and those who wait for its calls."""
+    """Delivers the outcomes on one stream to the calls."""
 
     def __init__(self, pending: PendingCalls, values: ArrivingValues, on_unstarted: OnUnstarted) -> None:
-        """`values`: takes those of handlers that yield."""
+        """`values`: takes the values of handlers that yield."""
         self._pending = pending
         self._values = values
         self._on_unstarted = on_unstarted
         self.chunks = IncomingChunks(pending)
-        """Of results that are too large for their frame."""
+        """Results that are too large for their frame."""
         self._first_new_id = pending.next_id
         self.session_moved = False
-        """Whether the session goes on over another stream, where calls are made anew that do not start here."""
+        """The session continues on another stream, on which calls are sent again that do not start here."""
         self.answered = 0
-        """Calls that got their outcome over this stream."""
+        """Calls that got their outcome on this stream."""
 
     def accept(self, frame: call_pb2.ResultFrame) -> None:
-        """The next frame of outcomes."""
+        """Processes the next frame of outcomes."""
         pending = self._pending
         before = pending.calls
         for batch in frame.batches:
-            if mistake := block_problem(batch):
-                raise ValueError(": ".join(mistake))
+            if problem := block_problem(batch):
+                raise ValueError(": ".join(problem))
             if batch.partial:
                 self._accept_values(batch)
                 continue
@@ -279,17 +268,17 @@ class IncomingResults:
         self.answered += before - pending.calls
 
     def reject(self, rejected: router_service_pb2.RejectedBatch) -> None:
-        """Calls that the router does not take."""
+        """Calls that the router refuses."""
         last = rejected.first_call_id + rejected.count - 1
         ids = rejected.call_ids[:] or self._pending.ids_within(rejected.first_call_id, last)
         failure = from_wire(rejected.failure)
         if ids and ids[0] < self._first_new_id and failure.executed is Executed.NO:
-            # True of this sending, but an earlier router had these calls, too.
+            # The rejection covers this sending only: an earlier router had these calls, too.
             failure = replace(failure, executed=Executed.UNKNOWN)
         self._fail(ids, failure)
 
     def _accept_values(self, batch: call_pb2.ResultBatch) -> None:
-        """Of calls that go on."""
+        """Values of calls that are still running."""
         ids, payloads = ids_of_results(batch), list_of(batch)
         if len(ids) != len(payloads):
             raise ValueError(f"{len(ids)} ids with {len(payloads)} values")
@@ -299,19 +288,19 @@ class IncomingResults:
         self._values.accept(ids, payloads, batch.content_type)
 
     def _fail(self, ids: list[int], failure: Failure) -> None:
-        told = False
+        is_repeated = False
         self.chunks.forget(ids)
         if self.session_moved and failure.reason in _BEGUN_ELSEWHERE and failure.executed is Executed.NO:
             ids = self._send_elsewhere(ids)
         for part, at, _, count in self._pending.settle(ids):
-            fail(part, at, count, failure, told=told)
+            fail(part, at, count, failure, is_repeated=is_repeated)
             part.settled(at, count)
-            told = True
+            is_repeated = True
 
     def _send_elsewhere(self, ids: list[int]) -> list[int]:
-        """Makes calls anew that had not started when the session went on. Returns the rest.
+        """Sends calls again that had not started when the session moved. Returns the others.
 
-        Which is lanes' calls, too: later ones of their lane may have run by now.
+        Calls with an ordering key are among the others: later calls of their lane may have run already.
         """
         left: list[int] = []
         for call_id in ids:

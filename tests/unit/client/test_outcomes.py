@@ -147,7 +147,7 @@ async def test_dropped_futures_of_one_failure_are_reported_once() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
     fail(part_of(futures(100)), 0, 100, LOST)
     assert [str(report["exception"]) for report in reports] == ["UNAVAILABLE/REPLICA_LOST: gone"]
-    fail(part_of(futures(100)), 0, 100, LOST, told=True)
+    fail(part_of(futures(100)), 0, 100, LOST, is_repeated=True)
     assert len(reports) == 1
 
 

@@ -121,7 +121,7 @@ def test_sizes_may_be_floats_that_are_whole_numbers_and_getters_tell_what_is_in_
             TypeError,
             (
                 "@deployment has no max_ongoing_requests: it is called max_ongoing here; @deployment has no "
-                "ray_actor_options: a replica is a process with the environment of whoever starts it"
+                "ray_actor_options: a replica is a process with the environment that it is started with"
             ),
         ),
         (lambda: deployment(max_ongoin=5), TypeError, "@deployment has no max_ongoin; did you mean max_ongoing?"),  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ def test_sizes_may_be_floats_that_are_whole_numbers_and_getters_tell_what_is_in_
         (lambda: batch(max_batch_size=2**53 + 1, batch_size_fn=len), ValueError, "max_batch_size must be 1 … 9,"),
         (lambda: batch(max_batch_size=2.5, batch_size_fn=len), TypeError, "got 2.5"),
         (lambda: batch(staticmethod(len)), TypeError, "below @staticmethod"),
-        (lambda: batch(object), TypeError, "@batch goes on a function"),  # type: ignore[arg-type]
+        (lambda: batch(object), TypeError, "@batch decorates a function"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_values_are_refused_with_the_value(make: Callable[[], Any], error: type[Exception], words: str) -> None:
