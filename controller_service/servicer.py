@@ -55,7 +55,7 @@ from slotmesh.convert.specification import (
     traffic_from_wire,
 )
 from slotmesh.names import sendable_text
-from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -126,7 +126,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     @names_all_mistakes
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
         if request.force and not request.merge:
-            raise InvalidSpec([Mistake("force", "has a meaning with `merge` only")])
+            raise InvalidSpec([SpecViolation("force", "has a meaning with `merge` only")])
         mesh, mistakes = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
         terms, configurator = terms_from_wire(request, origin_of(context)), self._configurator
         if request.merge:
@@ -193,7 +193,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     @names_all_mistakes
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
         if request.clear_traffic and request.endpoint.HasField("traffic"):
-            raise InvalidSpec([Mistake("clear_traffic", "contradicts endpoint.traffic: set one of them")])
+            raise InvalidSpec([SpecViolation("clear_traffic", "contradicts endpoint.traffic: set one of them")])
         outcome = await self._configurator.apply_endpoint(
             endpoint_from_wire(request.endpoint),
             terms_from_wire(request, origin_of(context)),
@@ -222,7 +222,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     @names_all_mistakes
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
         if request.clear_shadows and request.traffic.shadows:
-            raise InvalidSpec([Mistake("clear_shadows", "contradicts traffic.shadows: set one of them")])
+            raise InvalidSpec([SpecViolation("clear_shadows", "contradicts traffic.shadows: set one of them")])
         outcome = await self._configurator.set_traffic(
             request.endpoint,
             traffic_from_wire(request.traffic),
@@ -330,11 +330,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     ) -> None:
         wanted, missed = wanted_notices(request), 0
         if request.after and request.from_oldest:
-            raise InvalidSpec([Mistake("from_oldest", "contradicts after: set one of them")])
+            raise InvalidSpec([SpecViolation("from_oldest", "contradicts after: set one of them")])
         try:
             watching = self._feed.watch(after=request.after, from_oldest=request.from_oldest)
         except NoCursor as error:
-            raise InvalidSpec([Mistake("after", "must be the cursor of an event, as WatchEvents says it")]) from error
+            raise InvalidSpec(
+                [SpecViolation("after", "must be the cursor of an event, as WatchEvents says it")]
+            ) from error
         with watching as watcher:
             # At once, so that the watcher knows from when on it gets all events.
             await context.send_initial_metadata(())
@@ -352,7 +354,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self, request: pb.ReadLogsRequest, context: Context
     ) -> None:
         if request.lines < 0:
-            raise InvalidSpec([Mistake("lines", f"must be 0 or more, is {request.lines}")])
+            raise InvalidSpec([SpecViolation("lines", f"must be 0 or more, is {request.lines}")])
         if not self._logs.knows(request.name):
             raise to_exception(logs_not_found(request.name, self._logs.names() if self._launches else None))
         pages = self._logs.read(request.name, count=request.lines or sys.maxsize, follow=request.follow)

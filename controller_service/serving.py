@@ -193,7 +193,7 @@ def _require_usable(settings: ControllerSettings) -> None:
 
 
 def _mistakes_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
-    return SettingsError(*(f"--spec {spec}: {mistake}" for mistake in invalid.mistakes))
+    return SettingsError(*(f"--spec {spec}: {mistake}" for mistake in invalid.violations))
 
 
 def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:

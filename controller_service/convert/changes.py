@@ -16,7 +16,7 @@ from controller_service.core.desired.planning import ChangeTerms, Plan, TrafficW
 from controller_service.core.desired.revisions import ChangeOrigin, ResourceChange, RevisionRecord, changed_fields
 from controller_service.core.desired.state import Desired
 from slotmesh.security.identity import caller_name, current_rpc
-from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
@@ -103,7 +103,7 @@ def from_members(request: pb.AdoptStateRequest) -> bool:
     """Whether the configuration that members know counts. Raises InvalidSpec for a source that is none."""
     sources = {pb.STATE_SOURCE_MEMBERS: True, pb.STATE_SOURCE_STORE: False}
     if (choice := sources.get(request.source)) is None:
-        raise InvalidSpec([Mistake("source", "must be STATE_SOURCE_MEMBERS or STATE_SOURCE_STORE")])
+        raise InvalidSpec([SpecViolation("source", "must be STATE_SOURCE_MEMBERS or STATE_SOURCE_STORE")])
     return choice
 
 
@@ -169,7 +169,7 @@ _CHANGES: Final = {
 def page_of_revisions(request: pb.ListRevisionsRequest, desired: Desired) -> pb.ListRevisionsResponse:
     """The page that is asked for. Raises InvalidSpec."""
     if request.page_size < 0:
-        raise InvalidSpec([Mistake("page_size", f"must be 0 or more, is {request.page_size}")])
+        raise InvalidSpec([SpecViolation("page_size", f"must be 0 or more, is {request.page_size}")])
     before = _revision_of_token(request.page_token) if request.page_token else None
     records = [it for it in reversed(desired.history) if before is None or it.revision < before]
     page, size = pb.ListRevisionsResponse(revision=desired.configured_at), 0
@@ -201,5 +201,5 @@ def _change_to_wire(change: ResourceChange) -> pb.ConfigurationChange:
 
 def _revision_of_token(token: str) -> int:
     if not (token.isascii() and token.isdecimal() and len(token) < 19):
-        raise InvalidSpec([Mistake("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
+        raise InvalidSpec([SpecViolation("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
     return int(token)

@@ -13,7 +13,7 @@ from google.protobuf import timestamp_pb2
 
 from slotmesh.errors import Failure, Reason
 from slotmesh.names import did_you_mean
-from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 from slotmesh.status import FIELDS_TEXT_BYTES, abort, to_exception
 from slotmesh.units import parse_host_port
@@ -102,9 +102,9 @@ def names_all_mistakes(
         try:
             return await rpc(self, request, context)
         except InvalidSpec as invalid:
-            told = _those_that_fit(invalid.mistakes)
+            told = _those_that_fit(invalid.violations)
             lines = [str(mistake) for mistake in told]
-            if unsaid := len(invalid.mistakes) - len(told):
+            if unsaid := len(invalid.violations) - len(told):
                 lines.append(f"and {unsaid} more mistakes")
             failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
             await abort(context, failure, [(mistake.path, mistake.message) for mistake in told])
@@ -112,9 +112,9 @@ def names_all_mistakes(
     return telling
 
 
-def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
+def _those_that_fit(mistakes: Sequence[SpecViolation]) -> list[SpecViolation]:
     """The first mistakes: texts of violations take `FIELDS_TEXT_BYTES` at most, percent-encoded."""
-    told: list[Mistake] = []
+    told: list[SpecViolation] = []
     left = FIELDS_TEXT_BYTES - _LAST_LINE_BYTES
     for mistake in mistakes:
         left -= len(quote(f"{mistake}\n", safe=" "))

@@ -32,7 +32,7 @@ from controller_service.core.reconciling.rollouts import RolloutProgress
 from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, SaidShift
 from controller_service.core.reconciling.shift_steps import p99
 from slotmesh.convert.specification import duration_to_wire, endpoint_to_wire, seconds
-from slotmesh.spec.model import Backend, InvalidSpec, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.v1 import controller_service_pb2 as pb
 
 MAX_REPLICA_BYTES: Final = 2 << 20
@@ -143,7 +143,7 @@ def wanted_notices(request: pb.WatchEventsRequest) -> Callable[[Notice], bool]:
     """Whether a watcher asked for a notice. Raises InvalidSpec where it asked for kinds that there are not."""
     known = {kind.value: kind for kind in EventKind}
     if unknown := sorted({*request.kinds} - known.keys()):
-        raise InvalidSpec([Mistake("kinds", f"{unknown[0]} is no kind of events that this version knows")])
+        raise InvalidSpec([SpecViolation("kinds", f"{unknown[0]} is no kind of events that this version knows")])
     kinds = frozenset(known[kind] for kind in request.kinds) or frozenset(EventKind)
     prefix = request.subject_prefix
     return lambda notice: notice.kind in kinds and notice.subject.startswith(prefix)
@@ -201,7 +201,7 @@ def said_shift_from_wire(request: pb.ShiftTrafficRequest) -> SaidShift:
     """Raises InvalidSpec where a guard is of no figure that this version knows."""
     known = {figure.value: figure for figure in GuardFigure}
     if unknown := [it.figure for it in request.guards if it.figure not in known]:
-        raise InvalidSpec([Mistake("guards.figure", f"{unknown[0]} is no figure that this version knows")])
+        raise InvalidSpec([SpecViolation("guards.figure", f"{unknown[0]} is no figure that this version knows")])
     return SaidShift(
         endpoint=request.endpoint,
         weights=dict(request.weights),

@@ -32,7 +32,7 @@ from controller_service.core.reconciling.rollouts import EndedCalls
 from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.convert.specification import backend_to_wire, repeat_for_older_peers
 from slotmesh.histogram import CALL_TIMES
-from slotmesh.spec.model import Backend, InvalidSpec, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.spec.rules import is_name, show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
@@ -286,7 +286,7 @@ def page_of_replicas(
     `is_outdated`: whether a replica runs anything but the present settings of its backend.
     """
     if request.page_size < 0:
-        raise InvalidSpec([Mistake("page_size", f"must be 0 or more, is {request.page_size}")])
+        raise InvalidSpec([SpecViolation("page_size", f"must be 0 or more, is {request.page_size}")])
     ordered = sorted(replicas, key=_place)
     first = bisect_right(ordered, _place_of_token(request.page_token), key=_place) if request.page_token else 0
     page, size = pb.ListReplicasResponse(), 0
@@ -316,7 +316,7 @@ def _place(replica: ObservedReplica) -> tuple[str, str]:
 def _place_of_token(token: str) -> tuple[str, str]:
     backend, slash, replica_id = token.partition("/")
     if not (backend and slash and replica_id):
-        raise InvalidSpec([Mistake("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
+        raise InvalidSpec([SpecViolation("page_token", f"must be a page's next_page_token, is {show(token)!r}")])
     return backend, replica_id
 
 

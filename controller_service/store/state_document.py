@@ -35,9 +35,9 @@ from controller_service.store.record_documents import answer_document, rollout_d
 from controller_service.store.sqlite.connecting import StateRefused
 from controller_service.store.sqlite.state_file import create_file, read_file
 from slotmesh.ids import new_id
-from slotmesh.spec.descriptor_sets import services_mistakes
+from slotmesh.spec.descriptor_sets import services_violations
 from slotmesh.spec.model import Mesh, TrafficPolicy
-from slotmesh.spec.rules import mesh_mistakes
+from slotmesh.spec.rules import mesh_violations
 
 FORMAT: Final = "slotmesh-state"
 VERSION: Final = 1
@@ -110,9 +110,9 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
 def _require_sound(mesh: Mesh) -> None:
     """Somebody may have edited it: it obeys the rules of every mesh."""
     known = {backend.name for backend in mesh.backends}
-    mistakes = [str(it) for it in mesh_mistakes(mesh)]
+    mistakes = [str(it) for it in mesh_violations(mesh)]
     for endpoint in mesh.endpoints:
-        mistakes += [str(it) for it in services_mistakes(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
+        mistakes += [str(it) for it in services_violations(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
         policy = endpoint.traffic or TrafficPolicy(weights={})
         unknown = sorted({*policy.weights, *policy.shadows} - known)
         mistakes += [f"endpoints.{endpoint.name}.traffic: there is no backend {name}" for name in unknown]

@@ -16,8 +16,8 @@ from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, Printa
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.snapshot import ShiftStatus, StepCalls
-from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
-from slotmesh.spec.rules import show, traffic_mistakes
+from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
+from slotmesh.spec.rules import show, traffic_violations
 from slotmesh.units import format_duration, parse_duration
 from slotmesh.v1 import controller_service_pb2 as pb
 
@@ -151,27 +151,27 @@ def said_policy(
     Raises:
         InvalidSpec: with all mistakes of what was typed.
     """
-    mistakes: list[Mistake] = []
+    mistakes: list[SpecViolation] = []
     said = read_shares(f"{endpoint}.traffic", weights, mistakes)
     cast = read_shares(f"{endpoint}.shadows", shadows, mistakes)
     if no_shadows and shadows:
-        mistakes.append(Mistake(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
+        mistakes.append(SpecViolation(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
     if not weights and (current is None or not current.weights):
-        mistakes.append(Mistake(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
+        mistakes.append(SpecViolation(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
     policy = TrafficPolicy(weights=said, shadows={name: share for name, share in cast.items() if share != 0.0})
     if mistakes := mistakes or [*_mistakes_of(endpoint, policy)]:
         raise InvalidSpec(mistakes)
     return SaidPolicy(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
 
 
-def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[Mistake]:
+def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[SpecViolation]:
     """Mistakes in what is given. Weights that are not given stay as they are, and so are no mistake."""
-    for mistake in traffic_mistakes(endpoint, policy):
+    for mistake in traffic_violations(endpoint, policy):
         if policy.weights or mistake.path != f"{endpoint}.traffic":
             yield mistake
 
 
-def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Mapping[str, float]:
+def read_shares(path: str, texts: Sequence[str], mistakes: list[SpecViolation]) -> Mapping[str, float]:
     """Shares by backend. What is no share, or is given twice, is added to `mistakes`."""
     shares: dict[str, float] = {}
     for text in texts:
@@ -182,10 +182,10 @@ def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Map
             equals = ""
         else:
             if name in shares:
-                mistakes.append(Mistake(f"{path}.{show(name)}", "is given twice"))
+                mistakes.append(SpecViolation(f"{path}.{show(name)}", "is given twice"))
             shares[name] = share
         if not (name and equals):
-            mistakes.append(Mistake(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
+            mistakes.append(SpecViolation(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
     return shares
 
 
@@ -291,7 +291,7 @@ def _late(shift: ShiftStatus, patience: timedelta) -> str:
 
 
 def _request(endpoint: str, said: ShiftOptions) -> pb.ShiftTrafficRequest:
-    mistakes: list[Mistake] = []
+    mistakes: list[SpecViolation] = []
     request = pb.ShiftTrafficRequest(
         endpoint=endpoint,
         weights=read_shares(f"{endpoint}.shift", said.to, mistakes),
@@ -302,13 +302,13 @@ def _request(endpoint: str, said: ShiftOptions) -> pb.ShiftTrafficRequest:
     )
     request.every.FromTimedelta(said.every or EVERY)
     if said.min_calls is not None and said.min_calls < 1:
-        mistakes.append(Mistake("--min-calls", f"must be 1 or more, is {said.min_calls}"))
+        mistakes.append(SpecViolation("--min-calls", f"must be 1 or more, is {said.min_calls}"))
     if mistakes:
         raise CommandFailed("\n  ".join([f"{endpoint}: nothing was changed", *map(str, mistakes)]), WRONG_INPUT)
     return request
 
 
-def _guard(text: str, mistakes: list[Mistake]) -> pb.ShiftGuard | None:
+def _guard(text: str, mistakes: list[SpecViolation]) -> pb.ShiftGuard | None:
     named, _, limit = text.partition("=")
     shadow, colon, figure = named.rpartition(":")
     try:
@@ -323,5 +323,5 @@ def _guard(text: str, mistakes: list[Mistake]) -> pb.ShiftGuard | None:
     except ValueError:
         pass  # said below, with the figures that there are
     expected = "error_rate=SHARE or p99=DURATION, as p99=200ms, or of a shadow, as dark:p99=200ms"
-    mistakes.append(Mistake("--guard", f"expected {expected}, got {show(text)!r}"))
+    mistakes.append(SpecViolation("--guard", f"expected {expected}, got {show(text)!r}"))
     return None

@@ -94,7 +94,7 @@ class SettingsError(Exception):
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("\n".join(mistakes))
-        self.mistakes = mistakes
+        self.violations = mistakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Reading(Generic[SettingsT]):
         try:
             known, unknown = parser.parse_known_args(argv)
         except SettingsError as error:
-            self._mistakes += [f"{each}; see --help" for each in error.mistakes]
+            self._mistakes += [f"{each}; see --help" for each in error.violations]
             self._unread = True
             return {}
         before = ""

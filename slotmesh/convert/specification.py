@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
 
-from slotmesh.spec.descriptor_sets import services_mistakes
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.descriptor_sets import services_violations
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, GrpcServices, JsonValue, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Setting, SettingKind
@@ -115,22 +115,22 @@ def struct_to_wire(config: Mapping[str, JsonValue]) -> struct_pb2.Struct:
     return wire
 
 
-def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[Mistake]]:
+def mesh_from_wire(wire: mesh_pb2.Mesh) -> tuple[Mesh, list[SpecViolation]]:
     """The mesh that a peer sent, not yet checked by the rules, and its values that the model does not have."""
-    errors: list[Mistake] = []
+    errors: list[SpecViolation] = []
     mesh = Mesh(
         backends=tuple(_backend(backend, errors) for backend in wire.backends),
         endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in wire.endpoints),
         routes=tuple(map(route_from_wire, wire.routes)),
     )
     for endpoint in mesh.endpoints:
-        errors += services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
+        errors += services_violations(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)
     return mesh, errors
 
 
-def backend_from_wire(wire: mesh_pb2.Backend) -> tuple[Backend, list[Mistake]]:
+def backend_from_wire(wire: mesh_pb2.Backend) -> tuple[Backend, list[SpecViolation]]:
     """The backend that a peer sent, not yet checked by the rules, and its values that the model does not have."""
-    errors: list[Mistake] = []
+    errors: list[SpecViolation] = []
     return _backend(wire, errors), errors
 
 
@@ -172,11 +172,11 @@ def _write(wire: Message, values: object, settings: Mapping[str, Setting]) -> No
                 setattr(wire, name, value)
 
 
-def _backend(wire: mesh_pb2.Backend, errors: list[Mistake]) -> Backend:
+def _backend(wire: mesh_pb2.Backend, errors: list[SpecViolation]) -> Backend:
     return Backend(name=wire.name, **_read(wire, SETTINGS, f"backends.{show(wire.name)}", errors))
 
 
-def _read(wire: Message, settings: Mapping[str, Setting], path: str, errors: list[Mistake]) -> dict[str, Any]:
+def _read(wire: Message, settings: Mapping[str, Setting], path: str, errors: list[SpecViolation]) -> dict[str, Any]:
     """The values of these settings that are set, by their names in Python; adds unknown values to `errors`."""
     given: dict[str, Any] = {}
     for field, value in wire.ListFields():
@@ -192,7 +192,7 @@ def _read(wire: Message, settings: Mapping[str, Setting], path: str, errors: lis
         else:
             known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
             text = f"{value} is no value that this version knows; there are {known}"
-            errors.append(Mistake(f"{path}.{setting.name}", text))
+            errors.append(SpecViolation(f"{path}.{setting.name}", text))
     return given
 
 

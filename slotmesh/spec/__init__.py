@@ -1,6 +1,6 @@
-"""What a mesh should be: the model, its rules, its YAML form (`mesh.yaml`) and its wire form.
+"""The specification of a mesh: the model, its rules, and its YAML form (`mesh.yaml`).
 
-A setting of a backend is declared once, in `model`; `setting` has the form of a declaration. These two and `rules` are
-pure, so that cores can stand on them, and so is `prospect`, which tables say of backends; `document` reads YAML, `wire`
-converts from and to `slotmesh.v1`. Both follow the declarations and name no setting.
+`model` declares each setting of a backend once, in the form that `setting` defines. These two and `rules` are pure, so
+that cores may import them. `document` reads YAML, and `slotmesh.convert.specification` converts from and to
+`slotmesh.v1`; both follow the declarations and name no setting.
 """

@@ -1,9 +1,9 @@
-"""Services of the user's own protos, as descriptor sets have them: read, checked and put together.
+"""gRPC services of users' own protos, from descriptor sets: read, checked and joined.
 
-Purpose: what is said of an endpoint's services is judged here once, by whoever takes it in; routers read the kinds of
-rpcs from here. Nothing of it enters the pool of the process: other users' protos may have the same names.
-Invariants: a set that passes declares each service that is named, with all files that its messages need; what does not
-pass is a mistake that says so, whatever the bytes are.
+Purpose: the one validation of an endpoint's services; routers read the kinds of rpcs here. Descriptors never enter the
+default pool of the process: protos of different users may have the same names.
+Invariants: a valid set declares each named service, with all files that its messages need. Any other bytes raise
+BadDescriptors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from slotmesh.calls.payload_framing import MESH_SERVICES
-from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, Mistake
+from slotmesh.spec.model import MAX_DESCRIPTOR_BYTES, MAX_SERVICES, NO_SERVICES, GrpcServices, SpecViolation
 from slotmesh.spec.rules import show
 
 _FULL_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -27,7 +27,7 @@ Files = descriptor_pb2.FileDescriptorSet
 
 
 class BadDescriptors(ValueError):
-    """Descriptors that cannot be used; the message says why."""
+    """Unusable descriptors; the message states the reason."""
 
 
 class OwnRpc(NamedTuple):
@@ -40,10 +40,10 @@ class OwnRpc(NamedTuple):
 
 
 def read_services(descriptor_set: bytes, names: Collection[str] | None = None) -> GrpcServices:
-    """The services of a descriptor set with these full names; None: of all of its files but Google's own.
+    """The services with these full names; None: all services of the set except those of Google's own files.
 
     Raises:
-        BadDescriptors: with the first thing that is wrong.
+        BadDescriptors: states the first problem.
     """
     pool, files = _pool_of(descriptor_set)
     declared = sorted(_declared(files))
@@ -58,7 +58,7 @@ def read_services(descriptor_set: bytes, names: Collection[str] | None = None) -
 
 
 def services_of_files(files: Iterable[FileDescriptor], names: Collection[str] | None = None) -> GrpcServices:
-    """The same of files that the process knows, as `greeter_pb2.DESCRIPTOR`, and of all that they import."""
+    """The same for files that the process has imported, as `greeter_pb2.DESCRIPTOR`, and all that they import."""
     needed: dict[str, FileDescriptor] = {}
     own = list(files)
     for file in own:
@@ -70,8 +70,8 @@ def services_of_files(files: Iterable[FileDescriptor], names: Collection[str] | 
     return read_services(found.SerializeToString(), declared if names is None else names)
 
 
-def services_mistakes(path: str, services: GrpcServices | None) -> Iterator[Mistake]:
-    """All mistakes of an endpoint's services; `path` is its endpoint's."""
+def services_violations(path: str, services: GrpcServices | None) -> Iterator[SpecViolation]:
+    """All violations of an endpoint's services; `path` is the endpoint's path."""
     if services is None or services == NO_SERVICES:
         return
     path = f"{path}.grpc_services"
@@ -83,11 +83,11 @@ def services_mistakes(path: str, services: GrpcServices | None) -> Iterator[Mist
         except BadDescriptors as bad:
             problems = [f"its descriptor set {bad}"]
     for problem in problems:
-        yield Mistake(path, problem)
+        yield SpecViolation(path, problem)
 
 
 def name_problems(services: GrpcServices) -> Iterator[str]:
-    """What is wrong with the names and the sizes."""
+    """The problems of the names and the sizes."""
     names, size = services.names, len(services.descriptor_set)
     if size > MAX_DESCRIPTOR_BYTES:
         yield f"its descriptor set has {size:,} bytes; at most {MAX_DESCRIPTOR_BYTES:,} are allowed"
@@ -106,7 +106,7 @@ def name_problems(services: GrpcServices) -> Iterator[str]:
 
 
 def rpcs_of(services: GrpcServices) -> Mapping[str, Mapping[str, OwnRpc]]:
-    """The rpcs of each service, by name. Raises BadDescriptors where the descriptors are not sound."""
+    """The rpcs of each service, by name. Raises BadDescriptors if the descriptors are invalid."""
     pool, _ = _pool_of(services.descriptor_set)
     found: dict[str, Mapping[str, OwnRpc]] = {}
     for name in services.names:
@@ -156,7 +156,7 @@ def _pool_of(raw: bytes) -> tuple[descriptor_pool.DescriptorPool, Files]:
 
 
 def _is_text(message: Message) -> bool:
-    """Whether all of its strings are: protobuf itself looks at those of newer syntaxes only."""
+    """Whether all strings are valid UTF-8. Protobuf checks only those of newer syntaxes."""
     for field, value in message.ListFields():
         values = value if field.is_repeated else (value,)
         if field.type == field.TYPE_STRING and not all(isinstance(each, str) for each in values):

@@ -1,8 +1,8 @@
-"""`mesh.yaml`: from text to the model, with all mistakes at once.
+"""`mesh.yaml`: from text to the model, with all violations in one error.
 
 Purpose: one reader for `slotmesh apply` and for the controller's `--spec`.
-Invariants: a file with any mistake yields no mesh; each mistake has the path at which it was made; unknown and repeated
-keys are mistakes, not silence. Whether the backends that a policy names exist is checked by the controller.
+Invariants: a file with any violation yields no mesh; each violation has its path in the document; unknown and repeated
+keys are violations. The controller checks whether the backends that a policy names exist.
 
     backends:
       digits-v1: {handler: "examples.digits.app:Digits", num_replicas: 2, max_queue_time: 30s, max_queued_bytes: 256MiB}
@@ -37,30 +37,27 @@ from slotmesh.spec.model import (
     GrpcServices,
     InvalidSpec,
     Mesh,
-    Mistake,
+    SpecViolation,
     TrafficPolicy,
 )
 from slotmesh.spec.proto_files import services_of_descriptor_file, services_of_proto_files
 from slotmesh.spec.routes import DEFAULT_METHODS, Route
-from slotmesh.spec.rules import mesh_mistakes, number, show
+from slotmesh.spec.rules import mesh_violations, number, show
 from slotmesh.spec.safe_yaml import BoundedLoader, read_with, surprises
 from slotmesh.spec.sections import MAX_SPEC_BYTES, SECTIONS, Names
 from slotmesh.spec.setting import FOREIGN, Setting, SettingKind, choices
 from slotmesh.spec.tenants import limits_of
 from slotmesh.units import parse_duration, parse_size
 
-# The `grpc_services` of an endpoint, as a document has them.
-#
-# - grpc_services: {protos: [greeter.proto]}            # compiled where the document is read, by grpcio-tools
-# - grpc_services: {descriptor_set: greeter.binpb}      # as protoc --include_imports --descriptor_set_out writes it
-# - grpc_services: {descriptor_set_base64: "…"}         # the same in the document itself, as `slotmesh get` prints it
-# - grpc_services: {}                                   # none any more
-#
-# Of the services that the files declare all are meant, or those that `services` names.
-
 
 class ServicesDocument(BaseModel):
-    """What the document says."""
+    """The `grpc_services` of an endpoint in a document. The endpoint gets each service of the files, or `services`.
+
+    - `{protos: [greeter.proto]}`: compiled by grpcio-tools where the document is read
+    - `{descriptor_set: greeter.binpb}`: as protoc --include_imports --descriptor_set_out writes it
+    - `{descriptor_set_base64: "…"}`: the descriptor set inside the document, as `slotmesh get` prints it
+    - `{}`: removes the services
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -71,15 +68,15 @@ class ServicesDocument(BaseModel):
 
 
 def read_services_document(document: ServicesDocument, base: Path) -> GrpcServices:
-    """The services; paths are looked for from `base` on. Raises ValueError."""
+    """The services. Relative paths start at `base`. Raises ValueError."""
     sources = ("protos", "descriptor_set", "descriptor_set_base64")
-    said = [name for name in sources if getattr(document, name)]
-    if not said:
+    given = [name for name in sources if getattr(document, name)]
+    if not given:
         if document.services:
             raise ValueError(f"services: one of {', '.join(sources)} has to declare them")
         return NO_SERVICES
-    if len(said) > 1:
-        raise ValueError(f"{said[0]} and {said[1]} contradict each other: leave one of them out")
+    if len(given) > 1:
+        raise ValueError(f"{given[0]} and {given[1]} contradict each other: leave one of them out")
     names = document.services
     if document.protos:
         return services_of_proto_files([base / file for file in document.protos], base, names)
@@ -112,7 +109,7 @@ _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.FLAG: bool | None,
     SettingKind.JSON: dict[str, Any],  # the rules check that it is JSON
 }
-"""What a document may have for a setting. None: nothing."""
+"""The type of each kind of setting in a document; None is an empty value."""
 
 
 class _Strict(BaseModel):
@@ -139,23 +136,23 @@ def _backend(name: str, document: BaseModel) -> Backend:
 
 
 def _given(settings: Mapping[str, Setting], document: BaseModel) -> dict[str, Any]:
-    """What a document says of these settings, by their names in Python."""
-    said = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
-    return {settings[key].attribute: _value(settings[key], said[key]) for key in said}
+    """The settings that the document has, by their names in Python."""
+    given = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
+    return {settings[key].attribute: _value(settings[key], given[key]) for key in given}
 
 
-def _value(setting: Setting, said: Any) -> Any:
+def _value(setting: Setting, content: Any) -> Any:
     match setting.kind:
         case SettingKind.DURATION:
-            return said.total_seconds()
+            return content.total_seconds()
         case SettingKind.CHOICE:
-            return type(setting.default)[said.upper()]
+            return type(setting.default)[content.upper()]
         case SettingKind.SECTION if setting.section is not None:
-            return setting.section(**_given(setting.settings, said))
+            return setting.section(**_given(setting.settings, content))
         case SettingKind.NUMBER:
-            return float(said)
+            return float(content)
         case _:
-            return said
+            return content
 
 
 class _LimitDocument(_Strict):
@@ -175,13 +172,13 @@ class _EndpointDocument(_Strict):
     tenants: _TenantsDocument | None = None
 
 
-def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list[Mistake]) -> Endpoint:
+def _endpoint(name: str, document: _EndpointDocument, base: Path, violations: list[SpecViolation]) -> Endpoint:
     services = None
     if document.grpc_services is not None:
         try:
             services = read_services_document(document.grpc_services, base)
         except ValueError as error:
-            mistakes.append(Mistake(f"endpoints.{show(name)}.grpc_services", str(error)))
+            violations.append(SpecViolation(f"endpoints.{show(name)}.grpc_services", str(error)))
     traffic = None
     if document.traffic is not None or document.shadows:
         traffic = TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows)
@@ -190,7 +187,7 @@ def _endpoint(name: str, document: _EndpointDocument, base: Path, mistakes: list
 
 
 class _RouteDocument(_Strict):
-    endpoint: str | None = None  # the rules ask for it: what cannot be read is left out, and is no second mistake
+    endpoint: str | None = None  # optional here: the rules report a missing endpoint, and an unreadable one only once
     method: str | None = None
     methods: list[str] = list(DEFAULT_METHODS)
 
@@ -209,106 +206,110 @@ DocumentT = TypeVar("DocumentT", bound=BaseModel)
 log = logging.getLogger(__name__)
 
 
-MoreRules = Callable[[Mesh], Iterable[Mistake]]
-"""What a mesh has to obey besides, of which the errors are reported with the others."""
+MoreRules = Callable[[Mesh], Iterable[SpecViolation]]
+"""Further rules for a mesh, whose violations are reported with the others."""
 
 
 def load_mesh(path: Path, more: MoreRules | None = None) -> Mesh:
-    """Reads a file. Raises InvalidSpec with every mistake."""
+    """Reads a file. Raises InvalidSpec with every violation."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_SPEC_BYTES + 1)
     except OSError as error:
-        raise InvalidSpec([Mistake(str(path), f"cannot be read: {error.strerror or error}")]) from error
+        raise InvalidSpec([SpecViolation(str(path), f"cannot be read: {error.strerror or error}")]) from error
     if len(text) > MAX_SPEC_BYTES:
-        raise InvalidSpec([Mistake(str(path), f"is larger than {MAX_SPEC_BYTES:,} bytes")])
+        raise InvalidSpec([SpecViolation(str(path), f"is larger than {MAX_SPEC_BYTES:,} bytes")])
     return parse_mesh(text, path.parent, more)
 
 
 def parse_mesh(text: str | bytes, base: Path = Path(), more: MoreRules | None = None) -> Mesh:
-    """Reads YAML; files that it names are looked for from `base` on. Raises InvalidSpec with every mistake.
+    """Reads YAML. Relative paths of files that it names start at `base`. Raises InvalidSpec with every violation.
 
-    Logs a warning for each value that YAML may read as another one than was meant.
+    Logs a warning for each value that YAML may read differently than its author meant.
     """
     content = _yaml(text)
-    mistakes: list[Mistake] = []
-    sections = _map("", {} if content is None else content, mistakes)
-    mistakes += [
-        Mistake(show(name), f"there are `backends`, `endpoints` and `routes` only{_meant(name, SECTIONS)}")
+    violations: list[SpecViolation] = []
+    sections = _map("", {} if content is None else content, violations)
+    violations += [
+        SpecViolation(show(name), f"there are `backends`, `endpoints` and `routes` only{_meant(name, SECTIONS)}")
         for name in sections.keys() - SECTIONS.keys()
     ]
-    backends = _resources(_BackendDocument, "backends", sections.get("backends"), mistakes)
-    endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
-    routes = _resources(_RouteDocument, "routes", sections.get("routes"), mistakes)
+    backends = _resources(_BackendDocument, "backends", sections.get("backends"), violations)
+    endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), violations)
+    routes = _resources(_RouteDocument, "routes", sections.get("routes"), violations)
     mesh = Mesh(
         backends=tuple(_backend(name, document) for name, document in backends.items()),
-        endpoints=tuple(_endpoint(name, document, base, mistakes) for name, document in endpoints.items()),
+        endpoints=tuple(_endpoint(name, document, base, violations) for name, document in endpoints.items()),
         routes=tuple(_route(path, document) for path, document in routes.items()),
     )
-    told = {mistake.path for mistake in mistakes}
-    rules = [*mesh_mistakes(mesh), *(more(mesh) if more is not None else ())]
-    mistakes += [mistake for mistake in rules if mistake.path not in told]
-    if mistakes:
-        raise InvalidSpec(mistakes)
+    reported = {violation.path for violation in violations}
+    rules = [*mesh_violations(mesh), *(more(mesh) if more is not None else ())]
+    violations += [violation for violation in rules if violation.path not in reported]
+    if violations:
+        raise InvalidSpec(violations)
     return mesh
 
 
-def _resources(model: type[DocumentT], section: str, content: object, mistakes: list[Mistake]) -> dict[str, DocumentT]:
-    """Each resource, as far as it can be read: what cannot is a mistake, and left out."""
+def _resources(
+    model: type[DocumentT], section: str, content: object, violations: list[SpecViolation]
+) -> dict[str, DocumentT]:
+    """The resources of a section. A field that cannot be read is a violation, and keeps its default."""
     documents: dict[str, DocumentT] = {}
-    for name, fields in _map(section, {} if content is None else content, mistakes).items():
+    for name, fields in _map(section, {} if content is None else content, violations).items():
         path = f"{section}.{show(name)}"
-        given = dict(_map(path, {} if fields is None else fields, mistakes))
+        given = dict(_map(path, {} if fields is None else fields, violations))
         try:
             documents[name] = model.model_validate(given)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            mistakes += [_mistake(path, detail, SECTIONS[section]) for detail in details]
+            violations += [_violation(path, detail, SECTIONS[section]) for detail in details]
             for detail in details:
                 given.pop(str(detail["loc"][0]), None)
             documents[name] = model.model_validate(given)
     return documents
 
 
-def _map(path: str, content: object, mistakes: list[Mistake]) -> dict[str, object]:
-    """A map with names as keys; anything else is a mistake."""
+def _map(path: str, content: object, violations: list[SpecViolation]) -> dict[str, object]:
+    """The entries of a map whose keys are names; anything else is a violation."""
     if not isinstance(content, dict):
-        mistakes.append(Mistake(path, f"must be a map, is {_kind(content)}"))
+        violations.append(SpecViolation(path, f"must be a map, is {_kind(content)}"))
         return {}
-    mistakes += [
-        Mistake(path, f"{show(str(key))} is {_kind(key)}, not a name: quote it")
+    violations += [
+        SpecViolation(path, f"{show(str(key))} is {_kind(key)}, not a name: quote it")
         for key in content
         if not isinstance(key, str)
     ]
     return {key: value for key, value in content.items() if isinstance(key, str)}
 
 
-def _mistake(path: str, detail: ErrorDetails, known: Names) -> Mistake:
-    """What handlers are configured with may be secret: it is not repeated."""
+def _violation(path: str, detail: ErrorDetails, known: Names) -> SpecViolation:
+    """The violation of a pydantic error. It does not repeat values of `user_config`, which may be secret."""
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
             *outer, name = (str(step) for step in detail["loc"])
             for step in outer:
-                known = known.get(step, known)  # a map by names that the file chooses has settings for each
+                known = known.get(step, known)  # steps whose names the file chooses (overrides) keep the settings
             renamed = RENAMED.get(name)
-            return Mistake(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
+            return SpecViolation(where, f"is called {renamed} now" if renamed else _no_such_setting(name, known))
         case "value_error":
-            return Mistake(where, str(detail["ctx"]["error"]))
+            return SpecViolation(where, str(detail["ctx"]["error"]))
         case "model_type" | "dict_type":
-            return Mistake(where, f"must be a map{_value_given(detail)}")
+            return SpecViolation(where, f"must be a map{_value_given(detail)}")
         case "string_type" if detail["loc"][-1] == "[key]":
             key = show(str(detail["input"]))
-            return Mistake(where.removesuffix(f".{key}"), f"{key} is {_kind(detail['input'])}, not a name: quote it")
+            return SpecViolation(
+                where.removesuffix(f".{key}"), f"{key} is {_kind(detail['input'])}, not a name: quote it"
+            )
         case "literal_error":
-            return Mistake(where, f"must be {detail['ctx']['expected']}")
+            return SpecViolation(where, f"must be {detail['ctx']['expected']}")
         case _:
             message = detail["msg"].removeprefix("Input should be ")
-            return Mistake(where, f"must be {message}{_value_given(detail)}")
+            return SpecViolation(where, f"must be {message}{_value_given(detail)}")
 
 
 def _value_given(detail: ErrorDetails) -> str:
-    """Ends a message with the value that stands in the file, where that cannot be a secret."""
+    """The end of a message: the value in the file, unless it may be a secret."""
     setting = DOCUMENT_SETTINGS.get(str(detail["loc"][0]))
     is_secret = setting is not None and setting.kind is SettingKind.JSON
     return "" if is_secret else f", is {_kind(detail['input'])}"
@@ -319,7 +320,7 @@ def _no_such_setting(name: str, known: Names) -> str:
 
 
 def _meant(name: str, known: Names) -> str:
-    """What a name of another framework is called here, or the known one that is closest. Empty where nothing is."""
+    """The setting that another framework calls by this name, or the most similar setting. Empty if there is none."""
     for place in FOREIGN.get(name, ()):
         if place.partition(":")[0] in known:
             return f"; here it is `{place}`"
@@ -331,9 +332,9 @@ def _yaml(text: str | bytes) -> object:
         return read_with(_UniqueKeyLoader, text, _warn_of_surprises)
     except yaml.MarkedYAMLError as error:
         where = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise InvalidSpec([Mistake("", f"{where}{error.problem or error}")]) from error
+        raise InvalidSpec([SpecViolation("", f"{where}{error.problem or error}")]) from error
     except yaml.YAMLError as error:
-        raise InvalidSpec([Mistake("", f"is no YAML: {str(error).splitlines()[0]}")]) from error
+        raise InvalidSpec([SpecViolation("", f"is no YAML: {str(error).splitlines()[0]}")]) from error
 
 
 def _warn_of_surprises(document: yaml.Node) -> None:
@@ -342,9 +343,9 @@ def _warn_of_surprises(document: yaml.Node) -> None:
 
 
 class _UniqueKeyLoader(BoundedLoader):
-    """YAML lets a repeated key win silently over the earlier one; here it is a mistake.
+    """Refuses repeated keys, of which plain YAML silently uses the last.
 
-    Keys count as they stand in the text: those that a merge key (`<<`) brings are replaced by those beside it.
+    Keys count as the text has them: an explicit key may override one from a merge key (`<<`).
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

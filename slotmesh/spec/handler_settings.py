@@ -1,6 +1,6 @@
-"""What the decorators say about a handler: frozen values, checked where they are written.
+"""Settings of the decorators of handlers: frozen values, checked when they are created.
 
-Invariant: a settings object that exists is sound; a wrong value raises TypeError or ValueError with the value in it.
+Invariant: an existing settings object is valid; an invalid value raises TypeError or ValueError with the value in it.
 Pure: the replica's core reads these.
 """
 
@@ -16,18 +16,18 @@ MAX_ONGOING_LIMIT = 1_000_000
 MIN_SECONDS = 0.01
 """The shortest period or timeout of a health check."""
 MAX_BATCH_SIZE_LIMIT = 100_000
-"""The largest `max_batch_size` where it counts calls."""
+"""The largest `max_batch_size` if it counts calls."""
 MAX_BATCH_WEIGHT_LIMIT = 2**53
-"""The same where it bounds the sum of the calls' weights."""
+"""The largest `max_batch_size` if it bounds the sum of the calls' weights."""
 MIN_BLOCKED_AFTER_S = 0.05
-"""The shortest `blocked_after_s`: less is what any busy machine does to a thread."""
+"""The shortest `blocked_after_s`: on a busy machine any thread pauses for shorter times."""
 MAX_BLOCKED_AFTER_S = 3600.0
-"""The longest."""
+"""The longest `blocked_after_s`."""
 WEIGHED_BATCH_CALLS = 512
-"""Calls that a batch is assumed to have where a sum of weights bounds it, and their number is not known."""
+"""The assumed number of calls in a batch that is bounded by weight."""
 
 _LARGEST_S: Final = float_info.max
-"""Integers may be larger than any float."""
+"""The limit for integers, which may be larger than any float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class BatchSettings:
     """How calls of one method become batches."""
 
     max_batch_size: int = 10
-    """Calls in a batch, at most; the sum of their weights where `batch_size_fn` says what a call weighs."""
+    """The largest number of calls in a batch; with `batch_size_fn`, the largest sum of their weights."""
     batch_wait_timeout_s: float = 0.01
     """Seconds that the first call of a batch waits for others."""
     max_concurrent_batches: int = 1
     """Batches that run at the same time."""
     batch_size_fn: Callable[..., int | float] | None = None
-    """The weight of a call, from its arguments. None: each weighs 1."""
+    """Computes the weight of a call from its arguments. None: each call weighs 1."""
 
     def __post_init__(self) -> None:
         size_fn: Any = self.batch_size_fn
@@ -55,31 +55,31 @@ class BatchSettings:
 
     @property
     def calls(self) -> int:
-        """Calls in a full batch; an estimate where they are weighed."""
+        """The number of calls in a full batch; an estimate if calls are weighed."""
         return self.max_batch_size if self.batch_size_fn is None else min(self.max_batch_size, WEIGHED_BATCH_CALLS)
 
     @property
     def most_calls(self) -> int:
-        """Calls that all concurrent batches hold together; an estimate where they are weighed."""
+        """The number of calls in all concurrent batches; an estimate if calls are weighed."""
         return self.calls * self.max_concurrent_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSettings:
-    """What a handler asks for. None: it follows from the handler's methods."""
+    """Settings of a handler. None: derived from the handler's methods."""
 
     max_ongoing: int | None = None
-    """Calls that one replica executes at once."""
+    """Calls that one replica executes at the same time."""
     prefetch: int | None = None
     """Calls without an ordering key that may wait at a replica behind the running ones."""
     health_check_period_s: float = 10.0
-    """How often `check_health` is called, where there is one."""
+    """The interval of calls of `check_health`, if the handler has it."""
     health_check_timeout_s: float = 30.0
-    """How long it may take."""
+    """The timeout of `check_health`."""
     own_loop: bool = False
-    """`async def` methods run on an event loop of their own, in a thread of their own."""
+    """Run `async def` methods on a separate event loop, in a separate thread."""
     blocked_after_s: float = 0.5
-    """A method that keeps its event loop for longer is reported; 0: none is."""
+    """A method that blocks its event loop for longer is reported; 0: none is."""
 
     def __post_init__(self) -> None:
         own_loop: Any = self.own_loop
@@ -105,12 +105,12 @@ def check_blocked_after_s(value: Any) -> None:
 
 
 def checked_max_batch_size(value: Any, *, is_weight: bool) -> int:
-    """The size, which may be written as a float that is a whole number. Raises TypeError or ValueError."""
+    """The size as an integer; a float with an integral value is accepted. Raises TypeError or ValueError."""
     return _whole("max_batch_size", value, 1, MAX_BATCH_WEIGHT_LIMIT if is_weight else MAX_BATCH_SIZE_LIMIT)
 
 
 def checked_max_concurrent_batches(value: Any) -> int:
-    """The number, as above. Raises TypeError or ValueError."""
+    """The number as an integer; a float with an integral value is accepted. Raises TypeError or ValueError."""
     return _whole("max_concurrent_batches", value, 1, MAX_ONGOING_LIMIT)
 
 

@@ -2,7 +2,7 @@
 
 Purpose: the one model of what should run, shared by the CLI, `--spec`, controller, routers and replicas. Each setting
 of a backend is declared here, once, with its default (`slotmesh.spec.setting`). Pure.
-Invariants: a value may break `slotmesh.spec.rules` until it was checked; two values are equal exactly if they mean the
+Invariants: a value may break `slotmesh.spec.rules` until it is validated; two values are equal exactly if they mean the
 same mesh (defaults are filled in, `user_config` holds JSON values only).
 """
 
@@ -19,12 +19,8 @@ from slotmesh.spec.routes import Route
 from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
 from slotmesh.spec.tenants import TenantLimits
 
-# How many replicas a backend should have, left to the controller: the bounds and the manner. Pure.
-#
-# Each setting is declared here, once, as those of a backend are in `slotmesh.spec.model`.
-
 MAX_REPLICAS: Final = 10_000
-"""Replicas that a backend may have."""
+"""The limit of replicas of one backend."""
 _MAX_DELAY_S: Final = 86_400.0
 
 
@@ -39,36 +35,36 @@ class AutoscaleMetric(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscale:
-    """The controller chooses the number of replicas, by the load that routers report each second."""
+    """How the controller chooses the number of replicas, by the load that routers report each second."""
 
     min: int = setting(1, SettingKind.INTEGER, bounds=(0, MAX_REPLICAS))
-    """Replicas that run at least. 0: none does while nothing is called; the first call waits until one has started."""
+    """The lowest number of replicas. 0: none runs while the backend is idle; the first call waits for a start."""
     max: int = setting(10, SettingKind.INTEGER, bounds=(1, MAX_REPLICAS))
-    """Replicas that run at most."""
+    """The highest number of replicas."""
     metric: AutoscaleMetric = setting(AutoscaleMetric.ONGOING, SettingKind.CHOICE)
-    """What the number follows: calls that wait or run, or how long calls wait at routers."""
+    """The load that the number follows: calls that wait or run, or the time that calls wait at routers."""
     target_ongoing: float = setting(2.0, SettingKind.NUMBER, bounds=(0.01, 1_000_000.0))
-    """Calls that wait or run, for each replica. With `queue_time`: how many a replica may have for one to be spared."""
+    """Waiting and running calls per replica. With `queue_time`: replicas are removed only if the rest stays below."""
     target_queue_time_s: float = setting(0.1, SettingKind.DURATION, bounds=(0.001, _MAX_DELAY_S))
-    """With `queue_time`: calls that wait for longer want more replicas."""
+    """With `queue_time`: more replicas start if calls wait longer than this."""
     up_delay_s: float = setting(3.0, SettingKind.DURATION, bounds=(0.0, _MAX_DELAY_S))
-    """More replicas start once the load has asked for them for so long. The first of none starts at once."""
+    """More replicas start after the load has required them for this time. The first replica starts immediately."""
     down_delay_s: float = setting(60.0, SettingKind.DURATION, bounds=(0.0, _MAX_DELAY_S))
-    """Replicas drain once the load has not needed them for so long."""
+    """Replicas drain after the load has not required them for this time."""
     idle_timeout_s: float = setting(300.0, SettingKind.DURATION, bounds=(0.0, _MAX_DELAY_S))
-    """With `min: 0`: the last replicas drain once nothing has waited or run for so long."""
+    """With `min: 0`: the last replicas drain after no call has waited or run for this time."""
     up_rate: float = setting(4.0, SettingKind.NUMBER, bounds=(1.0, float(MAX_REPLICAS)))
-    """How many times as many there may be after one step up; one more always."""
+    """The factor by which one step up may raise the number; a step may always add one replica."""
     down_rate: float = setting(0.5, SettingKind.NUMBER, bounds=(0.0, 1.0))
-    """The share of them that one step down may take; one always."""
+    """The share of the replicas that one step down may remove; a step may always remove one."""
     policy: str = setting("", SettingKind.HANDLER)
-    """A function that says how many should run, of those that the controller's `--autoscale-policies` names."""
+    """The function that chooses the number, one of those that the controller's `--autoscale-policies` names."""
 
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
 MAX_TIME_S: Final = 86_400.0
-"""The longest time that a setting may have, seconds."""
+"""The longest time that a setting may have, in seconds."""
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
 
@@ -81,7 +77,7 @@ class BalancerName(Enum):
 
 
 class SloScope(Enum):
-    """Among which calls SLOs order. The values are those of `slotmesh.v1.SloScope`."""
+    """The scope in which SLOs order calls. The values are those of `slotmesh.v1.SloScope`."""
 
     CLIENT = 1
     BACKEND = 2
@@ -89,25 +85,25 @@ class SloScope(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One version of a handler and its settings: a group of identical replicas. None is what a document leaves out."""
+    """One version of a handler and its settings: a group of identical replicas. None: not in the document."""
 
     name: str
     handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
-    """The class or function. May be left out where the controller does not start the replicas."""
+    """The class or function. Optional if the controller does not start the replicas."""
     version: str = setting("", SettingKind.TEXT, bounds=(0, 100), change=Change.REPLACES)
-    """The name of the version of the code: another one replaces replicas. Unset, where the controller launches them: a
-    digest of all files of the project, taken by each `apply`."""
+    """The name of the version of the code; a new name replaces the replicas. Unset, if the controller launches them: a
+    digest of all files of the project, computed by each `apply`."""
     code: str = setting("", SettingKind.TEXT, bounds=(0, 200), change=Change.REPLACES, is_filled_in=True)
-    """The code that replicas run: the digest of the snapshot that the controller has taken under that version, or
-    `dist:NAME==VERSION`, an installed distribution. Empty: what each replica finds."""
+    """The code that replicas run: the digest of the snapshot that the controller stored for that version, or
+    `dist:NAME==VERSION`, an installed distribution. Empty: replicas import what is installed where they run."""
     num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_REPLICAS))
-    """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
+    """The number of replicas. Unset: 1 if the controller launches them, any number otherwise."""
     autoscale: Autoscale | None = setting(None, SettingKind.SECTION, section=Autoscale)
-    """The controller chooses the number of replicas, by the load; `num_replicas` is left out then."""
+    """The controller chooses the number of replicas by the load. Excludes `num_replicas`."""
     max_ongoing: int | None = setting(None, SettingKind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
-    """Calls that one replica executes at once. Unset: what the handler's decorator says."""
+    """Calls that one replica executes at the same time. Unset: the value of the handler's decorator."""
     prefetch: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_ONGOING_LIMIT))
-    """Unkeyed calls that may wait at a replica. Unset: what the handler's decorator says."""
+    """Unkeyed calls that may wait at a replica. Unset: the value of the handler's decorator."""
     user_config: Mapping[str, JsonValue] = setting(_NOTHING, SettingKind.JSON, change=Change.GIVEN_TO_HANDLERS)
     """Arguments of the handler's constructor, by name."""
     max_queued_calls: int = setting(20_000, SettingKind.INTEGER, bounds=(1, 10_000_000), is_routed=True)
@@ -115,57 +111,57 @@ class Backend:
     max_queued_bytes: int = setting(256 * 2**20, SettingKind.SIZE, bounds=(1, 2**40), is_routed=True)
     """Payload bytes that may wait in one router."""
     max_queue_time_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
-    """Time a call may wait in the queue."""
+    """The longest time that a call may wait in the queue."""
     max_wire_batch_size: int = setting(1024, SettingKind.INTEGER, bounds=(1, 100_000), is_routed=True)
-    """Calls that travel to a replica as one batch, at most."""
+    """The largest number of calls in one batch on the wire to a replica."""
     balancer: BalancerName = setting(BalancerName.LEAST_LOADED, SettingKind.CHOICE, is_routed=True)
     """How a router picks a replica for unkeyed calls."""
     slo_scope: SloScope = setting(SloScope.CLIENT, SettingKind.CHOICE, is_routed=True)
-    """Among which unkeyed calls SLOs order: each client's, while clients take turns, or all that wait in a router."""
+    """The scope in which SLOs order unkeyed calls: within each client, with clients in turn, or across the router."""
     graceful_timeout_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
-    """Time a draining replica has to finish what runs."""
+    """Time that a draining replica has to finish its calls."""
     health_check_period_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
-    """How often a handler's `check_health` is called. Unset: what the handler's decorator says."""
+    """The interval of calls of a handler's `check_health`. Unset: the value of the handler's decorator."""
     health_check_timeout_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
-    """How long `check_health` may take. Unset: what the handler's decorator says."""
+    """The timeout of `check_health`. Unset: the value of the handler's decorator."""
     own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
-    """Whether the handler has an event loop of its own, in a thread. Unset: what the handler's decorator says."""
+    """Whether the handler runs on its own event loop, in a thread. Unset: the value of the handler's decorator."""
     max_surge: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
-    """Replicas beyond `num_replicas` that may run during a rollout. Unset: a quarter of these, 1 at least."""
+    """Replicas above `num_replicas` that may run during a rollout. Unset: a quarter of `num_replicas`, at least 1."""
     max_unavailable: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
-    """Replicas short of `num_replicas` that may be ready during a rollout. Unset: 0, or 1 where `max_surge` is 0."""
+    """Replicas below `num_replicas` that may be ready during a rollout. Unset: 0, or 1 if `max_surge` is 0."""
     min_ready_s: float = setting(1.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
-    """For how long a new replica is ready before an old one leaves for it."""
+    """How long a new replica must be ready before an old one drains for it."""
     progress_deadline_s: float = setting(600.0, SettingKind.DURATION, bounds=(0.1, MAX_TIME_S))
-    """Time a new replica has to get ready; a rollout goes back when one takes longer."""
+    """Time that a new replica has to become ready; if one takes longer, the rollout is rolled back."""
     max_error_rate: float = setting(0.1, SettingKind.NUMBER, bounds=(0.0, 1.0))
-    """By how much the share of calls that fail may be larger at new replicas than at old ones: a rollout goes back when
-    it is. 1: never."""
+    """The error rate of new replicas may exceed that of old ones by this much; if it is higher, the rollout is rolled
+    back. 1: never."""
 
     @property
     def least_replicas(self) -> int:
-        """Replicas that run at least, where the controller launches them."""
+        """The lowest number of replicas, if the controller launches them."""
         if self.autoscale is not None:
             return self.autoscale.min
         return 1 if self.num_replicas is None else self.num_replicas
 
     def routed(self) -> Backend:
-        """What routers read of it; all else has its default."""
+        """A copy with the settings that routers read; all others have their defaults."""
         return Backend(name=self.name, **{attribute: getattr(self, attribute) for attribute in _ROUTED_ATTRIBUTES})
 
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
 DOCUMENT_SETTINGS: Final = {name: each for name, each in SETTINGS.items() if not each.is_filled_in}
-"""Those that documents have."""
+"""The settings that documents may have."""
 CODE: Final = "file:"
-"""How a version begins that is named after the digest of its code."""
+"""Prefix of a version that is named after the digest of its code."""
 DISTRIBUTION: Final = "dist:"
-"""How a version, or code, begins that is an installed distribution: `dist:NAME==VERSION`."""
+"""Prefix of a version, or code, that is an installed distribution: `dist:NAME==VERSION`."""
 RENAMED: Final = {"max_batch_size": "max_wire_batch_size"}
-"""Settings by the names that they had: `@slotmesh.batch` has a `max_batch_size` that means another thing."""
+"""New names by former ones: the `max_batch_size` of `@slotmesh.batch` is a different setting."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
-"""Those that routers read."""
+"""The settings that routers read."""
 _ROUTED_ATTRIBUTES: Final = tuple(each.attribute for each in ROUTED.values())
 
 
@@ -184,15 +180,15 @@ class GrpcServices:
     """Services of the user's own protos, which an endpoint's handler implements."""
 
     names: tuple[str, ...] = ()
-    """Full names, sorted; empty: none."""
+    """Full names, sorted. Empty if there are none."""
     descriptor_set: bytes = field(default=b"", repr=False)
-    """A FileDescriptorSet with the files that declare them, and all that these import. Opaque here."""
+    """A FileDescriptorSet with the files that declare the services, and all that these import. Opaque here."""
 
 
 NO_SERVICES: Final = GrpcServices()
 MAX_SERVICES: Final = 64
 MAX_DESCRIPTOR_BYTES: Final = 256 * 1024
-"""Of the descriptors of one endpoint: they are part of routing tables and of the history."""
+"""The limit for the descriptors of one endpoint, which are part of routing tables and of the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,18 +197,17 @@ class Endpoint:
 
     name: str
     traffic: TrafficPolicy | None = None
-    """None: calls queue until a policy comes."""
+    """None: calls queue until a policy is set."""
     grpc_services: GrpcServices | None = None
-    """Rpcs of the user's own that it answers. None: none; in what is applied, as they are there, and `NO_SERVICES`
-    that there are none."""
+    """The endpoint's own gRPC services. None: it has none. In a change: None keeps the present ones, `NO_SERVICES`
+    removes them."""
     tenants: TenantLimits | None = None
-    """What each tenant may have. None: no limits; in what is applied, as they are, and `NO_LIMITS` that there are
-    none."""
+    """Limits per tenant. None: no limits. In a change: None keeps the present ones, `NO_LIMITS` removes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """A whole mesh, as a `mesh.yaml` says it. Names are unique within each tuple once it was checked."""
+    """A whole mesh, as `mesh.yaml` declares it. Names are unique within each tuple once it is validated."""
 
     backends: tuple[Backend, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
@@ -220,44 +215,42 @@ class Mesh:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mistake:
-    """One thing that is wrong in a specification."""
+class SpecViolation:
+    """One violation of the rules of a specification."""
 
     path: str
     """Where, as `endpoints.digits.traffic`."""
     message: str
-    """What is wrong and what would be right."""
+    """The problem, and what would be valid."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class InvalidSpec(ValueError):
-    """A specification with mistakes: all of them, in the order of their paths."""
+    """A specification with violations: all of them, sorted by path."""
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(dict.fromkeys(sorted(mistakes)))
-        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+    def __init__(self, violations: Sequence[SpecViolation]) -> None:
+        self.violations = tuple(dict.fromkeys(sorted(violations)))
+        super().__init__("\n".join(str(violation) for violation in self.violations))
 
 
 def is_named_by_code(version: str) -> bool:
-    """Whether the controller has named a version, and no person."""
+    """Whether the controller derived this version from the code, and no user chose it."""
     return version.startswith((CODE, DISTRIBUTION))
 
 
-# Whether replicas of a backend that has no ready one are on their way.
-#
-# Owner: the controller says it in routing tables, routers decide by it whether calls wait.
-
-
 class Prospect(Enum):
-    """What becomes of a backend without a ready replica. The values are those of `slotmesh.v1.Prospect`."""
+    """Whether replicas of a backend without a ready one are expected. The values are those of `slotmesh.v1.Prospect`.
+
+    The controller sets it in routing tables; routers decide by it whether calls wait.
+    """
 
     UNKNOWN = 0
-    """The controller does not say: some may come."""
+    """Not reported by the controller: treated as if some were expected."""
     COMING = 1
-    """Replicas are starting, or will be in a moment."""
+    """Replicas are starting, or will start shortly."""
     FAILING = 2
-    """The newest ones that were started have ended before they were ready, and so may the next."""
+    """The replicas started last ended before they were ready."""
     NONE = 3
-    """None should run."""
+    """No replica should run."""

@@ -1,6 +1,6 @@
-"""`.proto` files and descriptor sets that a document, or a command, names: from files to an endpoint's services.
+"""`.proto` files and descriptor sets named by a document or a command: from files to an endpoint's services.
 
-Purpose: `.proto` files are compiled here, by whoever reads the document: the mesh itself gets descriptors and needs no
+Purpose: the process that reads the document compiles its `.proto` files; the mesh receives descriptors and needs no
 compiler.
 """
 
@@ -24,7 +24,7 @@ _MAX_SHOWN: Final = 2_000
 
 
 class BadProtoFile(ValueError):
-    """A file that cannot be read or compiled; the message says which, and why."""
+    """A file that cannot be read or compiled; the message states the file and the reason."""
 
 
 def services_of_descriptor_file(file: Path, names: Collection[str] | None = None) -> GrpcServices:
@@ -43,7 +43,7 @@ def services_of_descriptor_file(file: Path, names: Collection[str] | None = None
 def services_of_proto_files(
     files: Sequence[Path], base: Path = Path(), names: Collection[str] | None = None
 ) -> GrpcServices:
-    """The services of `.proto` files, with all that these import, from `base` or beside them. Raises BadProtoFile."""
+    """The services of `.proto` files; imports are found in `base` or beside the files. Raises BadProtoFile."""
     shown = ", ".join(map(str, files))
     for file in files:
         if not file.is_file():
@@ -66,7 +66,7 @@ def services_of_proto_files(
         except subprocess.TimeoutExpired as error:
             raise BadProtoFile(f"{shown}: protoc takes longer than {COMPILE_TIMEOUT_S:g} s") from error
         if done.returncode:
-            raise BadProtoFile(f"{shown}: protoc says: {done.stderr.strip()[:_MAX_SHOWN]}")
+            raise BadProtoFile(f"{shown}: protoc: {done.stderr.strip()[:_MAX_SHOWN]}")
         raw = out.read_bytes()
     try:
         return read_services(raw, _own_services(raw, own, base.resolve()) if names is None else names)
@@ -85,7 +85,7 @@ def services_of_files(files: Sequence[Path]) -> GrpcServices:
 
 
 def _own_services(raw: bytes, own: Sequence[Path], base: Path) -> list[str]:
-    """Those that the files themselves declare, not what they import. Raises BadDescriptors."""
+    """The services that the files declare, without those of imports. Raises BadDescriptors."""
     called = {file.relative_to(base).as_posix() if file.is_relative_to(base) else file.name for file in own}
     files = (it for it in descriptor_pb2.FileDescriptorSet.FromString(raw).file if it.name in called)
     names = [f"{it.package}.{each.name}" if it.package else each.name for it in files for each in it.service]

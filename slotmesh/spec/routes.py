@@ -1,8 +1,8 @@
-"""Routes: which HTTP requests become calls of which method of an endpoint, and what makes a route valid. Pure.
+"""Routes: which HTTP requests become calls of which method of an endpoint, and which routes are valid. Pure.
 
-Purpose: one reading of paths for those who write routes (`rules`), keep them (controller) and answer by them (ingress).
-Invariants: a path is literal segments and parameters, `/users/{name}`; two routes of a mesh never have
-the same shape, so that the order of routes means nothing.
+Purpose: one interpretation of paths for `rules`, the controller and the ingress.
+Invariants: a path consists of literal segments and parameters, `/users/{name}`; no two routes of a mesh have the same
+shape, so that the order of routes does not matter.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 HTTP_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
-"""Those that a route may have. HEAD goes where GET goes; OPTIONS is answered by the ingress."""
+"""The methods that a route may have. HEAD uses the route of GET; the ingress answers OPTIONS itself."""
 DEFAULT_METHODS: Final = ("POST",)
 RESERVED: Final = "-"
-"""The first segment of what the ingress itself answers, as `/-/healthz`."""
+"""The first segment of the ingress's own paths, as `/-/healthz`."""
 MAX_PATH_CHARS: Final = 256
 MAX_SEGMENTS: Final = 16
 
@@ -29,7 +29,7 @@ class Route:
     """Requests to a path, and the method of an endpoint that is called for each."""
 
     path: str
-    """As `/users/{name}`: what `{name}` stands for becomes the argument of that name."""
+    """As `/users/{name}`: the text at `{name}` becomes the argument of that name."""
     endpoint: str
     method: str
     methods: tuple[str, ...] = DEFAULT_METHODS
@@ -37,17 +37,17 @@ class Route:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """The key of the route: its path."""
         return self.path
 
 
 def route_subject(path: str) -> str:
-    """As `route/users/{name}`."""
+    """The subject of a route, as `route/users/{name}`."""
     return f"route{path}"
 
 
 def route_path(subject: str) -> str:
-    """The path of such a subject."""
+    """The path of a route's subject."""
     return subject.removeprefix("route")
 
 
@@ -63,12 +63,12 @@ def parameter_of(segment: str) -> str | None:
 
 
 def shape_of(path: str) -> str:
-    """The path with nameless parameters: routes of one shape match the same requests."""
+    """The path with unnamed parameters; routes of the same shape match the same requests."""
     return "/" + "/".join("{}" if parameter_of(it) is not None else it for it in segments_of(path))
 
 
 def path_problems(path: str) -> Iterator[str]:
-    """What is wrong with a path, each with what would be right."""
+    """The problems of a path, each with what would be valid."""
     if not path.startswith("/") or len(path) > MAX_PATH_CHARS:
         yield f"a path begins with / and has {MAX_PATH_CHARS} characters at most"
         return

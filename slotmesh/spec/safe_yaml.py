@@ -1,8 +1,10 @@
-"""YAML of files that people write: plain values only, and never more of them than there are in the text.
+"""Safe YAML for files that people write: plain values only, in bounded time.
 
-Purpose: one reader for `mesh.yaml` and for files of settings. What is wrong is a `yaml.YAMLError`, with its place.
-Invariants: no object but maps, lists, texts, numbers, booleans, dates and None; an alias counts as all that it stands
-for, so that a few lines cannot become a billion values; what is read takes time in proportion to the text.
+Purpose: one reader for `mesh.yaml` and for settings files. Errors are `yaml.YAMLError`s with their position.
+Invariants: the only objects are maps, lists, strings, numbers, booleans, dates and None; an alias counts as all values
+that it refers to, so that a few lines cannot become a billion values; reading takes time linear in the text. Warnings
+about plain words that YAML 1.1 reads as another type contain the path and the type, never the value, which may be a
+secret.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ from typing import Any, Final
 
 import yaml
 
-from slotmesh.spec.model import Mistake
+from slotmesh.spec.model import SpecViolation
 
 MAX_NODES: Final = 1_000_000
-"""Values in one file, those behind aliases each time."""
+"""The limit of values in one file; each use of an alias counts."""
 _MAX_NUMBER_CHARS: Final = 400
-"""As many as a float has in decimal; longer ones, and those of base 60, take more than their share of time."""
+"""About the number of digits of the largest float. Longer numbers, and those of base 60, take too long to parse."""
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """The one document in the text; None where there is none.
+    """The only document in the text; None if it is empty.
 
     Raises:
-        yaml.YAMLError: it is none that can be read; a `MarkedYAMLError` says where.
+        yaml.YAMLError: it cannot be read; a `MarkedYAMLError` has the position.
     """
     return read_with(BoundedLoader, text)
 
@@ -33,7 +35,7 @@ def read_yaml(text: str | bytes) -> Any:
 def read_with(
     loader_class: type[BoundedLoader], text: str | bytes, look: Callable[[yaml.Node], object] | None = None
 ) -> Any:
-    """The same with a loader that is stricter. `look` is called with the document before values are made of it."""
+    """The same with a stricter loader. `look` is called with the node tree before values are built from it."""
     try:
         loader = loader_class(text)
         try:
@@ -52,13 +54,13 @@ def read_with(
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """For `read_with`."""
+    """Counts values, and turns errors of conversions into YAML errors. Used by `read_with`."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
         self._nodes = 0
         self._sizes: dict[str, int] = {}
-        """Values that each anchor stands for, once all of them are known."""
+        """The number of values of each anchor that is complete."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -84,7 +86,7 @@ class BoundedLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, OverflowError, TypeError, AttributeError, LookupError):
-            # Tags and forms that PyYAML takes at their word: `!!int x`, the 31st of June, 1:2.5 of a thousand digits.
+            # Invalid values of an explicit tag or form: `!!int x`, June 31, 1:2.5 with a thousand digits.
             kind = node.tag.removeprefix("tag:yaml.org,2002:")
             raise self._unreadable(f"is no {kind}; quote it where it is a text", node) from None
 
@@ -95,11 +97,6 @@ class BoundedLoader(yaml.SafeLoader):
 
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
-
-# Plain words of a mesh file that YAML 1.1 reads as another value than a person may mean: `no`, `0644`, `12:30`.
-#
-# Purpose: a warning for each, below `user_config`, where any JSON value is right and so no rule can find the error.
-# Invariants: a warning has the path and what is read, never the value: it may be secret.
 
 _SECTION: Final = "backends"
 _SETTING: Final = "user_config"
@@ -112,11 +109,14 @@ _READ_AS: Final = {
     ),
     "float": (re.compile(r".*[:_].*"), "a number of base 60, or without its _"),
 }
-"""By kind: which texts surprise, and what each is read as. JSON and YAML 1.2 have none of these."""
+"""By type: the texts that surprise, and how they are read. JSON and YAML 1.2 have none of these."""
 
 
-def surprises(document: yaml.Node | None) -> Iterator[Mistake]:
-    """A warning for each value below `backends.NAME.user_config`."""
+def surprises(document: yaml.Node | None) -> Iterator[SpecViolation]:
+    """A warning for each surprising value below `backends.NAME.user_config`: `no`, `0644`, `12:30`.
+
+    No rule can find these, as any JSON value is valid there.
+    """
     for section, backends in _entries(document):
         if section != _SECTION:
             continue
@@ -126,14 +126,15 @@ def surprises(document: yaml.Node | None) -> Iterator[Mistake]:
                     yield from _below(config, f"{_SECTION}.{name}.{_SETTING}", frozenset())
 
 
-def _below(node: yaml.Node, path: str, above: frozenset[int]) -> Iterator[Mistake]:
+def _below(node: yaml.Node, path: str, above: frozenset[int]) -> Iterator[SpecViolation]:
     if id(node) in above:
-        return  # an alias inside of itself, which the loader refuses
+        return  # an alias inside itself; the loader reports it
     above |= {id(node)}
     if isinstance(node, yaml.ScalarNode):
         pattern, read = _READ_AS.get(node.tag.removeprefix(_TAG), (None, ""))
+        line = node.start_mark.line + 1
         if pattern is not None and node.style is None and pattern.fullmatch(node.value):
-            yield Mistake(path, f"YAML reads it as {read}; quote it if it is a text (line {node.start_mark.line + 1})")
+            yield SpecViolation(path, f"YAML reads it as {read}; quote it if it is a text (line {line})")
     elif isinstance(node, yaml.SequenceNode):
         for index, each in enumerate(node.value):
             yield from _below(each, f"{path}.{index}", above)

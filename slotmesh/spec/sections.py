@@ -1,7 +1,7 @@
 """The sections of a mesh document, and the keys that their maps may have.
 
-Apart from the reader of documents (`slotmesh.spec.document`), which loads pydantic: a controller looks only at the keys
-to know which files of a project are meshes.
+Separate from the reader of documents (`slotmesh.spec.document`), which imports pydantic: the controller needs only the
+keys to find out which files of a project are mesh documents.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slotmesh.spec.model import DOCUMENT_SETTINGS
 from slotmesh.spec.tenants import LIMITS, OVERRIDES
 
 MAX_SPEC_BYTES: Final = 4 * 2**20
-"""The longest document."""
+"""The size limit of a document."""
 
 Names = Mapping[str, Any]
-"""The keys that a map of the document may have, with those of the maps below."""
+"""The keys of a map of the document, each with the keys of the map below it."""
 
 
 def _plain(*names: str) -> Names:
@@ -36,24 +36,24 @@ SECTIONS: Final[Mapping[str, Names]] = {
 }
 
 
-# Whether a file is one that `slotmesh apply` takes, whatever its name: such a file is no part of a handler's code.
-#
-# Invariants: almost every other file is told from one by its first line, without being parsed. What cannot be read as
-# YAML is no mesh. A mesh that is being edited stays one: unknown settings and wrong values do not count.
-
 _NAMES: Final = b"|".join(name.encode() for name in SECTIONS)
 _BEGINS: Final = re.compile(
     rb"(?:[ \t]*(?:#[^\n]*|---[^\n]*|%[^\n]*)?\r?\n)*+(?:[\"']?(?:" + _NAMES + rb")[\"']?[ \t]*:|\{)"
 )
-"""The first line that is neither empty nor a comment: a section, or a map in braces."""
+"""A line with a section, or with a map in braces."""
 _OTHER_SECTION: Final = re.compile(
     rb"^(?!(?:[\"']?(?:" + _NAMES + rb")[\"']?[ \t]*:|[\s#{}\]]|---|\.\.\.|%))", re.MULTILINE
 )
-"""A line that begins with something else."""
+"""An unindented line with anything else."""
 
 
 def is_mesh_file(content: bytes) -> bool:
-    """Whether the sections are those of a mesh, and each resource that has settings has one that is known."""
+    """Whether the file is a mesh document, by its sections and known settings, whatever its name.
+
+    Such a file is not part of a handler's code. Most other files are rejected by their first line, without parsing.
+    Unreadable YAML is no mesh document. Unknown settings and invalid values do not matter: a file that is being edited
+    stays a mesh document.
+    """
     content = content.removeprefix(BOM_UTF8)
     if len(content) > MAX_SPEC_BYTES or _BEGINS.match(content) is None or _OTHER_SECTION.search(content.rstrip()):
         return False

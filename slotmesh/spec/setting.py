@@ -1,8 +1,8 @@
-"""What the declaration of one setting of a backend has besides its name, type and default. Pure.
+"""The declaration of one setting of a backend, besides its name, type and default. Pure.
 
-Purpose: a setting is declared once, in `slotmesh.spec.model`. From its declaration follow the rule that it must obey
-(`rules`), its form in a document (`document`), its form on the wire (`wire`), who reads it, and what changing it means.
-Invariants: a name in documents is the name on the wire, too; durations have `_s` at the end in Python only.
+Purpose: a setting is declared once, in `slotmesh.spec.model`. Its rule (`rules`), its form in documents (`document`)
+and on the wire (`slotmesh.convert.specification`), its readers and the effect of a change follow from that declaration.
+Invariants: the name in documents is the name on the wire; durations end in `_s` in Python only.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ _DECLARED: Final = "setting"
 
 
 class SettingKind(Enum):
-    """What values a setting has."""
+    """The type of a setting's values."""
 
     HANDLER = auto()
     """`MODULE:NAME`, or empty."""
     TEXT = auto()
-    """A text of one line; its bounds are those of its length, characters."""
+    """A single line; its bounds limit the number of characters."""
     INTEGER = auto()
     NUMBER = auto()
-    """A number, whole or not."""
+    """An integer or a float."""
     SIZE = auto()
-    """Bytes: an integer, in documents with its unit."""
+    """Bytes: an integer; in documents with a unit."""
     DURATION = auto()
-    """Seconds, in documents with a unit, and on the wire a Duration."""
+    """Seconds; in documents with a unit, on the wire a Duration."""
     FLAG = auto()
     CHOICE = auto()
-    """A member of an Enum: in documents its name in lower case, on the wire its number."""
+    """A member of an Enum; in documents its name in lower case, on the wire its number."""
     JSON = auto()
-    """A mapping of names to JSON values."""
+    """A map of names to JSON values."""
     SECTION = auto()
-    """A map of settings of its own, or None; on the wire a message."""
+    """A map of further settings, or None; on the wire a message."""
 
 
 class Change(Enum):
-    """What becomes of replicas when a setting changes."""
+    """The effect of a changed setting on running replicas."""
 
     TAKEN_OVER = auto()
-    """They stay: the code that reads the setting takes the new value."""
+    """They stay: the reader of the setting uses the new value."""
     GIVEN_TO_HANDLERS = auto()
-    """Replicas whose handler has a `reconfigure` stay, others are replaced."""
+    """Replicas whose handler has a `reconfigure` method stay; others are replaced."""
     REPLACES = auto()
-    """They are replaced: no process takes it over."""
+    """They are replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, as it was declared."""
+    """One declared setting."""
 
     attribute: str
     """Name of the field in Python."""
     kind: SettingKind
     default: Any
     bounds: tuple[float, float] | None = None
-    """The smallest and the largest value; seconds, for a duration, and characters, for a text."""
+    """The smallest and the largest value; for a duration in seconds, for a text its length in characters."""
     is_routed: bool = False
-    """Routers read it: it is part of the routing table, which changes with it."""
+    """Routers read it: it is part of the routing table."""
     change: Change = Change.TAKEN_OVER
     is_filled_in: bool = False
-    """The controller sets it: documents do not have it, and what requests say of it counts for nothing."""
+    """The controller sets it: documents do not have it, and its value in requests is ignored."""
     section: type[Any] | None = None
-    """Of a section: the dataclass that declares its settings."""
+    """For a section: the dataclass that declares its settings."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
-    """These, by their names in documents and on the wire."""
+    """The settings of a section, by their names in documents and on the wire."""
 
     @property
     def name(self) -> str:
-        """Its name in documents and on the wire."""
+        """The name in documents and on the wire."""
         return self.attribute.removesuffix("_s") if self.kind is SettingKind.DURATION else self.attribute
 
 
@@ -91,7 +91,7 @@ def setting(
     """Declares a field of a dataclass; `Setting` documents each argument."""
     declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
     metadata = {_DECLARED: {**declared, "is_filled_in": is_filled_in, "section": section}}
-    # Dataclasses take no mapping for a default, be it a read-only one.
+    # Dataclasses refuse a mapping as a default, even a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)
         if kind is SettingKind.JSON
@@ -106,17 +106,15 @@ def settings_of(model: type[Any]) -> Mapping[str, Setting]:
     return {each.name: each for each in found}
 
 
-def _declared(attribute: str, said: Mapping[str, Any]) -> Setting:
-    section = said["section"]
-    return Setting(attribute=attribute, settings={} if section is None else settings_of(section), **said)
+def _declared(attribute: str, declaration: Mapping[str, Any]) -> Setting:
+    section = declaration["section"]
+    return Setting(attribute=attribute, settings={} if section is None else settings_of(section), **declaration)
 
 
 def choices(setting: Setting) -> tuple[str, ...]:
-    """What a document may say of a setting of Kind.CHOICE."""
+    """The values of a setting of kind CHOICE in documents."""
     return tuple(each.name.lower() for each in type(setting.default))
 
-
-# Settings by the names that other serving frameworks have for them, and ours.
 
 FOREIGN: Final = {
     "applications": ("backends",),
@@ -155,4 +153,4 @@ FOREIGN: Final = {
     "canary": ("traffic",),
     "mirror": ("shadows",),
 }
-"""Another's name -> ours; where maps of the document differ, that of each."""
+"""Names in other serving frameworks -> settings of this one; several if maps of the document differ."""

@@ -1,6 +1,7 @@
-"""How much each tenant may have of an endpoint, at each router. Pure.
+"""Limits of each tenant of an endpoint, at each router, and the form of tenants' names. Pure.
 
-Purpose: the limits of an endpoint, declared once: names, bounds and defaults, for documents, the wire and routers.
+Purpose: names, bounds and defaults of the limits, declared once for documents, the wire and routers. Callers choose the
+names of tenants, which logs, metrics and terminals show: only printable names of bounded length are valid.
 """
 
 from __future__ import annotations
@@ -9,10 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
-
-# What the name of a tenant may be. Pure.
-#
-# Logs, metrics and terminals show names of tenants, which callers state.
 
 MAX_TENANT_BYTES: Final = 256
 """Longest name of a tenant, in UTF-8."""
@@ -30,23 +27,23 @@ def tenant_problem(tenant: str) -> str | None:
 MAX_LIMIT: Final = 1_000_000
 """The largest value of a limit."""
 MAX_OVERRIDES: Final = 256
-"""Tenants of one endpoint that have limits of their own: they are part of routing tables."""
+"""The number of tenants of one endpoint with their own limits, which are part of routing tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimit:
-    """What one tenant may have. None: no limit."""
+    """The limits of one tenant. None: no limit."""
 
     max_calls_per_s: int | None = None
     """Calls a second."""
     burst: int | None = None
-    """Calls that it may make at the same moment, if it has made none for a while. None: those of one second."""
+    """Calls that a tenant may make at the same moment after a pause. None: those of one second."""
     max_in_flight: int | None = None
     """Calls without an outcome."""
 
     @property
     def burst_or_default(self) -> int:
-        """Calls that the full bucket has."""
+        """The capacity of the token bucket."""
         return self.burst or self.max_calls_per_s or 1
 
 
@@ -55,10 +52,10 @@ class TenantLimits(TenantLimit):
     """The limits of each tenant of an endpoint."""
 
     overrides: Mapping[str, TenantLimit] = field(default_factory=lambda: MappingProxyType({}))
-    """Tenants with limits of their own, which replace the others as a whole."""
+    """Tenants with their own limits, which replace the general ones entirely."""
 
     def limit_of(self, tenant: str) -> TenantLimit:
-        """What this tenant may have."""
+        """The limits of this tenant."""
         return self.overrides.get(tenant, self) if self.overrides else self
 
 
@@ -69,7 +66,7 @@ OVERRIDES: Final = "overrides"
 
 
 def limits_settings(limits: TenantLimits | None) -> dict[str, Any]:
-    """The limits as a document has them: those that are set."""
+    """The limits that are set, as a document has them."""
     if limits is None:
         return {}
     overrides = {name: _settings(limit) for name, limit in sorted(limits.overrides.items())}
@@ -77,7 +74,7 @@ def limits_settings(limits: TenantLimits | None) -> dict[str, Any]:
 
 
 def limits_of(settings: Mapping[str, Any]) -> TenantLimits:
-    """The limits of a document. Raises ValueError where it is none."""
+    """The limits of a document. Raises ValueError if they are invalid."""
     given = _given(settings, (*LIMITS, OVERRIDES))
     overrides = settings.get(OVERRIDES, {})
     if not isinstance(overrides, Mapping):
@@ -89,7 +86,7 @@ def limits_of(settings: Mapping[str, Any]) -> TenantLimits:
 
 
 def limit_problems(limits: TenantLimits) -> Iterator[tuple[str, str]]:
-    """What is wrong with the limits: where, as `.overrides.acme.burst`, and why."""
+    """The problems of the limits: the path, as `.overrides.acme.burst`, and the reason."""
     yield from _problems("", limits)
     if len(limits.overrides) > MAX_OVERRIDES:
         yield f".{OVERRIDES}", f"at most {MAX_OVERRIDES} tenants, got {len(limits.overrides)}"
@@ -108,7 +105,7 @@ def _problems(path: str, limit: TenantLimit) -> Iterator[tuple[str, str]]:
         if value is not None and not 1 <= value <= MAX_LIMIT:
             yield f"{path}.{name}", f"must be 1 … {MAX_LIMIT:,}, is {value:,}"
     if limit.burst is not None and limit.max_calls_per_s is None:
-        yield f"{path}.burst", "says nothing without max_calls_per_s: set that, too"
+        yield f"{path}.burst", "has no effect without max_calls_per_s: set that, too"
 
 
 def _settings(limit: TenantLimit) -> dict[str, int]:

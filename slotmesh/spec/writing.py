@@ -1,6 +1,6 @@
-"""A mesh as the document that `slotmesh.spec.document` reads: only what differs from the defaults. Pure.
+"""A mesh as a document for `slotmesh.spec.document`, and settings as text for people; defaults are omitted. Pure.
 
-Invariant: what is read from it is the same mesh, durations to the microsecond.
+Invariant: reading the document gives an equal mesh, durations to the microsecond.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.spec.tenants import TenantLimits, limits_settings
 from slotmesh.units import format_duration, format_size
 
-# Settings and policies as people write them in a document. Pure.
-
 UNSET = "unset"
 _DIGEST_CHARS = 12
 
 
 def shown_setting(setting: Setting, value: Any) -> str:
-    """The value of a backend's setting."""
+    """The value of a backend's setting, as a document has it."""
     if value is None or value == "":
         return UNSET
     match setting.kind:
@@ -39,28 +37,30 @@ def shown_setting(setting: Setting, value: Any) -> str:
         case SettingKind.HANDLER | SettingKind.TEXT:
             return str(value)
         case SettingKind.SECTION:
-            said = ((name, each, getattr(value, each.attribute)) for name, each in setting.settings.items())
-            differing = [f"{name}: {shown_setting(each, inner)}" for name, each, inner in said if inner != each.default]
+            pairs = ((name, each, getattr(value, each.attribute)) for name, each in setting.settings.items())
+            differing = [
+                f"{name}: {shown_setting(each, inner)}" for name, each, inner in pairs if inner != each.default
+            ]
             return "{" + ", ".join(differing) + "}"
         case SettingKind.INTEGER | SettingKind.NUMBER | SettingKind.FLAG | SettingKind.JSON:
             return json.dumps(value, default=dict, sort_keys=True)
 
 
 def shown_shares(shares: Mapping[str, float]) -> str:
-    """Weights or shadows of an endpoint."""
+    """Weights or shadows of an endpoint, as a document has them."""
     if not shares:
         return UNSET
     return "{" + ", ".join(f"{name}: {share:.6g}" for name, share in sorted(shares.items())) + "}"
 
 
 def shown_limits(limits: TenantLimits) -> str:
-    """What each tenant of an endpoint may have."""
+    """The limits per tenant of an endpoint, as a document has them."""
     settings = limits_settings(limits)
     return json.dumps(settings, ensure_ascii=False) if settings else UNSET
 
 
 def shown_services(services: GrpcServices) -> str:
-    """An endpoint's own services, with a digest of their descriptors: another version of a file looks another way."""
+    """An endpoint's own services, with a digest of their descriptors that shows a changed file."""
     if not services.names:
         return UNSET
     digest = hashlib.sha256(services.descriptor_set).hexdigest()[:_DIGEST_CHARS]
@@ -68,7 +68,7 @@ def shown_services(services: GrpcServices) -> str:
 
 
 def mesh_document(mesh: Mesh) -> dict[str, dict[str, Any]]:
-    """Maps of plain values, for YAML or JSON."""
+    """The mesh as maps of plain values, for YAML or JSON."""
     document = {
         "backends": {it.name: backend_settings(it) for it in mesh.backends},
         "endpoints": {it.name: endpoint_settings(it) for it in mesh.endpoints},
@@ -77,14 +77,14 @@ def mesh_document(mesh: Mesh) -> dict[str, dict[str, Any]]:
 
 
 def backend_settings(backend: Backend) -> dict[str, Any]:
-    """By name, those that are not the default; a version that nobody has written is left out."""
+    """The settings that differ from the default, by name; a version derived from the code is omitted."""
     if is_named_by_code(backend.version):
         backend = replace(backend, version="")
     return _settings(backend, DOCUMENT_SETTINGS)
 
 
 def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Its policy, its own services and its limits by tenant, as far as it has them."""
+    """The policy, the gRPC services and the tenant limits, if set."""
     settings: dict[str, Any] = {}
     if (traffic := endpoint.traffic) is not None:
         parts = (("traffic", traffic.weights), ("shadows", traffic.shadows))
@@ -98,14 +98,14 @@ def endpoint_settings(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def route_settings(route: Route) -> dict[str, Any]:
-    """What it calls, and its HTTP methods, where these are not the default."""
+    """The endpoint and method; HTTP methods unless they are the default."""
     methods = {} if route.methods == DEFAULT_METHODS else {"methods": list(route.methods)}
     return {"endpoint": route.endpoint, "method": route.method, **methods}
 
 
 def _settings(model: object, settings: Mapping[str, Setting]) -> dict[str, Any]:
-    said = ((name, each, getattr(model, each.attribute)) for name, each in settings.items())
-    return {name: _written(each, value) for name, each, value in said if value is not None and value != each.default}
+    values = ((name, each, getattr(model, each.attribute)) for name, each in settings.items())
+    return {name: _written(each, value) for name, each, value in values if value is not None and value != each.default}
 
 
 def _written(setting: Setting, value: Any) -> Any:
@@ -127,7 +127,7 @@ def _written(setting: Setting, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Lists and dicts, where configurations may have read-only mappings and tuples."""
+    """Lists and dicts in place of read-only mappings and tuples."""
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -14,7 +14,7 @@ from slotmesh.handlers.batching import BatchControl
 from slotmesh.handlers.decorators import batch_control
 from slotmesh.spec import model
 from slotmesh.spec.handler_settings import BatchSettings
-from slotmesh.spec.rules import backend_mistakes
+from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import SettingKind, choices
 
 Handler: TypeAlias = "type | Callable[..., Any]"
@@ -91,7 +91,7 @@ class Backend:
         }
         given = {key: _value(key, value) for key, value in {**fields, **self.settings}.items()}
         backend = model.Backend(name=name, handler=self.path, **given)
-        mistakes = [it for it in backend_mistakes(backend) if it.path.startswith(f"backends.{name}.")]
+        mistakes = [it for it in backend_violations(backend) if it.path.startswith(f"backends.{name}.")]
         if mistakes := [it for it in mistakes if not it.path.endswith(".handler")]:  # which may be a local one
             raise TypeError("; ".join(f"{it.path.partition('.')[2].partition('.')[2]} {it.message}" for it in mistakes))
         return backend

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from controller_service.core.desired.state import Desired
-from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, Mistake, is_named_by_code
+from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, SpecViolation, is_named_by_code
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Change
 
@@ -68,9 +68,9 @@ Code = Mapping[str, HandlerCode]
 NO_CODE: Final[Code] = MappingProxyType({})
 
 
-def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[Mistake]]:
+def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[SpecViolation]]:
     """The backends of a mesh with what they run, and why that cannot be."""
-    mistakes: list[Mistake] = []
+    mistakes: list[SpecViolation] = []
     filled = tuple(_filled(desired, it, code.get(it.handler), mistakes) for it in mesh.backends)
     return replace(mesh, backends=filled), mistakes
 
@@ -93,7 +93,7 @@ def needed_code(desired: Desired) -> Iterator[str]:
             yield it.code
 
 
-def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mistakes: list[Mistake]) -> Backend:
+def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mistakes: list[SpecViolation]) -> Backend:
     live = desired.backends.get(backend.name)
     if backend.version and (known := _code_named(desired, backend)):
         return replace(backend, code=known)
@@ -104,7 +104,7 @@ def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mista
         if found is None:
             return replace(backend, code="")
     if found.problem:
-        mistakes.append(Mistake(f"backends.{show(backend.name)}.handler", found.problem))
+        mistakes.append(SpecViolation(f"backends.{show(backend.name)}.handler", found.problem))
     return replace(backend, version=backend.version or found.version, code=found.code)
 
 

@@ -21,9 +21,9 @@ from controller_service.core.desired.revisions import (
 )
 from controller_service.core.desired.shifts import intended_endpoints
 from controller_service.core.desired.state import ChangeSet, Desired, restored
-from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import NO_SERVICES, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import route_subject
-from slotmesh.spec.rules import clash_mistakes, mesh_mistakes, show
+from slotmesh.spec.rules import clash_violations, mesh_violations, show
 from slotmesh.spec.tenants import NO_LIMITS
 
 
@@ -91,7 +91,7 @@ def plan_mesh(
     prune: bool,
     launches: bool,
     clear_traffic: Collection[str] = (),
-    found: Collection[Mistake] = (),
+    found: Collection[SpecViolation] = (),
 ) -> Plan:
     """Creates and updates what `mesh` has; `prune` deletes what it lacks. Raises InvalidSpec with every mistake.
 
@@ -105,15 +105,13 @@ def plan_mesh(
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
     routes = {route.path: route for route in mesh.routes}
-    mistakes = [*found, *mesh_mistakes(mesh), *_unknown_backends(mesh.endpoints, known)]
+    mistakes = [*found, *mesh_violations(mesh), *_unknown_backends(mesh.endpoints, known)]
     if not prune:
-        mistakes += clash_mistakes({**desired.routes, **routes}.values())
+        mistakes += clash_violations({**desired.routes, **routes}.values())
     if launches:
-        mistakes += [
-            Mistake(f"backends.{show(name)}.handler", "required, as MODULE:NAME: this controller launches the replicas")
-            for name, backend in backends.items()
-            if not backend.handler
-        ]
+        text = "required, as MODULE:NAME: this controller launches the replicas"
+        without = (name for name, backend in backends.items() if not backend.handler)
+        mistakes += [SpecViolation(f"backends.{show(name)}.handler", text) for name in without]
     if mistakes:
         raise InvalidSpec(mistakes)
 
@@ -163,7 +161,7 @@ def plan_file(
     prune: bool,
     launches: bool,
     force: bool,
-    found: Collection[Mistake] = (),
+    found: Collection[SpecViolation] = (),
     code: Code = NO_CODE,
 ) -> Plan:
     """A file that may have been applied before, merged into what is there. Raises InvalidSpec.
@@ -194,7 +192,7 @@ def plan_undo(desired: Desired, name: str) -> Plan:
         is_done = record.template == template_of(backend) and record.is_complete
         settings = record.previous if is_done else record.good
     if record is None or settings is None or template_of(settings) == template_of(backend):
-        raise InvalidSpec([Mistake("backend", f"there is nothing that {show(name)} could go back to")])
+        raise InvalidSpec([SpecViolation("backend", f"there is nothing that {show(name)} could go back to")])
     return Plan(
         change=ChangeSet(put_backends=(restored(backend, settings),), put_rollouts=(replace(record, is_paused=False),)),
         updated=(f"backend/{name}",),
@@ -247,7 +245,7 @@ def _with_limits(desired: Desired, endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, tenants=None) if limits == NO_LIMITS else endpoint
 
 
-def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[Mistake]:
+def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[SpecViolation]:
     for endpoint in endpoints:
         if endpoint.traffic is None:
             continue
@@ -257,7 +255,7 @@ def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -
         }
         for name, part in named.items():
             if name not in known:
-                yield Mistake(
+                yield SpecViolation(
                     f"endpoints.{show(endpoint.name)}.{part}.{show(name)}",
                     f"no backend has this name ({_listed(known)})",
                 )
@@ -269,11 +267,11 @@ def _listed(names: Collection[str], most: int = 8) -> str:
     return "there is none" if not shown else "there are " + ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def unknown_policies(mesh: Mesh, known: Collection[str]) -> Iterator[Mistake]:
+def unknown_policies(mesh: Mesh, known: Collection[str]) -> Iterator[SpecViolation]:
     """Backends whose number of replicas should be chosen by a function that this controller was not given."""
     for backend in mesh.backends:
         name = backend.autoscale.policy if backend.autoscale is not None else ""
         if name and name not in known:
             there = f"there are {', '.join(sorted(known))}" if known else "there is none"
             text = f"{show(name)!r} is none of this controller's --autoscale-policies ({there})"
-            yield Mistake(f"backends.{show(backend.name)}.autoscale.policy", text)
+            yield SpecViolation(f"backends.{show(backend.name)}.autoscale.policy", text)

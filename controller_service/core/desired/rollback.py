@@ -22,7 +22,7 @@ from controller_service.core.desired.revisions import (
 )
 from controller_service.core.desired.shifts import is_waiting_change
 from controller_service.core.desired.state import Desired
-from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import NO_SERVICES, Backend, Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import Route
 from slotmesh.spec.tenants import NO_LIMITS
 
@@ -31,7 +31,7 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
     """Brings back the configuration as of a revision; None: the one before the newest change. Raises InvalidSpec."""
     history = desired.history
     if not history:
-        raise InvalidSpec([Mistake("revision", "there is no change that could be undone: none is kept")])
+        raise InvalidSpec([SpecViolation("revision", "there is no change that could be undone: none is kept")])
     oldest = history[0].base
     if revision is None:
         newest = newest_change(history)
@@ -48,7 +48,7 @@ def plan_rollback(desired: Desired, revision: int | None, *, launches: bool) -> 
         return plan
     if not oldest <= revision <= desired.revision:
         text = f"must be {oldest} … {desired.revision}, the revisions that are kept, is {revision}"
-        raise InvalidSpec([Mistake("revision", text)])
+        raise InvalidSpec([SpecViolation("revision", text)])
     return _plan_as_of(desired, revision, launches=launches)
 
 
@@ -141,9 +141,9 @@ def _undone_already(desired: Desired, change: History) -> InvalidSpec:
         if before != earlier[-len(before) :] or is_take_back(before[0]):
             break
         if not _plan_as_of(desired, before[0].base, launches=False).changes_nothing:
-            return InvalidSpec([Mistake("revision", f"{text}; {before[0].base} undoes the change before that")])
+            return InvalidSpec([SpecViolation("revision", f"{text}; {before[0].base} undoes the change before that")])
         change = (*before, *change)
-    return InvalidSpec([Mistake("revision", f"{text}; the history has the revisions that can be gone back to")])
+    return InvalidSpec([SpecViolation("revision", f"{text}; the history has the revisions that can be gone back to")])
 
 
 def _stands_alone(desired: Desired, change: History) -> bool:

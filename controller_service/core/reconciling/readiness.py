@@ -18,7 +18,7 @@ from controller_service.core.desired.state import Desired
 from controller_service.core.observed.replica_groups import RETURN_WITHIN_S
 from controller_service.core.observed.state import Observed, ObservedReplica, Restarts, wanted_replicas
 from controller_service.core.reconciling.endpoints import has_failed_to_start, is_coming
-from slotmesh.spec.model import Backend, InvalidSpec, Mistake, Prospect, TrafficPolicy
+from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show
 
 # Whether replicas of a backend without a ready one are on their way.
@@ -79,7 +79,7 @@ def require_ready(
 
     `launches`: whether this controller starts replicas.
     """
-    mistakes: list[Mistake] = []
+    mistakes: list[SpecViolation] = []
     for name in backends:
         backend = desired.backends[name]
         if _is_idle(backend, observed) or any(_may_be_ready(it, now) for it in observed.replicas(name)):
@@ -89,7 +89,7 @@ def require_ready(
             f"backend {name} has no ready replica: {reason}. {way_out}, or change the traffic nevertheless: --force "
             "(in a request: without require_ready)"
         )
-        mistakes.append(Mistake(f"endpoints.{show(endpoint)}.traffic.{show(name)}", text))
+        mistakes.append(SpecViolation(f"endpoints.{show(endpoint)}.traffic.{show(name)}", text))
     if mistakes:
         raise InvalidSpec(mistakes)
 

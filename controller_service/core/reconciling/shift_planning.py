@@ -16,7 +16,7 @@ from controller_service.core.desired.shifts import SAME, Guard, GuardFigure, Shi
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.reconciling.shift_steps import ShiftMove, ended
 from slotmesh.histogram import CALL_TIMES
-from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show
 
 NO_PLAN: Final = Plan(change=ChangeSet())
@@ -52,15 +52,17 @@ def plan_shift(desired: Desired, said: SaidShift, *, who: str, time_s: float) ->
     if (known := desired.shifts.get(said.endpoint)) is not None and known.is_under_way:
         at = "it waits for a rollout" if known.is_waiting else f"step {known.number} of {known.steps}"
         text = f"{said.endpoint} is being shifted already, {at}: end that first"
-        mistakes.append(Mistake("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
+        mistakes.append(SpecViolation("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
     if not before:
-        mistakes.append(Mistake("endpoint", f"{said.endpoint} has no weights yet that could be shifted: set some"))
+        mistakes.append(
+            SpecViolation("endpoint", f"{said.endpoint} has no weights yet that could be shifted: set some")
+        )
     if mistakes:
         raise InvalidSpec(mistakes)
     target = _target(before, said.weights)
     if target is None:
         text = f"sum to {sum(said.weights.values()):g}, and no other backend has a weight that could have the rest"
-        raise InvalidSpec([Mistake("weights", text)])
+        raise InvalidSpec([SpecViolation("weights", text)])
     shift = ShiftRecord(
         endpoint=said.endpoint,
         before=dict(before),
@@ -74,7 +76,7 @@ def plan_shift(desired: Desired, said: SaidShift, *, who: str, time_s: float) ->
         who=who,
     )
     if not shift.rising:
-        raise InvalidSpec([Mistake("weights", f"{said.endpoint} has these weights already")])
+        raise InvalidSpec([SpecViolation("weights", f"{said.endpoint} has these weights already")])
     return plan_move(desired, shift, ShiftMove(record=shift, weights=shift.weights(1)))
 
 
@@ -82,7 +84,7 @@ def plan_end(desired: Desired, name: str, *, goes_back: bool, who: str, time_s: 
     """The end of a shift that is under way. Raises InvalidSpec where there is none."""
     shift = desired.shifts.get(name)
     if shift is None or not shift.is_under_way:
-        raise InvalidSpec([Mistake("endpoint", f"no shift of {show(name)} is under way")])
+        raise InvalidSpec([SpecViolation("endpoint", f"no shift of {show(name)} is under way")])
     done = "gone back" if goes_back else "stopped"
     at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
     why = f"{done} by {who or 'somebody'} {at}"
@@ -127,39 +129,39 @@ def _target(before: Mapping[str, float], said: Mapping[str, float]) -> dict[str,
     return {name: round(weight, 12) for name, weight in target.items() if weight > 0.0}
 
 
-def _numbers(said: SaidShift) -> Iterator[Mistake]:
+def _numbers(said: SaidShift) -> Iterator[SpecViolation]:
     if not MIN_STEP <= said.step <= 1.0:  # false for NaN, too
-        yield Mistake("step", f"must be {MIN_STEP:g} … 1, is {said.step:g}")
+        yield SpecViolation("step", f"must be {MIN_STEP:g} … 1, is {said.step:g}")
     if not MIN_EVERY_S <= said.every_s <= MAX_EVERY_S:
-        yield Mistake("every", f"must be 1s … 7d, is {said.every_s:g} s")
+        yield SpecViolation("every", f"must be 1s … 7d, is {said.every_s:g} s")
     if not 1 <= said.min_calls <= MAX_MIN_CALLS:
-        yield Mistake("min_calls", f"must be 1 … {MAX_MIN_CALLS}, is {said.min_calls}")
+        yield SpecViolation("min_calls", f"must be 1 … {MAX_MIN_CALLS}, is {said.min_calls}")
 
 
-def _weights(said: SaidShift, desired: Desired) -> Iterator[Mistake]:
+def _weights(said: SaidShift, desired: Desired) -> Iterator[SpecViolation]:
     if not said.weights:
-        yield Mistake("weights", "name a backend, and the weight that it should have in the end")
+        yield SpecViolation("weights", "name a backend, and the weight that it should have in the end")
     for name, weight in said.weights.items():
         if name not in desired.backends:
-            yield Mistake(f"weights.{show(name)}", "no backend has this name")
+            yield SpecViolation(f"weights.{show(name)}", "no backend has this name")
         if not 0.0 <= weight <= 1.0:
-            yield Mistake(f"weights.{show(name)}", f"must be 0 … 1, is {weight:g}")
+            yield SpecViolation(f"weights.{show(name)}", f"must be 0 … 1, is {weight:g}")
     total = sum(said.weights.values())
     if math.isfinite(total) and total > 1.0 + 1e-8:
-        yield Mistake("weights", f"sum to {total:g}, must be 1 at most")
+        yield SpecViolation("weights", f"sum to {total:g}, must be 1 at most")
 
 
-def _guards(guards: Collection[Guard], shadows: Collection[str]) -> Iterator[Mistake]:
+def _guards(guards: Collection[Guard], shadows: Collection[str]) -> Iterator[SpecViolation]:
     seen: set[tuple[GuardFigure, str]] = set()
     for guard in guards:
         path = f"guards.{guard.figure.name.lower()}"
         if (guard.figure, guard.shadow) in seen:
-            yield Mistake(path, "is given twice")
+            yield SpecViolation(path, "is given twice")
         seen.add((guard.figure, guard.shadow))
         if guard.shadow and guard.shadow not in shadows:
             known = f"there are {', '.join(sorted(shadows))}" if shadows else "there is none"
-            yield Mistake(path, f"{show(guard.shadow)} is no shadow of the endpoint; {known}")
+            yield SpecViolation(path, f"{show(guard.shadow)} is no shadow of the endpoint; {known}")
         if guard.figure is GuardFigure.ERROR_RATE and not 0.0 <= guard.limit < 1.0:
-            yield Mistake(path, f"must be 0 or more and below 1, is {guard.limit:g}")
+            yield SpecViolation(path, f"must be 0 or more and below 1, is {guard.limit:g}")
         if guard.figure is GuardFigure.P99 and not CALL_TIMES[0] <= guard.limit <= CALL_TIMES[-1]:
-            yield Mistake(path, f"must be 1ms … 30s, is {guard.limit:g} s")
+            yield SpecViolation(path, f"must be 1ms … 30s, is {guard.limit:g} s")

@@ -50,8 +50,8 @@ from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.code.writing import CodeChanged
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
-from slotmesh.spec.descriptor_sets import services_mistakes
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.descriptor_sets import services_violations
+from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
@@ -108,7 +108,7 @@ class Configurator:
             self._snapshots = None
 
     async def apply_mesh(
-        self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
+        self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[SpecViolation] = ()
     ) -> PlannedChange:
         """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
 
@@ -126,7 +126,7 @@ class Configurator:
         prune: bool = False,
         force: bool = False,
         keep: bool = False,
-        found: Collection[Mistake] = (),
+        found: Collection[SpecViolation] = (),
     ) -> PlannedChange:
         """Merges a file that may have been applied before.
 
@@ -149,7 +149,7 @@ class Configurator:
         """Creates an endpoint, or changes its policy: `clear_traffic` takes that away. Raises InvalidSpec."""
         mesh = Mesh(endpoints=(endpoint,))
         clear = (endpoint.name,) if clear_traffic else ()
-        found = [*services_mistakes(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
+        found = [*services_violations(f"endpoints.{show(endpoint.name)}", endpoint.grpc_services)]
         now = () if endpoint.traffic is None and not clear else (endpoint.name,)
 
         def plan(desired: Desired) -> Plan:
@@ -258,7 +258,9 @@ class Configurator:
             if not terms.dry_run:
                 self._on_applied()
             return changed
-        raise InvalidSpec([Mistake("backends", "the files of the handlers change while they are read: apply it again")])
+        raise InvalidSpec(
+            [SpecViolation("backends", "the files of the handlers change while they are read: apply it again")]
+        )
 
     async def _keep_code(self, desired: Desired, plan: Plan, code: Code) -> None:
         """Has the snapshots of what the plan brings, and those of what is there, as far as it was applied again."""
@@ -280,7 +282,7 @@ class Configurator:
         *,
         prune: bool = False,
         clear_traffic: Collection[str] = (),
-        found: Collection[Mistake] = (),
+        found: Collection[SpecViolation] = (),
     ) -> Plan:
         found = [*found, *unknown_policies(mesh, self._policies)]
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)

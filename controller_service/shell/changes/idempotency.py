@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from controller_service.convert.checks import names_all_mistakes
 from controller_service.core.desired.state import AnsweredRequest, AnsweredRequests, find_answer
 from slotmesh.security.identity import of_caller
-from slotmesh.spec.model import InvalidSpec, Mistake
+from slotmesh.spec.model import InvalidSpec, SpecViolation
 from slotmesh.spec.rules import show
 
 ServicerT = TypeVar("ServicerT")
@@ -81,7 +81,7 @@ def require_new(answers: AnsweredRequests, now_s: float) -> None:
         raise AlreadyAnswered(known.reply)
     name = show(asked.request_id)
     text = f"{name} is the id of another request, which was carried out: choose a new id for each request"
-    raise InvalidSpec([Mistake("request_id", text)])
+    raise InvalidSpec([SpecViolation("request_id", text)])
 
 
 def answer_now(make_reply: Callable[[type[Message]], Message], now_s: float) -> AnsweredRequest | None:
@@ -101,7 +101,7 @@ def _once(rpc: Rpc, name: str, reply: type[Message]) -> Rpc:
             return await rpc(servicer, request, context)
         if _ID.fullmatch(request.request_id) is None:
             text = f"must be 1 … 128 printable ASCII characters without blanks, is {show(request.request_id)!r}"
-            raise InvalidSpec([Mistake("request_id", text)])
+            raise InvalidSpec([SpecViolation("request_id", text)])
         token = _ASKED.set(_Asked(request.request_id, of_caller(request.request_id), _digest(name, request), reply))
         try:
             return await rpc(servicer, request, context)

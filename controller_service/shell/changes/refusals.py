@@ -15,7 +15,7 @@ from controller_service.shell.leadership import leads_no_more
 from controller_service.store.protocol import LeadershipLost, StoreWriteFailed
 from slotmesh.convert.specification import backend_to_wire, endpoint_to_wire, route_to_wire
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mistake
+from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, SpecViolation
 from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import show
 
@@ -138,14 +138,14 @@ class ConfigurationBounds:
         self._measured, self._of = measured, of
         self._total = sum(size for _, size in measured.values())
 
-    def _too_large(self, change: ChangeSet) -> Iterator[Mistake]:
+    def _too_large(self, change: ChangeSet) -> Iterator[SpecViolation]:
         put: list[Resource] = [*change.put_backends, *change.put_endpoints, *change.put_routes]
         total = self._total
         for resource in put:
             size, before = _size_of(resource), self._size_before(subject_of(resource))
             total += size - before
             if isinstance(resource, Backend) and size > max(MAX_BACKEND_BYTES, before):
-                yield Mistake(
+                yield SpecViolation(
                     f"backends.{show(resource.name)}",
                     f"has {size:,} bytes with its user_config, at most {MAX_BACKEND_BYTES:,}: keep what is larger in a"
                     " file or a store that the handler reads, and its name in user_config",
@@ -158,13 +158,13 @@ class ConfigurationBounds:
         total -= sum(map(self._size_before, deleted))
         if total > max(MAX_CONFIGURATION_BYTES, self._total):
             text = f"all backends, endpoints and routes would have {total:,} bytes, at most {MAX_CONFIGURATION_BYTES:,}"
-            yield Mistake("mesh", f"{text}: make them smaller, or divide them between meshes")
+            yield SpecViolation("mesh", f"{text}: make them smaller, or divide them between meshes")
 
     def _size_before(self, subject: str) -> int:
         known = self._measured.get(subject)
         return 0 if known is None else known[1]
 
-    def _too_many(self, desired: Desired, change: ChangeSet) -> Iterator[Mistake]:
+    def _too_many(self, desired: Desired, change: ChangeSet) -> Iterator[SpecViolation]:
         for kind, there, put, deleted, most in (
             (
                 "backends",
@@ -181,7 +181,7 @@ class ConfigurationBounds:
         ):
             count = len(there) + sum(name not in there for name in put) - len(deleted)
             if count > max(most, len(there)):
-                yield Mistake(kind, f"would be {count:,}, at most {most:,}: divide them between meshes")
+                yield SpecViolation(kind, f"would be {count:,}, at most {most:,}: divide them between meshes")
 
 
 def _size_of(resource: Resource) -> int:

@@ -19,7 +19,7 @@ from controller_service.shell.changes.idempotency import answer_now, require_new
 from controller_service.shell.changes.refusals import backend_not_found, not_stored
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Conflict, Store, StoreWriteFailed
-from slotmesh.spec.model import Backend, InvalidSpec, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
 from slotmesh.status import to_exception
 
 
@@ -95,7 +95,7 @@ class RolloutControl:
         """Pauses a rollout, or lets it go on, as `origin` asked. Raises BackendNotFound, InvalidSpec."""
         if not self._launches:
             mistake = "this controller starts no replicas: whoever does it has to hold that"
-            raise InvalidSpec([Mistake("backend", mistake)])
+            raise InvalidSpec([SpecViolation("backend", mistake)])
         while True:
             desired, now_s = self._store.read(), self._state.clock.time_of_day()
             require_new(desired.answers, now_s)

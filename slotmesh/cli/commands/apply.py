@@ -143,6 +143,6 @@ def _read(file: Path) -> Mesh:
     try:
         return parse_mesh(sys.stdin.buffer.read()) if str(file) == "-" else load_mesh(file)
     except InvalidSpec as invalid:
-        count = len(invalid.mistakes)
+        count = len(invalid.violations)
         lines = [f"{file}: {count} {'mistake' if count == 1 else 'mistakes'}, nothing was applied"]
         raise CommandFailed("\n  ".join(lines + str(invalid).splitlines()), WRONG_INPUT) from invalid

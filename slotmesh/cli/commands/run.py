@@ -23,7 +23,7 @@ from slotmesh.cli.parameters import read_duration
 from slotmesh.config import LogLevel
 from slotmesh.spec.model import GrpcServices, InvalidSpec, JsonValue, Mesh
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
-from slotmesh.spec.rules import mesh_mistakes, show
+from slotmesh.spec.rules import mesh_violations, show
 
 # A handler's configuration as people type it: `KEY=VALUE`, checked before anything is started. Pure.
 
@@ -220,7 +220,7 @@ def _of_handler(handler: str, config: list[str], replicas: int, proto: list[Path
         told = f"must be MODULE:NAME, or a file whose name ends with .yaml, is {handler!r}: write {module}:NAME"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
     mesh = mesh_of_handler(handler, user_config, replicas, _read_protos(proto) if proto else None)
-    if mistakes := mesh_mistakes(mesh):
+    if mistakes := mesh_violations(mesh):
         of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
         told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
         raise typer.BadParameter(told, param_hint="--config" if of_config else "MODULE:NAME")

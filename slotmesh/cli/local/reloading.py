@@ -25,7 +25,7 @@ from slotmesh.cli.view.configuration import subjects_of
 from slotmesh.errors import ReplicaNotFound, SlotmeshError
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.spec.document import load_mesh
-from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.spec.proto_files import BadProtoFile, services_of_files
 
 # Asks a handler what it is, in a process of its own: the command line never imports users' code.
@@ -229,22 +229,24 @@ def load_runnable(file: Path) -> Mesh:
     return load_mesh(file, _run_mistakes)
 
 
-def _run_mistakes(mesh: Mesh) -> Iterator[Mistake]:
+def _run_mistakes(mesh: Mesh) -> Iterator[SpecViolation]:
     """What is wrong of a mesh that has nothing but what its file has."""
     text = "`slotmesh run` starts replicas, and needs what they run: give it as MODULE:NAME"
-    yield from (Mistake(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler)
+    yield from (SpecViolation(f"backends.{it.name}.handler", text) for it in mesh.backends if not it.handler)
     if not mesh.backends:
-        yield Mistake("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")
+        yield SpecViolation("backends", "there is none to run: give one, as {v1: {handler: MODULE:NAME}}")
     backends, endpoints = {it.name for it in mesh.backends}, {it.name for it in mesh.endpoints}
     for endpoint in mesh.endpoints:
         traffic = endpoint.traffic
         for kind, named in (("traffic", traffic.weights), ("shadows", traffic.shadows)) if traffic is not None else ():
             for name in named:
                 if name not in backends:
-                    yield Mistake(f"endpoints.{endpoint.name}.{kind}.{name}", "the file has no backend of that name")
+                    yield SpecViolation(
+                        f"endpoints.{endpoint.name}.{kind}.{name}", "the file has no backend of that name"
+                    )
     for route in mesh.routes:
         if route.endpoint and route.endpoint not in endpoints:
-            yield Mistake(f"routes.{route.path}.endpoint", f"the file has no endpoint {route.endpoint!r}")
+            yield SpecViolation(f"routes.{route.path}.endpoint", f"the file has no endpoint {route.endpoint!r}")
 
 
 def _generated_of(proto: Path) -> Iterator[Path]:

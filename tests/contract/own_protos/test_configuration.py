@@ -150,7 +150,7 @@ def test_a_document_that_is_wrong_says_where(tmp_path: Path) -> None:
     (tmp_path / "empty.proto").write_text('syntax = "proto3";')
     wrong = {
         "protos: [absent.proto]": "there is no such file",
-        "protos: [bad.proto]": "protoc says",
+        "protos: [bad.proto]": "protoc:",
         "protos: [empty.proto]": "declares no service",
         "descriptor_set: absent.binpb": "cannot be read",
         'descriptor_set_base64: "%"': "no base64",

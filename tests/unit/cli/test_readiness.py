@@ -10,7 +10,7 @@ import pytest
 from slotmesh.cli.local.order import Order, first_failure, lacks, mesh_of_handler
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Mesh
-from slotmesh.spec.rules import mesh_mistakes
+from slotmesh.spec.rules import mesh_violations
 
 ORDER = Order(
     mesh=mesh_of_handler("package.module:Digits", {}, 2),
@@ -44,7 +44,7 @@ def test_endpoint_and_backend_are_named_after_the_handler() -> None:
     assert mesh.backends[0].num_replicas == 2
     assert mesh.backends[0].user_config == {}
     assert mesh_of_handler("m:H", {"k": [1]}, 1).backends[0].user_config == {"k": [1]}
-    assert not mesh_mistakes(mesh)
+    assert not mesh_violations(mesh)
 
 
 def test_ready_is_when_every_router_reaches_every_replica_by_the_newest_table() -> None:

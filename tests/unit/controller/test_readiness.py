@@ -99,7 +99,7 @@ def test_a_backend_that_cannot_is_refused_with_the_reason_and_the_way_out(case: 
     observed, launches_replicas, words = REFUSED[case]
     with pytest.raises(InvalidSpec) as refused:
         check(observed(), launches_replicas)
-    (mistake,) = refused.value.mistakes
+    (mistake,) = refused.value.violations
     assert mistake.path == "endpoints.e.traffic.v1"
     assert words in mistake.message
     assert mistake.message.startswith("backend v1 has no ready replica: ")
@@ -127,7 +127,7 @@ def test_each_backend_is_named() -> None:
     )
     with pytest.raises(InvalidSpec) as refused:
         require_ready(desired, started(ready()), "e", ["v1", "v2", "v3"], launches=True, now=NOW)
-    assert [it.path for it in refused.value.mistakes] == ["endpoints.e.traffic.v2", "endpoints.e.traffic.v3"]
+    assert [it.path for it in refused.value.violations] == ["endpoints.e.traffic.v2", "endpoints.e.traffic.v3"]
 
 
 @pytest.mark.parametrize(

@@ -78,4 +78,4 @@ def test_one_replica_is_a_page_however_much_it_says() -> None:
 def test_what_is_no_page_is_refused(asked: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         page([], **asked)
-    assert [mistake.path for mistake in caught.value.mistakes] == [field]
+    assert [mistake.path for mistake in caught.value.violations] == [field]

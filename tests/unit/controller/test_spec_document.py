@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slotmesh.convert.specification import mesh_from_wire, mesh_to_wire
 from slotmesh.spec.document import load_mesh, parse_mesh
 from slotmesh.spec.model import SETTINGS, Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
-from slotmesh.spec.rules import mesh_mistakes
+from slotmesh.spec.rules import mesh_violations
 from slotmesh.spec.sections import MAX_SPEC_BYTES
 from slotmesh.spec.setting import FOREIGN
 
@@ -19,8 +19,8 @@ from slotmesh.spec.setting import FOREIGN
 def mistakes(text: str) -> dict[str, str]:
     with pytest.raises(InvalidSpec) as invalid:
         parse_mesh(text)
-    assert str(invalid.value) == "\n".join(map(str, invalid.value.mistakes))
-    return {mistake.path: mistake.message for mistake in invalid.value.mistakes}
+    assert str(invalid.value) == "\n".join(map(str, invalid.value.violations))
+    return {mistake.path: mistake.message for mistake in invalid.value.violations}
 
 
 def test_everything_that_can_be_said_is_read() -> None:
@@ -228,4 +228,4 @@ def test_the_wire_carries_the_model_without_loss(backends: list[Backend], parts:
     policy = TrafficPolicy(weights=weights) if weights else None
     mesh = Mesh(backends=tuple(backends), endpoints=(Endpoint(name="e", traffic=policy),))
     assert mesh_from_wire(mesh_to_wire(mesh)) == (mesh, [])
-    assert not mesh_mistakes(mesh)
+    assert not mesh_violations(mesh)

@@ -66,7 +66,7 @@ def test_settings_of_every_service_follow_it(
     else:
         with pytest.raises(SettingsError) as caught:
             service.parse(flags, {}, prog="p")
-        assert [each.partition(":")[0] for each in caught.value.mistakes] == ["--host", "--metrics-host"]
+        assert [each.partition(":")[0] for each in caught.value.violations] == ["--host", "--metrics-host"]
 
 
 @pytest.mark.parametrize("service", [ControllerSettings, RouterSettings])

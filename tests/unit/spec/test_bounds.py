@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from slotmesh.spec.document import load_mesh
-from slotmesh.spec.model import SETTINGS, Autoscale, Backend, Endpoint, InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Autoscale, Backend, Endpoint, InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.routes import Route
-from slotmesh.spec.rules import backend_mistakes, endpoint_mistakes, route_mistakes, traffic_mistakes
+from slotmesh.spec.rules import backend_violations, endpoint_violations, route_violations, traffic_violations
 from slotmesh.spec.sections import MAX_SPEC_BYTES
 from slotmesh.spec.tenants import TenantLimit, TenantLimits
 from tests.support.edges import Edge, each_edge
@@ -68,8 +68,8 @@ def with_setting(name: str, value: Any) -> Backend:
     return replace(Backend(name="b", max_surge=1), **{SETTINGS[inner].attribute: value})
 
 
-def mistakes_of(name: str, value: Any) -> list[Mistake]:
-    return [it for it in backend_mistakes(with_setting(name, value)) if it.path == f"backends.b.{name}"]
+def mistakes_of(name: str, value: Any) -> list[SpecViolation]:
+    return [it for it in backend_violations(with_setting(name, value)) if it.path == f"backends.b.{name}"]
 
 
 def test_each_setting_with_bounds_is_in_the_table() -> None:
@@ -96,7 +96,7 @@ def test_a_setting_has_its_bounds_and_may_be_at_each_of_them(name: str) -> None:
 
 def test_the_least_number_of_replicas_may_be_the_largest() -> None:
     for least, fits in ((9, True), (10, True), (11, False)):
-        found = [*backend_mistakes(Backend(name="b", autoscale=Autoscale(min=least, max=10)))]
+        found = [*backend_violations(Backend(name="b", autoscale=Autoscale(min=least, max=10)))]
         assert (not found) is fits, least
 
 
@@ -108,21 +108,21 @@ def nested(depth: int) -> Any:
 
 
 def configured(value: Any) -> bool:
-    return not [*backend_mistakes(Backend(name="b", user_config={"it": value}))]
+    return not [*backend_violations(Backend(name="b", user_config={"it": value}))]
 
 
 def routed(**changes: Any) -> bool:
     route = replace(Route(path="/a", endpoint="e", method="m"), **changes)
-    return not [*route_mistakes(route)]
+    return not [*route_violations(route)]
 
 
 def limited(limits: TenantLimits) -> bool:
-    return not [*endpoint_mistakes(Endpoint(name="e", tenants=limits))]
+    return not [*endpoint_violations(Endpoint(name="e", tenants=limits))]
 
 
 def weighted(*weights: float) -> bool:
     named = {f"b{number}": weight for number, weight in enumerate(weights)}
-    return not [*traffic_mistakes("endpoints.e", TrafficPolicy(weights=named))]
+    return not [*traffic_violations("endpoints.e", TrafficPolicy(weights=named))]
 
 
 def overrides(count: int) -> TenantLimits:
@@ -153,8 +153,8 @@ def of_one(name: str) -> Callable[[int], bool]:
 
 
 EDGES: Final = (
-    Edge("characters of a backend's name", 63, lambda n: not [*backend_mistakes(Backend(name="b" * n))]),
-    Edge("characters of an endpoint's name", 63, lambda n: not [*endpoint_mistakes(Endpoint(name="e" * n))]),
+    Edge("characters of a backend's name", 63, lambda n: not [*backend_violations(Backend(name="b" * n))]),
+    Edge("characters of an endpoint's name", 63, lambda n: not [*endpoint_violations(Endpoint(name="e" * n))]),
     Edge("maps and lists around a value of user_config", 31, lambda n: configured(nested(n))),
     Edge("values of user_config", 100_000 - 2, lambda n: configured([0] * n)),
     Edge("an integer of user_config", 2**53, configured),
@@ -184,7 +184,7 @@ def test_a_limit_of_a_tenant_is_at_least_one(name: str) -> None:
 def test_a_share_is_from_nothing_to_all() -> None:
     for share, fits in ((0.0, True), (1.0, True), (-1e-12, False), (1.0 + 1e-12, False), (float("nan"), False)):
         policy = TrafficPolicy(weights={"b": 1.0}, shadows={"s": 0.5, "t": share, "u": 0.5})
-        found = [it.path for it in traffic_mistakes("endpoints.e", policy)]
+        found = [it.path for it in traffic_violations("endpoints.e", policy)]
         assert found == ([] if fits else ["endpoints.e.shadows.t"]), share
 
 

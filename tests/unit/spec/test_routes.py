@@ -24,7 +24,7 @@ NO_METHOD = "must be the name of a method of the handler, 1 to 128 characters; _
 def mistakes(document: str) -> dict[str, str]:
     with pytest.raises(InvalidSpec) as refused:
         parse_mesh(document)
-    return {it.path: it.message for it in refused.value.mistakes}
+    return {it.path: it.message for it in refused.value.violations}
 
 
 def test_a_document_has_routes_with_their_methods() -> None:

@@ -18,7 +18,7 @@ from controller_service.store.documents import backend_document, backend_of
 from slotmesh.convert.specification import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Autoscale, Backend, InvalidSpec
-from slotmesh.spec.rules import backend_mistakes
+from slotmesh.spec.rules import backend_violations
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
@@ -136,7 +136,7 @@ def test_the_default_is_what_nobody_says(setting: Setting) -> None:
     (backend,) = parse_mesh("backends: {b: {}}").backends
     assert getattr(backend, setting.attribute) == setting.default
     assert getattr(backend_from_wire(mesh_pb2.Backend(name="b"))[0], setting.attribute) == setting.default
-    assert not [*backend_mistakes(backend)], "a default obeys the rules"
+    assert not [*backend_violations(backend)], "a default obeys the rules"
 
 
 @each_setting
@@ -151,7 +151,7 @@ def test_documents_and_the_wire_carry_every_value(setting: Setting) -> None:
         else:
             assert parse_mesh(document).backends == (backend,)
         assert backend_from_wire(backend_to_wire(backend)) == (backend, [])
-        assert not [*backend_mistakes(backend)]
+        assert not [*backend_violations(backend)]
 
 
 @each_setting
@@ -166,7 +166,7 @@ def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
         assert setting.bounds is not None, "everything is bounded"
         low, high = setting.bounds
         for value in (low - 1, high + 1):
-            (mistake,) = backend_mistakes(with_value(setting, value))
+            (mistake,) = backend_violations(with_value(setting, value))
             assert mistake.path == f"backends.b.{setting.name}"
             assert mistake.message.startswith(f"must be {low:,}")
 
@@ -175,7 +175,7 @@ def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
 def test_sections_carry_every_value_of_their_settings(section: Setting, setting: Setting) -> None:
     for value, written in samples(setting):
         backend = within(section, setting, value)
-        if not [*backend_mistakes(backend)]:
+        if not [*backend_violations(backend)]:
             assert parse_mesh(f"backends: {{b: {{{section.name}: {{{setting.name}: {written}}}}}}}").backends == (
                 backend,
             )
@@ -188,7 +188,7 @@ def test_settings_of_sections_are_bounded(section: Setting, setting: Setting) ->
     if setting.bounds is not None:
         low, high = setting.bounds
         for value in (low - 1, high + 1, float("nan")):
-            first, *_ = backend_mistakes(within(section, setting, value))
+            first, *_ = backend_violations(within(section, setting, value))
             assert first.path == f"backends.b.{section.name}.{setting.name}"
             assert first.message.startswith("must be ")
 
@@ -206,10 +206,10 @@ def test_what_a_section_does_not_have_is_a_mistake_at_its_place(section: Setting
 
 
 def test_either_somebody_says_the_number_of_replicas_or_it_is_chosen() -> None:
-    (mistake,) = backend_mistakes(Backend(name="b", num_replicas=3, autoscale=Autoscale()))
+    (mistake,) = backend_violations(Backend(name="b", num_replicas=3, autoscale=Autoscale()))
     assert mistake.path == "backends.b.num_replicas"
     assert "contradicts autoscale" in mistake.message
-    (mistake,) = backend_mistakes(Backend(name="b", autoscale=Autoscale(min=5, max=4)))
+    (mistake,) = backend_violations(Backend(name="b", autoscale=Autoscale(min=5, max=4)))
     assert str(mistake) == "backends.b.autoscale.min: is larger than autoscale.max: 5 and 4"
 
 

@@ -89,6 +89,6 @@ def test_the_store_refuses_what_is_no_limit(stored: Any) -> None:
 def test_what_no_endpoint_may_have_is_refused_with_its_path(tenants: Any, where: str, why: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
         read(tenants)
-    (mistake,) = refused.value.mistakes
+    (mistake,) = refused.value.violations
     assert mistake.path == where
     assert why in mistake.message

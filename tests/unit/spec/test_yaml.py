@@ -30,7 +30,7 @@ backends:
 def paths(text: str) -> list[str]:
     with pytest.raises(InvalidSpec) as caught:
         parse_mesh(text)
-    return sorted(str(it.path) for it in caught.value.mistakes)
+    return sorted(str(it.path) for it in caught.value.violations)
 
 
 def test_merge_keys_below_anchors_are_what_yaml_makes_of_them() -> None:
@@ -125,7 +125,7 @@ routes: {/x: {endpoint: none, method: m}}
 """)
     with pytest.raises(InvalidSpec) as caught:
         load_runnable(file)
-    assert sorted(str(it.path) for it in caught.value.mistakes) == [
+    assert sorted(str(it.path) for it in caught.value.violations) == [
         "backends.a.handler",
         "backends.a.num_replicas",
         "endpoints.e.shadows.another",
