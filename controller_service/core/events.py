@@ -1,4 +1,9 @@
-"""Notices for people who watch the mesh."""
+"""Notices for people who watch the mesh, and which events are kept.
+
+Invariants: the numbers of events ascend, over all feeds; the newest are kept, within a number and their bytes, those of
+earlier controllers included; the bounds hold after each addition, but the newest event is always kept.
+Owner: the feed; the archive reads what it has not stored.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ class EventKind(Enum):
     ROUTER_ATTACHED = 17
     ROUTER_LEFT = 18
     TABLE_BROUGHT = 19
-    """A controller that did not remember has learnt from a router's table."""
+    """A controller without its own memory of the mesh has learnt from a router's table."""
     PARTITIONS_MOVED = 20
     """They have a new owner."""
     PARTITIONS_LEAVING = 21
@@ -67,7 +72,7 @@ class EventKind(Enum):
     TRAFFIC_SHIFT_TAKEN_BACK = 43
     """A guard has tripped: the weights before are in force again."""
     TRAFFIC_SHIFT_ENDED = 44
-    """Somebody has ended it, or changed the weights meanwhile."""
+    """An operator has ended it, or the weights were changed by another request meanwhile."""
     ROUTE_CREATED = 50
     ROUTE_UPDATED = 51
     ROUTE_DELETED = 52
@@ -87,22 +92,16 @@ class Notice:
 
 
 def told_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> list[tuple[EventKind, str]]:
-    """What notices say where the partitions of an endpoint get, leave or lose their owners."""
+    """Kinds and texts of notices for the partitions of an endpoint that get, leave or lose their owners."""
     given, orphaned = count_moves(before, after)
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
-    told = [
+    moves = [
         (EventKind.PARTITIONS_MOVED, given, f"have a new owner, among {len(after.owners)} owners"),
         (EventKind.PARTITIONS_LEAVING, leaving, "leave their owners for others"),
         (EventKind.PARTITIONS_ORPHANED, orphaned, "have no owner: no replica is ready"),
     ]
-    return [(kind, f"{count} partitions {what}") for kind, count, what in told if count]
+    return [(kind, f"{count} partitions {what}") for kind, count, what in moves if count]
 
-
-# Which events are kept: the newest, within a number and their bytes. Those of earlier controllers are among them.
-#
-# Invariants: numbers ascend, over all feeds; the bounds hold after each addition, but for the newest event, which is
-# always kept.
-# Owner: the feed; the archive reads what it has not stored.
 
 UNKNOWN: Final = -1
 """Some events were missed; their number is not known."""
@@ -125,7 +124,7 @@ class FeedEvent:
     feed: str
     """Of the controller that published it."""
     number: int
-    """From 1 on. A feed goes on with the numbers of the one before it."""
+    """From 1 on. A feed continues the numbers of the one before it."""
     time_s: float
     notice: Notice
 

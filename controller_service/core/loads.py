@@ -1,7 +1,9 @@
-"""What a router reports of its load, by backend and by endpoint: how much there is, and how calls have ended.
+"""The load that routers and replicas report, and their reports of the last seconds.
 
-Invariants: immutable; totals count from the router's start, so that differences are of one start of one router only.
-Owner: `shell.router_links` has the newest; those of backends are in the observed router as well.
+Invariants: immutable, but for `RecentReports`; totals count from the start of the router or replica, so that
+differences are of one start only. A replica's load is not observed state: it changes each second, and nothing is
+reconciled for it.
+Owner: the links to members have the newest; loads of backends are in the observed router as well.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class BackendLoad:
     ongoing: int
     slot_calls: int = 0
     sampled_at: float | None = None
-    """By the router's clock, seconds since 1970; None: it does not say."""
+    """By the router's clock, seconds since 1970; None if not reported."""
     queue_time_s: float = 0.0
     """How long what waits will have to wait until all of it was sent."""
     sent: int = 0
@@ -103,7 +105,7 @@ class EndpointLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterLoad:
-    """All that one report of a router says of its load."""
+    """The load in one report of a router."""
 
     run_id: str
     """Which start of the router counts."""
@@ -119,11 +121,6 @@ class RouterLoad:
         return all(it.sent >= sent.get(it.backend, 0) for it in self.backends) and all(
             it.accepted >= accepted.get(it.endpoint, 0) for it in self.endpoints
         )
-
-
-# The load that a replica has reported. Not observed state: it changes each second, and nothing is reconciled for it.
-#
-# Owner: the link to the replica has the newest ones.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,19 +149,13 @@ class SampledLoad:
     waiting: int
     """What waits for a permit, or in a lane."""
     sampled_at: float | None
-    """By the replica's clock, seconds since 1970; None: it does not say."""
+    """By the replica's clock, seconds since 1970; None if not reported."""
     totals: ExecutedCalls | None = None
-    """None: it does not say."""
+    """None if not reported."""
 
-
-# What a member has reported in the last seconds: the newest, and an earlier one, so that rates are differences.
-#
-# Invariants: all kept are of one start of the member, or counting would begin anew among them; a few are kept, however
-# often it reports.
-# Owner: the link to the member.
 
 SPAN_S: Final = 2.0
-"""The earlier report is so old, or older where there is none of that age; younger only where there is no such one."""
+"""The age of the earlier report, at least; younger only if no report is that old."""
 SPACING_S: Final = 0.5
 """Reports that follow more quickly take the place of the one before them."""
 
@@ -172,7 +163,12 @@ ReportT = TypeVar("ReportT")
 
 
 class RecentReports(Generic[ReportT]):
-    """Reports, oldest first."""
+    """What a member has reported in the last seconds, oldest first: rates are differences of the newest and the first.
+
+    Invariants: all reports are of one start of the member, since its totals begin anew with each start; a few are kept,
+    however often it reports.
+    Owner: the link to the member.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, ReportT]] = deque()

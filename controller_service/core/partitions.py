@@ -49,17 +49,17 @@ class PartitionOwnership:
     epochs: tuple[int, ...]
     """Of each partition: grows whenever it gets an owner."""
     leaving: tuple[int, ...] = ()
-    """Partitions whose owners must give them up, ascending. Kept with the ownership, so that a controller which comes
-    back goes on with the hand-over: the owner refuses their calls from then on."""
+    """Partitions whose owners must give them up, ascending. Kept with the ownership, so that a controller that returns
+    continues the hand-over: the owner refuses their calls from then on."""
     inherited: frozenset[int] = frozenset()
     """Partitions whose owners, and epochs, are those that an earlier generation named."""
 
     def leaving_by_owner(self) -> dict[Incarnation, dict[int, int]]:
         """What owners must give up: partition -> epoch that ends."""
-        told: dict[Incarnation, dict[int, int]] = {}
+        epochs_of: dict[Incarnation, dict[int, int]] = {}
         for number in self.leaving:
-            told.setdefault(self.owners[self.partition_owners[number]], {})[number] = self.epochs[number]
-        return told
+            epochs_of.setdefault(self.owners[self.partition_owners[number]], {})[number] = self.epochs[number]
+        return epochs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +123,8 @@ def assign(
         renewed, finishing, idle = _fenced(current, set(void).difference(free), serving, busy)
         leaving.update(finishing)
         free += idle
-    is_told_more = len(leaving) > len(current.leaving)
-    if not (free or renewed or is_told_more) or (not candidates and len(dead) == 1):
+    has_more_leaving = len(leaving) > len(current.leaving)
+    if not (free or renewed or has_more_leaving) or (not candidates and len(dead) == 1):
         return current
 
     owner_of: list[Incarnation | None] = [None if index in dead else owners[index] for index in of]
@@ -337,17 +337,14 @@ def count_moves(before: PartitionOwnership | None, after: PartitionOwnership) ->
     return given, orphaned
 
 
-# What is known of the partitions of an endpoint that are on the move: a value, kept in the observed state.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handovers:
-    """What is known of an endpoint's partitions on the move."""
+    """What is known of an endpoint's partitions that are being handed over. Kept in the observed state."""
 
     emptied: frozenset[tuple[Incarnation, int, int]] = frozenset()
     """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
     balanced_at: float = float("-inf")
-    """When partitions were last told to leave for better shares, seconds (monotonic)."""
+    """When partitions were last ordered to leave for better shares, seconds (monotonic)."""
 
 
 NO_HANDOVERS: Final = Handovers()

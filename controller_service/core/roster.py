@@ -1,13 +1,12 @@
 """The roster: the incarnations that routing tables name, which could have got calls, as a value with a version.
 
-Purpose: what a table has on replicas that are there, on those that have departed, and on earlier generations.
-docs/guarantees.md says what routers conclude from it.
+Purpose: the part of a table on replicas that are there, on those that have departed, and on earlier generations.
+docs/guarantees.md has what routers conclude from it.
 Invariants: the revision is that of the first table with this set of incarnations; an incarnation that leaves the set is
 in `departed`, or left at `departed_since` or before it; `departed` is bounded, and what is dropped from it raises
 `departed_since`, which is always sound: of older calls nothing is concluded. A departure has the version of an earlier
-generation only where that generation is the newest of `covers`, or one table has the order of all of them: for all
-others it counts as of now, so that no call passes for later than a departure because two generations were put into the
-wrong order.
+generation only if that generation is the newest of `covers`, or one table has the order of all of them; for all others
+it counts as of now, so that no call passes for later than a departure because two generations were ordered wrongly.
 Owner: the store, by `Desired`; the reconcile loop plans it.
 """
 
@@ -23,7 +22,7 @@ from controller_service.core.partitions import Incarnation
 MAX_DEPARTED: Final = 512
 """Departures that are listed, the newest."""
 KEEP_S: Final = 600.0
-"""Departures are listed for this long: several times longer than any router asks what became of a call."""
+"""Departures are listed for this long: several times longer than any router resolves what became of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +37,19 @@ class ListedIncarnation:
     process: str = ""
     """Identity of its process; empty where its machine has none."""
     template: str = ""
-    """What a launcher started its process with; empty where somebody else did, and in what routers bring."""
+    """What its launcher started its process with; empty if it was started elsewhere, or a router sent the table."""
     fixed: str = ""
     """The part of the template that it cannot take on without a restart."""
     elder: bool = False
-    """Another incarnation has its id now, and this one is not proven to have ended; False in what routers bring."""
+    """Another incarnation has its id now, and this one is not proven to have ended; False in routers' tables."""
     fenced_after_s: float = 0.0
-    """Its process ends so long after the newest report that was acknowledged; 0 if it does not fence itself, and in
-    what routers bring."""
+    """Its process ends this long after the newest report that was acknowledged; 0 if it does not fence itself, and in
+    tables that routers send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedIncarnation:
-    """An incarnation that no table names any more: it had ended by then."""
+    """An incarnation that had ended before tables stopped naming it."""
 
     owner: Incarnation
     generation: str
@@ -62,11 +61,11 @@ class DepartedIncarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoveredTables:
-    """An earlier generation, as far as routers have brought it."""
+    """An earlier generation, up to the newest table of it that a router has sent."""
 
     generation: str
     revision: int
-    """Its newest roster that was brought."""
+    """The newest roster of it that was received."""
     departed_since: int = 0
     """Departures at this revision and at older ones may be missing."""
 
@@ -125,8 +124,8 @@ class IncarnationRoster:
     ) -> IncarnationRoster:
         """Adds the departures of a roster of another generation, and the generations before it.
 
-        `ended` are members of it that are proven to have ended, and `revision` is that of the first table which says
-        so. The members stay as they are: `listing` has them.
+        `ended` are members of it that are proven to have ended, and `revision` is that of the first table that lists
+        them as departed. The members stay as they are: `listing` has them.
         """
         chain = [
             *(it for it in brought.covers if it.generation != generation),
@@ -134,10 +133,10 @@ class IncarnationRoster:
                 generation=brought_generation, revision=brought.revision, departed_since=brought.departed_since
             ),
         ]
-        told_of = {it.generation: it for it in chain}
+        newest_of = {it.generation: it for it in chain}
         covered = {it.generation for it in self.covers}
         covers = (
-            *(_newer(it, told_of.get(it.generation, it)) for it in self.covers),
+            *(_newer(it, newest_of.get(it.generation, it)) for it in self.covers),
             *(it for it in chain if it.generation not in covered),
         )
         # One table's word on the order of generations can be relied on, that of several put together cannot.
@@ -151,9 +150,9 @@ class IncarnationRoster:
         changed = replace(self, departed=tuple(before), covers=covers)
         known = {(it.owner, it.generation, it.revision) for it in self.departed}
         news = (it for it in brought.departed if (it.owner, it.generation, it.revision) not in known)
-        told = [it if it.generation in trusted else as_of_now(it) for it in news]
-        told += [DepartedIncarnation(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
-        return changed._with_departures(told, generation=generation, now=now)
+        added = [it if it.generation in trusted else as_of_now(it) for it in news]
+        added += [DepartedIncarnation(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
+        return changed._with_departures(added, generation=generation, now=now)
 
     def _with_departures(
         self, departures: Iterable[DepartedIncarnation], *, generation: str, now: float

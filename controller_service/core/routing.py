@@ -1,7 +1,9 @@
-"""The content of routing tables, and the version under which it is announced.
+"""The content of routing tables, the version under which it is announced, and the difference between two tables.
 
 Invariants: immutable, in one order; a table's revision is the store's and strictly increases with the content. What is
-as in the table before is the same object (`route_builder`), so that what differs is found without a look at the rest.
+unchanged since the table before is the same object (`reconciling.routes`), so that a difference costs a look at each
+endpoint and backend, and at the replicas or partitions of those that changed only. A delta, applied to the first table,
+is the second one (`tests/properties/test_table_deltas.py`).
 """
 
 from __future__ import annotations
@@ -86,16 +88,8 @@ class AnnouncedTable:
     """Of the term in which it is announced."""
 
 
-# What differs between two routing tables of one generation.
-#
-# Purpose: routers that have the one are told the difference instead of the other.
-# Invariants: the difference is found from objects that are not the same any more (`route_builder`), so that it costs a
-# look at each endpoint and backend, and at the replicas or partitions of those that changed; what it says, put into the
-# first table, is the second one (`tests/properties/test_table_deltas.py`).
-# Owner: pure functions, for `shell.table_board`.
-
 MOST_MOVED: Final = PARTITIONS // 4
-"""Of more partitions that have moved, an endpoint is told as a whole: each takes three numbers then, not two."""
+"""If more partitions have moved, the endpoint is sent as a whole: each takes three numbers then, not two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +98,7 @@ class EndpointChange:
 
     listed: ListedEndpoint
     is_whole: bool = False
-    """All of it is new, whatever the next three say."""
+    """All of it is new; the next three fields do not count."""
     has_other_traffic: bool = False
     has_other_services: bool = False
     moved: tuple[int, ...] = ()
@@ -135,13 +129,13 @@ class AnnouncedDelta:
     removed_backends: tuple[str, ...]
     has_other_routers: bool
     forgotten_departures: int
-    """So many of the oldest ones are listed no more."""
+    """The number of the oldest ones that are not listed any more."""
     departed: tuple[DepartedIncarnation, ...]
     """Listed behind the others."""
 
 
 def find_delta(before: AnnouncedTable, after: AnnouncedTable) -> AnnouncedDelta | None:
-    """What differs; None where a delta does not say it, and the table has to be told as a whole."""
+    """What differs; None if a delta cannot express it, and the whole table has to be sent."""
     old, new = before.routes, after.routes
     if before.generation != after.generation or before.roster.covers != after.roster.covers:
         return None

@@ -1,10 +1,10 @@
-"""Which code a backend runs: the one that was applied under its version.
+"""The code that a backend runs, and digests of what its replicas are started with.
 
-Purpose: `version` is the name of the code, for people; `code` is its identity: the digest of a snapshot, or an
-installed distribution. A backend that names no version is named after its code.
+`version` is the name of the code, for people; `code` is its identity: the digest of a snapshot, or an installed
+distribution. A backend that names no version is named after its code.
 Invariants: pure; under a version that an operator has written, the code is what was found when that version was applied
-first, as far as the history goes back; what a request says of `code` counts for nothing.
-Owner: `core.planning`.
+first, as far as the history goes back; `code` in a request is ignored.
+Owner: `core.desired.planning`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,23 @@ from slotmesh.spec.model import SETTINGS, Backend, JsonValue, Mesh, SpecViolatio
 from slotmesh.spec.rules import show
 from slotmesh.spec.setting import Change
 
-# What replicas of a backend are started with, as digests that can be compared and kept.
-#
-# Owner: pure functions.
-
 
 def template_of(backend: Backend) -> str:
     """A digest of all that a process is started with: where it changes, replicas are replaced."""
-    return _said(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
+    return _digest(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
 
 
 def fixed_of(backend: Backend) -> str:
     """The part of it that no replica takes on without a restart."""
-    return _said(backend, {Change.REPLACES})
+    return _digest(backend, {Change.REPLACES})
 
 
-def _said(backend: Backend, changes: Collection[Change]) -> str:
+def _digest(backend: Backend, changes: Collection[Change]) -> str:
     """A digest of the backend's settings whose changes have this effect on replicas."""
-    said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
+    settings = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
     if not backend.code:
-        del said["code"]  # as the digests were before there were snapshots
-    return blake2b(json.dumps(said, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
+        del settings["code"]  # as the digests were before there were snapshots
+    return blake2b(json.dumps(settings, sort_keys=True, default=_plain).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: JsonValue) -> JsonValue:

@@ -1,11 +1,12 @@
-"""A file that is applied again: what it has changed since it was applied last is merged into what is there.
+"""A file that is applied again: what it has changed since it was applied last is merged into the configuration.
 
-Purpose: the file and the operators' commands own the same fields, as the traffic of an endpoint. What the file did not
-change stays as it is, whoever has changed it; what it changed is taken over; what both have changed is a conflict.
+Purpose: the file and the operators' commands own the same fields, as the traffic of an endpoint. A field that the file
+did not change keeps its live value; one that only the file changed is taken over; one that both have changed is a
+conflict.
 Invariants: pure; a resource that was never applied is taken from the file as it is; fields are merged one by one: each
 setting of a backend, and of an endpoint its weights, its shadows and its own services. An endpoint without a policy in
 the file keeps its own. With `force` the file wins, and there is no conflict.
-Owner: `shell.configurator`.
+Owner: `shell.changes.configurator`.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldConflict:
-    """A field that somebody has changed since the file was applied last, and that the file has changed, too."""
+    """A field that both the file and an operator have changed since the file was applied last."""
 
     subject: str
     field: str
     applied: str
-    """What the file said when it was applied last."""
+    """The value in the file when it was applied last."""
     live: str
     """What is there."""
     wanted: str
-    """What the file says now."""
+    """The value in the file now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ class MergedMesh:
     mesh: Mesh
     conflicts: tuple[FieldConflict, ...] = ()
     applied: tuple[Resource, ...] = ()
-    """Of the file: what differs from when it was applied last, as the file says it."""
+    """Resources of the file that differ from when it was applied last."""
 
 
 def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
-    """`mesh` is what the file says."""
+    """`mesh` is the content of the file."""
     conflicts: list[FieldConflict] = []
 
     def choose(subject: str, field: str, values: tuple[Any, ...], show: Callable[[Any], str]) -> Any:
@@ -84,11 +85,11 @@ def merge_mesh(desired: Desired, mesh: Mesh, *, force: bool) -> MergedMesh:
         _merged_endpoint(applied.get(subject_of(it)), intended.get(it.name), it, choose) for it in mesh.endpoints
     ]
     routes = [_merged_route(applied.get(subject_of(it)), desired.routes.get(it.path), it, choose) for it in mesh.routes]
-    said: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
+    resources: list[Resource] = [*mesh.backends, *mesh.endpoints, *mesh.routes]
     return MergedMesh(
         mesh=Mesh(backends=tuple(backends), endpoints=tuple(endpoints), routes=tuple(routes)),
         conflicts=tuple(conflicts),
-        applied=tuple(it for it in said if applied.get(subject_of(it)) != it),
+        applied=tuple(it for it in resources if applied.get(subject_of(it)) != it),
     )
 
 

@@ -2,7 +2,7 @@
 
 Invariants: a plan holds for the revision it was made of only; a request with any mistake changes nothing; what is there
 already, unchanged, is not written again; an endpoint without a policy in the request keeps its own.
-Owner: `shell.configurator`.
+Owner: `shell.changes.configurator`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Plan:
     fields: tuple[FieldChange, ...] = ()
     """What differs; of a merged file only."""
     conflicts: tuple[FieldConflict, ...] = ()
-    """What a file and somebody else have changed."""
+    """Fields that both the file and an operator have changed."""
     rolling: tuple[str, ...] = ()
     """Backends whose replicas are started or replaced because of it, by name."""
     waits: tuple[TrafficWaits, ...] = ()
@@ -200,12 +200,12 @@ def plan_undo(desired: Desired, name: str) -> Plan:
     )
 
 
-def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
+def changed_policy(current: TrafficPolicy | None, requested: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
     """The policy of an endpoint: weights and shadows of the request, and the present ones where it has none."""
     before = current or TrafficPolicy(weights={})
     return TrafficPolicy(
-        weights=said.weights or before.weights,
-        shadows={} if clear_shadows else said.shadows or before.shadows,
+        weights=requested.weights or before.weights,
+        shadows={} if clear_shadows else requested.shadows or before.shadows,
     )
 
 
@@ -230,7 +230,7 @@ def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection
 
 
 def _with_services(desired: Desired, endpoint: Endpoint) -> Endpoint:
-    """The desired endpoint: with its present services, where the request has none, and with None where it says so."""
+    """The desired endpoint with its services: those of the request, the present ones if it has none, None to clear."""
     services, there = endpoint.grpc_services, desired.endpoints.get(endpoint.name)
     if services is None:
         return endpoint if there is None else replace(endpoint, grpc_services=there.grpc_services)

@@ -2,8 +2,8 @@
 
 Invariants: immutable; a revision that changed no backend and no endpoint has no record; the newest records are kept, at
 most `MAX_RECORDS` of them and about `MAX_RECORDED_CHARS` of text, the newest one always. Records follow each other
-without a gap, so that the configuration as of any of them, and as of the revision before the oldest, can be told from
-the present one.
+without a gap, so that the configuration as of any of them, and as of the revision before the oldest, can be computed
+from the present one.
 Owner: the store, by `Desired`.
 """
 
@@ -36,9 +36,9 @@ class ChangeOrigin:
     """Where a change of the configuration came from."""
 
     who: str = ""
-    """For a person: `slotmesh at 127.0.0.1:52114`; empty where nobody said."""
+    """For a person: `slotmesh at 127.0.0.1:52114`; empty if unknown."""
     time_s: float = 0.0
-    """When, seconds since 1970; 0 where nobody said."""
+    """When, seconds since 1970; 0 if unknown."""
     note: str = ""
     """Why, for a person: `rollback to revision 12`."""
     identity: str = ""
@@ -173,7 +173,7 @@ def configuration_at(
     history: Sequence[RevisionRecord],
     revision: int,
 ) -> Mesh:
-    """The configuration as of a revision, told from the present one. It is not older than the base of the history."""
+    """The configuration as of a revision, computed from the present one. Not older than the base of the history."""
     old_backends, old_endpoints, old_routes = dict(backends), dict(endpoints), dict(routes)
     for record in reversed(history):
         if record.revision <= revision:

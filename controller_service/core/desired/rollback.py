@@ -1,8 +1,8 @@
-"""What brings an earlier configuration back: a revision that is named, or what was before the newest change.
+"""Plans that restore an earlier configuration: a named revision, or the one before the newest change.
 
-Invariants: pure; a change is undone as a whole: all steps of a shift, and a deployment with what took it back. One that
-is undone already is not made again: that is refused, with the revision that undoes the change before.
-Owner: `shell.configurator`.
+Invariants: pure; a change is undone as a whole: all steps of a shift, and a deployment with its take-back. A change
+that is undone already is refused, with the revision that undoes the change before.
+Owner: `shell.changes.configurator`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _plan_whole(desired: Desired, mesh: Mesh, *, launches: bool) -> Plan:
 
 
 def _is_under_way(desired: Desired, change: History) -> bool:
-    """Whether a change is a shift that goes on."""
+    """Whether a change is a shift that has not ended."""
     return any(it.is_under_way and it.change_id == change[0].origin.part_of for it in desired.shifts.values())
 
 

@@ -55,7 +55,7 @@ class ShiftPhase(Enum):
     STOPPED = 4
     """An operator has ended it."""
     OVERTAKEN = 5
-    """Somebody has changed the weights meanwhile."""
+    """The weights were changed by another request meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,6 @@ def _with_weights(endpoint: Endpoint, weights: Mapping[str, float]) -> Endpoint:
     policy = endpoint.traffic or TrafficPolicy(weights={})
     return replace(endpoint, traffic=replace(policy, weights=weights))
 
-
-# Notices of shifts, as a commit has changed them.
 
 _KINDS: Final = {
     ShiftPhase.SHIFTING: EventKind.TRAFFIC_SHIFT_STEPPED,

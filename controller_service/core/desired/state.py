@@ -1,8 +1,12 @@
 """The desired state: backends, endpoints, routes, owners of partitions, rollouts, shifts, roster. What a store keeps.
 
 Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
-epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`); each change of a
+epochs of an endpoint never go back, not even when it is deleted and created again (`epoch_floor`); each change of a
 backend or an endpoint is in the history; a shift that is under way ends with a change of its endpoint's weights.
+Answered requests: a request that is repeated after a lost reply takes effect once; its caller names it by an id. The
+newest are kept: at most `MAX_ANSWERS`, at most `MAX_REPLIES_BYTES` of replies, each for `KEPT_S`. An answer is stored
+together with its change. A request that changed nothing is not kept: when it is repeated, it takes effect then. Answers
+of requests that change no store are kept by `shell.changes.controls`.
 Owner: the store. Servicers change backends and endpoints, the reconcile loop the rest; each by a `ChangeSet`
 that is applied to the revision it was planned for, or not at all.
 """
@@ -31,16 +35,6 @@ from controller_service.core.roster import NO_ROSTER, IncarnationRoster
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint
 from slotmesh.spec.routes import Route, route_subject
 from slotmesh.spec.setting import Change
-
-# Requests that were answered and may be repeated: which they were, and what they were answered.
-#
-# Purpose: a request that is repeated after a lost reply takes effect once. Its caller names it by an id.
-# Invariants: immutable; the newest are kept, at most `MAX_ANSWERS` of them with `MAX_REPLIES_BYTES` of replies, each
-# for
-# `KEPT_S`. A request that changed nothing is not among them: when it is repeated, it takes effect then.
-# Owner: the store, by `Desired`: an answer is stored together with the change. Those of requests that change no store
-# are
-# kept by `shell.replica_control`.
 
 MAX_ANSWERS: Final = 1_000
 MAX_REPLIES_BYTES: Final = 2**20
@@ -89,20 +83,17 @@ def _is_over(answer: AnsweredRequest, now_s: float) -> bool:
     return now_s - answer.time_s > KEPT_S
 
 
-# What is remembered of a backend's rollouts: all else follows from the replicas that there are.
-#
-# Invariants: immutable. `good` was in force at all replicas that should run; `template` is what was being rolled out
-# when
-# the record was written, so one that differs from the backend's is a rollout that begins.
-# Owner: the store, by `Desired`.
-
 RESTART_SETTINGS: Final = tuple(each.attribute for each in SETTINGS.values() if each.change is not Change.TAKEN_OVER)
-"""What a rollout brings, and takes back: all else that changes, stays."""
+"""The settings that a rollout changes, and takes back. Changes of other settings stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """The newest rollout of a backend."""
+    """The newest rollout of a backend; everything else follows from its replicas.
+
+    `good` was in force at all replicas that should run. `template` is what was being rolled out when the record was
+    written: one that differs from the backend's means that a rollout begins.
+    """
 
     backend: str
     template: str
@@ -149,7 +140,7 @@ class ChangeSet:
     epoch_floor: int = 0
     """At least this, from now on."""
     put_applied: tuple[Resource, ...] = ()
-    """What a file says that was applied."""
+    """Resources of an applied file, as the file has them."""
     origin: ChangeOrigin = UNKNOWN_ORIGIN
     """Who asked for it, where it changes a backend, an endpoint or a route."""
     answer: AnsweredRequest | None = None
@@ -182,7 +173,7 @@ class Desired:
     terms: tuple[LeaderTerm, ...] = field(default=(), compare=False)
     """Those in which this state was written, oldest first; the newest `TERMS_KEPT`. No part of what should be."""
     applied: Mapping[str, Resource] = field(default_factory=lambda: MappingProxyType({}))
-    """By subject, as `backend/digits-v1`: what a file said when it was applied last, where it was."""
+    """By subject, as `backend/digits-v1`: the resource in the file that was applied last, if it was in it."""
     answers: AnsweredRequests = field(default_factory=lambda: NO_ANSWERS)
     """Requests that have changed something, and may be repeated."""
 

@@ -118,7 +118,7 @@ def exited(
 ) -> Transition:
     """A launched process was reaped. `how` is for a person: `killed by SIGKILL`.
 
-    `was_killed`: by SIGKILL, whoever sent it. `last_output` are the last lines that it has written.
+    `was_killed`: by SIGKILL, from any sender. `last_output` are the last lines that it has written.
     """
     known = observed.replica(replica_id)
     if known is None or not known.launched:

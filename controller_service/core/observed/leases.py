@@ -1,8 +1,7 @@
-"""Leases of members: which have reported, and which have been silent for too long.
+"""Leases of members, silent replicas that have fenced themselves, and replicas that an operator may declare ended.
 
-Invariants: a member has one lease or none; `expire` names each silent member once, until it reports again; that a
-member is silent does not mean that it is dead (`transitions` decides that).
-Owner: `shell.lease_watch`. Mutable, because it changes with every report of every member; a renewal costs O(1).
+Invariants: a silent member is not a dead one (`transitions` decides that). Only durations are compared, never the
+clocks of two machines.
 """
 
 from __future__ import annotations
@@ -20,11 +19,15 @@ from controller_service.core.roster import DepartedIncarnation
 
 @dataclass(slots=True)
 class Leases:
-    """Deadlines by member."""
+    """Which members have reported, and which have been silent for too long.
+
+    Invariants: a member has one lease or none; `expire` names each silent member once, until it reports again.
+    Owner: `shell.members.member_stream.LeaseWatch`. Mutable, since each report changes it; a renewal costs O(1).
+    """
 
     lease_s: float
     """Seconds of silence that are allowed."""
-    _heard: dict[str, float] = field(default_factory=dict[str, float])
+    _reported: dict[str, float] = field(default_factory=dict[str, float])
     """When each member reported last."""
     _checks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     """When to look at each member: one entry a member, never later than its deadline."""
@@ -33,41 +36,41 @@ class Leases:
 
     def renew(self, member: str, now: float) -> None:
         """The member has reported."""
-        self._heard[member] = now
+        self._reported[member] = now
         self._check(member, now + self.lease_s)
 
     def is_renewed(self, member: str, now: float) -> bool:
         """Whether the member has a lease that has not run out."""
-        heard = self._heard.get(member)
-        return heard is not None and now < heard + self.lease_s
+        reported_at = self._reported.get(member)
+        return reported_at is not None and now < reported_at + self.lease_s
 
     def end(self, member: str) -> None:
         """The member needs no lease any more."""
-        self._heard.pop(member, None)
+        self._reported.pop(member, None)
 
     def renew_all(self, now: float) -> None:
-        """Nobody has listened for a while: every member gets the time of a lease to report."""
-        for member in self._heard:
-            self._heard[member] = now
+        """The controller has not read reports for a while: every member gets the time of a lease to report."""
+        for member in self._reported:
+            self._reported[member] = now
 
     def expire(self, now: float) -> list[str]:
         """Drops and returns the members that have been silent for too long."""
         silent: list[str] = []
         while self._checks and self._checks[0][0] <= now:
             member = self._pop()
-            heard = self._heard.get(member)
-            if heard is None:
+            reported_at = self._reported.get(member)
+            if reported_at is None:
                 continue
-            if heard + self.lease_s <= now:
-                del self._heard[member]
+            if reported_at + self.lease_s <= now:
+                del self._reported[member]
                 silent.append(member)
             else:
-                self._check(member, heard + self.lease_s)
+                self._check(member, reported_at + self.lease_s)
         return silent
 
     def next_deadline(self) -> float | None:
-        """When to call `expire` next, seconds; None where no member has a lease."""
-        while self._checks and self._checks[0][1] not in self._heard:
+        """When to call `expire` next, seconds; None if no member has a lease."""
+        while self._checks and self._checks[0][1] not in self._reported:
             self._pop()
         return self._checks[0][0] if self._checks else None
 
@@ -82,17 +85,6 @@ class Leases:
         return member
 
 
-# Which silent replicas have ended by themselves, since they fence themselves.
-#
-# Purpose: a replica that announced `fenced_after_s` ends its process when that time has passed since it sent the newest
-# report that was acknowledged. The controller read that report later than it was sent, and found the replica silent
-# later
-# still: so the process has ended when the time has passed once more since then, with a margin.
-# Invariants: the two clocks are never compared, only durations are, and they may drift by `DRIFT` against one another;
-# a
-# replica that this controller launched, or that has not been ready, is never found here.
-# Owner: `shell.process_watch`.
-
 DRIFT: Final = 0.02
 """By how much, of a duration, two monotonic clocks may differ: many times what clocks of machines do."""
 MARGIN_S: Final = 2.0
@@ -100,7 +92,13 @@ MARGIN_S: Final = 2.0
 
 
 def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation, float]:
-    """Incarnations that have ended, and after how many seconds of silence. Time before `since` does not count."""
+    """Incarnations that have fenced themselves, and their seconds of silence. Time before `since` does not count.
+
+    A replica that announced `fenced_after_s` ends its process when that time has passed since it sent the newest report
+    that was acknowledged. The controller reads a report after it was sent, so the process has ended when that time has
+    passed since the controller found the replica silent, with a margin for the drift of clocks. Replicas that this
+    controller launched, or that have never been ready, are never among them.
+    """
     ended = dict[Incarnation, float]()
     for replica in observed.incarnations():
         if replica.gone or replica.launched or replica.ready_at is None or not replica.fenced_after_s:
@@ -113,19 +111,15 @@ def fenced(observed: Observed, now: float, *, since: float) -> dict[Incarnation,
     return ended
 
 
-# Which incarnations an operator's word may declare ended, where nothing proves their end.
-#
-# Invariants: one that reports, that this controller started, or to which a router has reported a link is never declared
-# ended: the first is connected, the second is killed and reaped by its launcher. Unknown is not no: one that has not
-# had
-# a lease's time to attach since this controller started is not silent yet, and a router that has not reported its links
-# may have one. A repeated request finds nothing to do.
-# Owner: `shell.replica_control`.
-
-
 @dataclass(frozen=True, slots=True)
 class Forgettable:
-    """What a request to forget a replica comes to."""
+    """What a request to forget a replica comes to.
+
+    A replica that reports, that this controller started, or to which a router has reported a link is never declared
+    ended: the first is connected, the second is killed and reaped by its launcher. Unknown is not no: a replica that
+    has not had a lease's time to attach since this controller started is not silent yet, and a router that has not
+    reported its links may have one. A repeated request finds nothing to do.
+    """
 
     is_known: bool
     """The controller has a record of the replica, or the roster lists it as departed."""
@@ -188,7 +182,7 @@ def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
 
 
 def _unknown_of(observed: Observed, replica: ObservedReplica, now: float, lease_s: float) -> str:
-    """What is to be known first, where nothing speaks against it; empty if all is known."""
+    """The reason why the end cannot be declared yet, if only something unknown is in the way; empty if nothing is."""
     if replica.brought_by is not None and replica.suspect_since is not None:
         left_s = replica.suspect_since + lease_s - now
         if left_s > 0.0:

@@ -1,11 +1,11 @@
-"""Replicas that a table or the store names, and that have not attached here: listed, and owners of what they own.
+"""Replicas in groups: those that have not attached here, those of a rollout, and those with outdated settings.
 
-Purpose: they may be alive and serve, so they stay in the roster and keep their partitions until they attach, or are
-proven to have ended. A router's table of an earlier generation brings such replicas (`adoption`), and so does the
-store of a controller that starts again (`restored`).
-Invariants: a restored roster is the roster of the store: nobody leaves it because a controller was away, and nothing
+Purpose: replicas that a table or the store names, and that have not attached here, may be alive and serve, so they stay
+in the roster and keep their partitions until they attach, or are proven to have ended. They are named by a router's
+table of an earlier generation (`adoption`), and by the store of a controller that starts again (`restored`).
+Invariants: a restored roster is the roster of the store: no replica leaves it because a controller was away, and none
 that was launched is launched again before it had the time to come back.
-Owner: `shell.reconcile_loop` and the composition root, which hand the result to `shell.mesh_state`.
+Owner: the reconcile loop and the composition root, which hand the result to `shell.mesh_state`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def unattached(
 
 
 def with_all_unattached(observed: Observed, records: Iterable[ObservedReplica]) -> Observed:
-    """With these records, in this order, taken over at once: there may be thousands.
+    """With these records, in this order, taken over together: there may be thousands.
 
     Each stands beside the record of another incarnation of its id, unless that has ended.
     """
@@ -107,18 +107,14 @@ def with_all_unattached(observed: Observed, records: Iterable[ObservedReplica]) 
     return observed.with_replicas(put.values()).with_elders(elders)
 
 
-# The replicas of a backend, by what a rollout has to know of them.
-#
-# Invariants: a replica that stays is either current or outdated; one that has ended, was asked to, or is being killed,
-# is
-# neither, and counts as `ending` until its process was reaped: it holds what it holds (memory, a GPU) for that long.
-# Replicas that this controller neither started nor can replace are in no group.
-# Owner: pure functions.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroups:
-    """The replicas that this controller has started."""
+    """The replicas of a backend, by what a rollout has to know of them.
+
+    A replica that stays is either current or outdated. One that has ended, was asked to, or is being killed, is
+    neither: it is `ending` until its process was reaped, since it holds memory or a GPU for that long. Replicas that
+    this controller neither started nor can replace are in no group.
+    """
 
     current: tuple[ObservedReplica, ...] = ()
     """They run the present settings, well, as far as is known."""
@@ -156,11 +152,6 @@ def _stays(replica: ObservedReplica) -> bool:
     if replica.is_told_to_drain or replica.is_given_up:
         return False
     return replica.state in {ReplicaState.STARTING, ReplicaState.READY}
-
-
-# Replicas that run anything but the present settings of their backends, for people who wait for a change.
-#
-# Owner: the servicer asks.
 
 
 def outdated_among(backends: Mapping[str, Backend]) -> Callable[[ObservedReplica], bool]:

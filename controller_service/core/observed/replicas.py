@@ -1,6 +1,9 @@
-"""One process that runs a handler, as far as the controller knows of it. Immutable; `transitions` changes it.
+"""Replicas as the controller observes them: one process that runs a handler, its restarts, and groups by backend.
 
-Owner: `core.observed`, of which it is a part.
+Invariants: immutable; `transitions` changes them. A launched replica that ended unasked leaves one place, the oldest of
+which the next replica takes that is started with the same template; one that was asked to end leaves none. Places are
+bounded (`EXITS_KEPT`).
+Owner: `core.observed`, of which this is a part.
 """
 
 from __future__ import annotations
@@ -14,12 +17,6 @@ from typing import Final
 from zlib import crc32
 
 from controller_service.core.partitions import Incarnation
-
-# Which replica was started in place of which: how often that has happened, and how the one before it has ended.
-#
-# Invariants: a launched replica that ended unasked leaves one place, which the next one takes that is started with the
-# same template; the oldest first. One that was told to end leaves none. Places are bounded.
-# Owner: pure values and functions, for `observed` and `transitions`.
 
 EXITS_KEPT: Final = 256
 """Of all backends, the newest ones."""
@@ -48,7 +45,7 @@ def with_exit(exits: UnreplacedExits, exit_: UnreplacedExit) -> UnreplacedExits:
 
 
 def take_place(exits: UnreplacedExits, backend: str, template: str) -> tuple[UnreplacedExits, UnreplacedExit | None]:
-    """One was started: what is left, and in whose place it is; None where nobody's was free."""
+    """A replica was started: the exits left, and the one whose place it takes; None if none has its template."""
     for at, each in enumerate(exits):
         if (each.backend, each.template) == (backend, template):
             return (*exits[:at], *exits[at + 1 :]), each
@@ -88,7 +85,7 @@ class ObservedReplica:
     error: str = ""
     """What is wrong with it."""
     warning: str = ""
-    """What operators should know although it goes on."""
+    """What operators should know although the replica continues."""
     end_reason: str = ""
     """Why it ends, as it has reported; empty while it does not."""
     metrics_address: str = ""
@@ -116,7 +113,7 @@ class ObservedReplica:
     retired: tuple[str, ...] = ()
     """Incarnations that it replaced; bounded."""
     process: str = ""
-    """Which process it is; empty where its machine does not say."""
+    """The identity of its process; empty if its machine provides none."""
     served_under: str = ""
     """The generation, an earlier one, that it served under before it attached here."""
     brought_by: tuple[str, int] | None = None
@@ -181,23 +178,15 @@ class ObservedReplica:
         return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])
 
 
-# The replicas of one backend, and the index of all replicas: values that share what does not change.
-#
-# Purpose: a mesh has thousands of replicas, and most changes concern one of them. A group is copied when one of its
-# replicas changes, and what is asked of all replicas is kept with each group: nobody walks over those that are as
-# before.
-# Invariants: immutable; what `facts` says follows from the group alone; two equal histories give the same order.
-# Owner: `core.observed`.
-
 _SHARDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """What has to be known of some of a group's replicas, whichever these are."""
+    """Figures over all replicas of a group."""
 
     must_fence_through: int
-    """The largest of replicas that are not gone; 0 where there is none."""
+    """The largest of replicas that are not gone; 0 if there are none."""
     has_unfenced: bool
     awaits_fence: bool
     """One that reports is not fenced."""
@@ -206,7 +195,12 @@ class GroupFacts:
 
 
 class ReplicaGroup(Mapping[str, ObservedReplica]):
-    """Replicas by id."""
+    """The replicas of one backend, by id.
+
+    A mesh has thousands of replicas, and most changes concern one of them. A group is copied when one of its replicas
+    changes; `facts`, which are asked of all replicas, are kept with each group, so that unchanged groups are not walked
+    again. Immutable; `facts` follow from the group alone; two equal histories give the same order.
+    """
 
     __slots__ = ("_facts", "_replicas")
 

@@ -1,7 +1,8 @@
-"""How eagerly replicas are started in place of those that have ended, and when a backend counts as crash looping.
+"""When the replacement of an ended replica starts, and when a backend counts as crash looping.
 
-Invariants: after a long life the next one starts at once; after short ones later and later, unless somebody killed
-replicas that were ready: no handler ends by SIGKILL, so these start again soon. Deaths of one wave count once.
+Invariants: after a long life the next replica starts immediately; after short ones with growing delays, unless replicas
+that were ready were killed from outside: no handler ends by SIGKILL, so these start again soon. Deaths of one wave
+count once.
 Owner: pure functions, for `transitions` and `launches`.
 """
 
@@ -19,11 +20,11 @@ QUICK_DEATH_S: Final = 10.0
 FIRST_INTERVAL_S: Final = 0.5
 LONGEST_INTERVAL_S: Final = 30.0
 LOOPING_AFTER: Final = 3
-"""So many waves of quick deaths in a row make a crash loop."""
+"""This number of waves of quick deaths in a row makes a crash loop."""
 
 
 def after_death(restarts: Restarts, replica: ObservedReplica, now: float, *, was_killed: bool = False) -> Restarts:
-    """When the next replica of the backend may start: at once after a long life, later and later after short ones.
+    """When the next replica of the backend may start: immediately after a long life, later and later after short ones.
 
     `was_killed`: by SIGKILL, and not by this controller.
     """

@@ -1,4 +1,4 @@
-"""How what happens to routers changes what is observed: `(observed, fact) -> (observed, notices)`.
+"""Transitions of routers, and of hand-overs of partitions: `(observed, fact) -> (observed, notices)`.
 
 Owner: `shell.mesh_state` calls these, one after another.
 """
@@ -76,11 +76,6 @@ def left(observed: Observed, router_id: str, message: str) -> Transition:
     return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))
 
 
-# Hand-overs of partitions, as they change what is observed: which owners give up what, and what still runs there.
-#
-# Owner: `shell.mesh_state` calls these, one after another.
-
-
 def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
     """A replica reported that it has emptied these partitions (endpoint -> partition -> epoch)."""
     changed: dict[str, Handovers] = {}
@@ -88,8 +83,8 @@ def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapp
     for endpoint, epochs in endpoints.items():
         known = observed.handovers.get(endpoint, NO_HANDOVERS)
         if (after := alike.get((known, id(epochs)))) is None:
-            said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
-            after = alike[known, id(epochs)] = replace(known, emptied=said)
+            now_empty = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
+            after = alike[known, id(epochs)] = replace(known, emptied=now_empty)
         changed[endpoint] = after
     return Transition(observed.with_handovers(changed))
 

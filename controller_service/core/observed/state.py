@@ -25,16 +25,14 @@ from controller_service.core.partitions import Handovers, Incarnation
 from slotmesh.autoscaling import ScaleFigures
 from slotmesh.spec.model import Backend
 
-# The number of replicas that the controller has chosen for a backend, and why: values, kept in the observed state.
-#
-# Invariants: the number is within the bounds of the backend's `autoscale` as of the last look; it is in no store: a
-# controller that starts again takes as many as run.
-# Owner: `core.autoscaling.choosing` makes them, `shell.autoscaler` has them applied.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleDecision:
-    """What one look at the load came to."""
+    """The number of replicas that one look at the load has chosen for a backend, and why.
+
+    It is within the bounds of the backend's `autoscale` as of that look. It is in no store: a controller that starts
+    again begins with the number that runs. `core.reconciling.autoscaling` makes decisions.
+    """
 
     at: float
     """Seconds (monotonic)."""
@@ -91,7 +89,7 @@ class BackendScale:
     needed: NeedWindow | None = None
     """What the load needed lately; None: that is not known."""
     idle_since: float | None = None
-    """Since when nothing has waited or run, as far as all routers say so."""
+    """Since when no call has waited or run, as far as all routers have reported it."""
     grown_at: float = float("-inf")
     """When the number last became larger."""
 
@@ -115,7 +113,7 @@ class ObservedRouter:
     """The table in force there."""
     linked_replica_ids: tuple[str, ...] = ()
     linked: frozenset[Incarnation] | None = frozenset()
-    """The incarnations of these; None: it does not say."""
+    """The incarnations of these; None if not reported."""
     loads: tuple[BackendLoad, ...] = ()
     reported_at: float | None = None
     """When it reported last, seconds (monotonic); None: not since it attached."""
@@ -158,9 +156,9 @@ class Observed:
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
     elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
-    """Incarnations in tables that routers brought, under ids that others have now, not proven to have ended."""
+    """Incarnations in routers' tables whose ids other incarnations have now, and which are not proven to have ended."""
     brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
-    """Tables of other generations that were not looked at yet, by router."""
+    """Tables of other generations that were not read yet, by router."""
     older_routers: frozenset[str] = frozenset()
     """Where the routers served that such tables have named."""
     unreplaced: UnreplacedExits = ()
@@ -334,13 +332,8 @@ class Observed:
         return replace(self, restarts=MappingProxyType({**self.restarts, backend: restarts}))
 
 
-# How many replicas of a backend should run, and how many do.
-#
-# Owner: pure functions.
-
-
 def wanted_replicas(backend: Backend, observed: Observed) -> int:
-    """How many replicas should run where the controller launches them: as its settings say, or as its load asks for.
+    """How many replicas should run where the controller launches them: from its settings, or as chosen for its load.
 
     Before the first look at the load, those that run stay.
     """
@@ -351,7 +344,7 @@ def wanted_replicas(backend: Backend, observed: Observed) -> int:
 
 
 def running_replicas(backend: str, observed: Observed) -> int:
-    """How many run or start, as far as is known, and were not told to end."""
+    """How many run or start, as far as is known, and were not asked to end."""
     return sum(
         replica.state in {ReplicaState.STARTING, ReplicaState.READY}
         and not (replica.gone or replica.is_told_to_drain or replica.is_given_up)

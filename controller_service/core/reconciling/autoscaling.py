@@ -1,13 +1,15 @@
-"""Chooses the number of replicas: bounds, delays and rates, over what the load asks for look by look.
+"""Chooses the number of replicas: what the load needs, within bounds, delays and rates.
 
-Purpose: `(scale, rules, need, figures, now) -> scale`. The number grows once all looks of `up_delay` have asked for
-more, to the least of what they asked for; it shrinks once all of `down_delay` needed fewer, to the most of what they
-needed.
+Purpose: `(scale, rules, need, figures, now) -> scale`. The number grows once all looks during `up_delay` have needed
+more, to the lowest number needed during it; it shrinks once all looks during `down_delay` needed fewer, to the highest.
 Invariants: within `min` and `max`; replicas that are starting count as running, so nothing more starts while they are
-awaited; nothing shrinks by what is not known: a router that has not reported, no router at all, a controller that has
-just started or stood still; from none the first call starts replicas at once. Delays are of the clock: they do not
-depend on how often it looks.
-Owner: pure functions, for `shell.autoscaler`.
+awaited; the number never shrinks by what is unknown: a router that has not reported, no router at all, a controller
+that has just started or stood still; from zero the first call starts replicas immediately. Delays are of the clock:
+they do not depend on how often the load is read. A load within `TOLERANCE` of what the present number is meant for
+needs no other number; the need by `ongoing` does not depend on the number of replicas, so that those that start are not
+counted twice. What a router reported last counts until the router is gone, however old it is; a router that has not
+reported is missing, which is not the same as having no load.
+Owner: pure functions, for `shell.loops.autoscaler`.
 """
 
 from __future__ import annotations
@@ -21,12 +23,6 @@ from controller_service.core.reconciling.endpoints import is_coming
 from slotmesh.autoscaling import ScaleFigures
 from slotmesh.spec.model import Autoscale, AutoscaleMetric
 from slotmesh.spec.rules import number as written
-
-# How many replicas the load asks for at one moment, whatever bounds, delays and rates then make of it.
-#
-# Invariants: a load within `TOLERANCE` of what the present number is meant for asks for no other number; what is asked
-# for by `ongoing` does not depend on how many replicas there are, so that those that start are not asked for twice.
-# Owner: pure functions.
 
 TOLERANCE: Final = 0.1
 """The number stays while the load is within this share of what it is meant for."""
@@ -44,7 +40,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What a policy of the operator's own has said, or why it has said nothing."""
+    """The number that a policy of the operator's own has returned, or why it has returned none."""
 
     number: int | None
     error: str = ""
@@ -56,7 +52,7 @@ def need_of(rules: Autoscale, figures: ScaleFigures, answer: PolicyAnswer | None
         if answer is None or answer.number is None:
             error = "has not answered" if answer is None else answer.error
             return Need(figures.number, f"policy {rules.policy} {error}: the number stays")
-        return Need(max(0, answer.number), f"policy {rules.policy} says {written(answer.number)}")
+        return Need(max(0, answer.number), f"policy {rules.policy} returned {written(answer.number)}")
     if rules.metric is AutoscaleMetric.QUEUE_TIME:
         return _by_queue_time(rules, figures)
     return _by_ongoing(rules, figures)
@@ -94,7 +90,7 @@ def _ceiling(value: float) -> int:
 
 
 STOOD_STILL_S: Final = 5.0
-"""After a longer time without a look, what was before says nothing about the time in between."""
+"""After a longer time without a look, figures from before it do not count for the time in between."""
 WARM_UP_S: Final = 60.0
 """For so long after a step up, the next one waits for the replicas of that: what piles up before they are ready is no
 sign that they are too few."""
@@ -179,7 +175,7 @@ def _fewer(
 
 
 def _with_idleness(scale: BackendScale, figures: ScaleFigures, now: float) -> BackendScale:
-    """Short calls run between looks: what was sent in between tells of them."""
+    """Short calls run between looks: the count of calls sent in between reveals them."""
     if figures.load or figures.sent != scale.latest.figures.sent or not figures.is_complete:
         return replace(scale, idle_since=None)
     return scale if scale.idle_since is not None else replace(scale, idle_since=now)
@@ -201,7 +197,7 @@ def _bounded(rules: Autoscale, number: int) -> int:
 
 
 def _most(rules: Autoscale, number: int) -> int:
-    """How many there may be after one step up from so many."""
+    """How many there may be after one step up from `number`."""
     return min(rules.max, max(number + 1, math.floor(max(1, number) * rules.up_rate)))
 
 
@@ -222,12 +218,6 @@ def _changed(scale: BackendScale, number: int, why: str, figures: ScaleFigures, 
         grown_at=now if number > scale.number else scale.grown_at,
     )
 
-
-# The load of a backend, summed over routers, beside its replicas.
-#
-# Invariants: what a router reported last counts until the router is gone, however old it is; a router that has not
-# reported is missing, which is not the same as having no load.
-# Owner: pure functions, for `shell.autoscaler`.
 
 LATE_AFTER_S: Final = 2.5
 """A router whose newest report is older is late: reports are a second apart."""

@@ -1,11 +1,11 @@
-"""Actions that bring the observed state nearer to the desired one.
+"""Actions that bring the observed state nearer to the desired one, and which replicas should end.
 
-Purpose: `(desired, observed, now) -> outcome`, one backend at a time (endpoints: `reconcile_endpoints`).
+Purpose: `(desired, observed, now) -> outcome`, one backend at a time (endpoints: `reconciling.endpoints`).
 Invariants: level-triggered (only the present states count, not how they came about) and idempotent (until an action's
-effect is observed, the same states give the same actions); no call takes time over anything but its own backend's
-replicas. Three-way result: done (`retry_after_s` is None), again after a
-time, or an error, which is an exception of the code that executes the actions.
-Owner: `shell.reconcile_loop`.
+effect is observed, the same states give the same actions); a call costs time for its own backend's replicas only.
+Three-way result: done (`retry_after_s` is None), again after a time, or an error, which is an exception of the code
+that executes the actions.
+Owner: the reconcile loop.
 """
 
 from __future__ import annotations
@@ -31,14 +31,6 @@ from controller_service.core.reconciling.rollouts import (
 )
 from slotmesh.spec.model import Backend
 
-# Which replicas should end whatever their backend's settings say: told to, unhealthy, lingering, or hung.
-#
-# Invariants: a replica is killed only if this controller launched it, and after it was silent for as long as it may be:
-# `give_up_after_s` for one that has served here, longer for one that starts or has not attached again. One that
-# somebody
-# else started is never ended for its silence: nobody could prove that it had ended.
-# Owner: `core.reconcile`, for one backend at a time.
-
 LINGER_S: Final = 5.0
 """A process whose replica has reported its end may take this long to exit."""
 UNHEALTHY: Final = "its health checks fail"
@@ -51,12 +43,17 @@ NEVER_S: Final = float("inf")
 
 @dataclass(slots=True)
 class DueEndings:
-    """The replicas that should end."""
+    """Replicas that should end whatever their backend's settings are: asked to, unhealthy, lingering, or hung.
+
+    A replica is killed only if this controller launched it, and after it was silent for as long as it may be:
+    `give_up_after_s` for one that has served here, longer for one that starts or has not attached again. A replica that
+    was started elsewhere is never ended for its silence, since its end could not be proven.
+    """
 
     leaving: dict[str, str] = field(default_factory=dict[str, str])
     """Those that should drain: id -> reason."""
     hung: dict[str, str] = field(default_factory=dict[str, str])
-    """Those that should be killed: id -> what is wrong."""
+    """Those that should be killed: id -> reason."""
     again_after_s: float | None = None
     """When to look again."""
 
@@ -81,20 +78,20 @@ def find_endings(
                 continue
             found.look_again(left_s)
         if replica.is_told_to_drain:
-            found.leaving[replica.replica_id] = "told to"
+            found.leaving[replica.replica_id] = "ordered to"
         elif replica.is_unhealthy and not replica.gone and not (launches and is_counted(replica, now)):
             found.leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
         elif replica.launched and replica.ended_at is not None:
             left_s = replica.ended_at + LINGER_S - now
             if left_s <= 0.0:
-                found.leaving[replica.replica_id] = "it said that it ended, and is still there"
+                found.leaving[replica.replica_id] = "it reported its end, and is still there"
             else:
                 found.look_again(left_s)
     return found
 
 
 def _silence_left_s(replica: ObservedReplica, now: float, give_up_after_s: float) -> float:
-    """For how long it may go on being silent; infinite while it is not, or has said that it ended."""
+    """For how long it may still be silent; infinite if it is not silent, or has reported its end."""
     if replica.gone or give_up_after_s == NEVER_S:
         return NEVER_S
     if not replica.has_attached:
@@ -113,7 +110,7 @@ FORGET_AFTER_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class StartReplicas:
-    """See to it that so many replicas run that were started with the backend's present settings."""
+    """Make sure that `count` replicas run that were started with the backend's present settings."""
 
     backend: Backend
     count: int
@@ -174,12 +171,12 @@ def reconcile_backend(
 
     Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
     them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas;
-    `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: those of replicas that have said so.
+    `give_up_after_s`: how long one that it started may be suspect; `ended_calls`: by replica, if it has reported them.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
     live = [replica for replica in everything if not replica.gone]
-    is_unsaid = launches and not desired.configured_at  # some were found running, and nobody has said what should
+    is_unsaid = launches and not desired.configured_at  # replicas were found running, and nothing is configured yet
     groups = group_replicas(everything, backend, now)
     current = groups.current
     wanted = wanted_replicas(backend, observed) if backend is not None and launches else 0
@@ -221,7 +218,7 @@ def reconcile_backend(
 
 
 def _start(backend: Backend, more: int, replicas: Iterable[ObservedReplica]) -> StartReplicas:
-    """So many more than there are with the same settings."""
+    """`more` than there are with the same settings."""
     template = template_of(backend)
     return StartReplicas(backend, more + sum(it.template == template and _is_kept(it) for it in replicas))
 

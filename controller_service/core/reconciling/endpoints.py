@@ -3,7 +3,7 @@
 Purpose: `(desired, observed, now) -> outcome`, one endpoint at a time, or all of one moment (`EndpointOutcomes`).
 Invariants: level-triggered and idempotent, as `core.reconcile`; endpoints that do not differ in what decides get the
 same object, which is computed once.
-Owner: `shell.reconcile_loop`.
+Owner: the reconcile loop.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ BALANCE_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 10.0
 """Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
 FENCED_WITHIN_S: Final = 1.0
-"""How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
+"""Interval of the check whether replicas that an earlier controller knew have answered, and its tables were read."""
 BROUGHT_WITHIN_S: Final = 5.0
-"""No partition is given away for so long after the controller's start, while a router is expected to bring the table,
+"""No partition is given away for this time after the controller's start, while a router is expected to send the table,
 or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 NOTHING_BUSY: Final = frozenset[tuple[Incarnation, int]]()
 
@@ -167,7 +167,7 @@ def _weights_of(endpoint: Endpoint) -> Mapping[str, float]:
 
 
 def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
-    """How long no partition may be given away, as far as is known; 0: they may be."""
+    """How long no partition may be given away, as far as is known; 0 if they may be."""
     if observed.awaits_fence() or observed.brought:
         return FENCED_WITHIN_S
     left_s = started_at + BROUGHT_WITHIN_S - now
@@ -225,15 +225,13 @@ def sooner(one: float | None, other: float | None) -> float | None:
     return min((it for it in (one, other) if it is not None), default=None)
 
 
-# Which endpoints a backend's replicas concern, and which replicas own anything.
-#
-# Purpose: a change of one replica makes the loop look at its own backend and those endpoints, not at all of them.
-# Owner: `shell.reconcile_loop`, which builds it anew only when policies or ownership changed.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concerns:
-    """An index of one revision."""
+    """An index of one revision: which endpoints a backend's replicas concern, and which replicas own partitions.
+
+    With it, a change of one replica makes the loop look at its own backend and those endpoints only. The reconcile loop
+    builds it anew when policies or ownership change.
+    """
 
     endpoints_of: Mapping[str, Set[str]]
     """By backend: the endpoints whose policies name it, and those that its replicas own partitions of."""

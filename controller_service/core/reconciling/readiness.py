@@ -1,9 +1,12 @@
-"""Whether a backend can take the calls that a change of traffic gives it.
+"""Whether a backend can take the calls that a change of traffic gives it, and whether ready replicas can be expected.
 
 Purpose: a change that moves calls to a backend without a ready replica is refused where its request asks for that.
+Routers let calls wait for replicas that are starting, and fail them immediately if none is (docs/traffic.md).
 Invariants: unknown is not no. A replica that the controller's store lists, and that has not attached since the
-controller started, may be ready for `RETURN_WITHIN_S`. A backend that its autoscaling has scaled to zero is idle, not
-broken: calls that wait have a replica started.
+controller started, may be ready for `RETURN_WITHIN_S`; where replicas are started elsewhere, one that was never seen
+may come. A backend that its autoscaling has scaled to zero is idle, not broken: calls that wait have a replica started.
+A backend whose replicas fail to start is failing until one gets ready or its settings change, also while the next one
+is tried: calls that arrive during a try would wait for nothing.
 Owner: pure functions.
 """
 
@@ -21,14 +24,6 @@ from controller_service.core.reconciling.endpoints import has_failed_to_start, i
 from slotmesh.spec.model import Backend, InvalidSpec, Prospect, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show
 
-# Whether replicas of a backend without a ready one are on their way.
-#
-# Purpose: routers let calls wait for replicas that are starting, and fail them at once where none is (docs/traffic.md).
-# Invariants: unknown is not no: where somebody else starts replicas, one that was never seen may come. A backend whose
-# replicas fail to start is failing until one gets ready or its settings change, also while the next one is tried: calls
-# that came during a try would wait for nothing.
-# Owner: pure functions.
-
 
 def find_prospect(name: str, desired: Desired, observed: Observed, *, launches: bool) -> Prospect:
     """What becomes of a backend, given that none of its replicas is ready.
@@ -43,7 +38,7 @@ def find_prospect(name: str, desired: Desired, observed: Observed, *, launches: 
     if not launches:
         return _of_others(replicas, coming, wanted_replicas(backend, observed))
     if not wanted_replicas(backend, observed):
-        # A call that waits has one started, where the number follows the load; a failure of long ago says nothing.
+        # Where the number follows the load, a waiting call has a replica started; old failures do not count.
         return Prospect.NONE if backend.autoscale is None else Prospect.COMING
     template = template_of(backend)
     if not any(has_failed_to_start(it) and it.template == template for it in replicas):
@@ -55,7 +50,7 @@ def find_prospect(name: str, desired: Desired, observed: Observed, *, launches: 
 
 
 def _of_others(replicas: Collection[ObservedReplica], coming: Collection[ObservedReplica], wanted: int) -> Prospect:
-    """Where somebody else starts replicas: it fails where all that should run have failed."""
+    """For replicas that are started elsewhere: failing if all that should run have failed."""
     if coming:
         return Prospect.COMING
     failed = [replica for replica in replicas if has_failed_to_start(replica)]

@@ -1,10 +1,10 @@
-"""How far a rollout is: when it begins, is complete, or has to be taken back.
+"""Rollouts: how far one is, its next moves, and when it has to be taken back.
 
 Purpose: `(record, backend, replicas, now) -> step`: what to remember next, and the settings to go back to.
-Invariants: level-triggered: a controller that starts again goes on from the record and the replicas that there are. A
-rollout is taken back once, to settings that were rolled out completely; where there are none, or where these are what
-fails, it stays as it is, and is told. While it is complete nothing is taken back.
-Owner: pure functions, for `core.reconcile` and for those who tell operators.
+Invariants: level-triggered: a controller that starts again continues from the record and the replicas. A rollout is
+taken back once, to settings that were rolled out completely; if there are none, or these are what fails, it stays as it
+is, and this is reported. A complete rollout is never taken back.
+Owner: pure functions, for `reconciling.backends` and for the views of operators.
 """
 
 from __future__ import annotations
@@ -24,14 +24,6 @@ from controller_service.core.observed.restarts import LOOPING_AFTER, QUICK_DEATH
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from slotmesh.spec.model import Backend
 from slotmesh.units import format_duration
-
-# Why a rollout should stop: what its new replicas did that they should not have done.
-#
-# Invariants: only replicas that were started with the new settings are blamed; one that has died once may have had bad
-# luck, so a crash loop takes `LOOPING_AFTER` deaths in each other's place; error rates are compared with those of the
-# old
-# replicas, and only where enough calls were made.
-# Owner: pure functions, for `core.rollouts.progress`.
 
 MIN_CALLS: Final = 20
 """Calls that new replicas must have ended before their failures are judged."""
@@ -54,7 +46,11 @@ def find_failure(
     ended_calls: Mapping[str, EndedCalls],
     is_paused: bool = False,
 ) -> str:
-    """What is wrong with the new replicas, for a person; empty: nothing that is known.
+    """Why the rollout should stop: the failure of its new replicas, for a person; empty if none is known.
+
+    Only replicas that were started with the new settings are blamed. A crash loop takes `LOOPING_AFTER` deaths in each
+    other's place, since one death may be bad luck. Error rates are compared with those of the old replicas, and only
+    after enough calls.
 
     `template` is theirs; the deadline does not count for a rollout that is paused.
     """
@@ -117,29 +113,25 @@ def _sum(replicas: Iterable[ObservedReplica], ended_calls: Mapping[str, EndedCal
     return EndedCalls(sum(it.total for it in known), sum(it.failed for it in known))
 
 
-# The next moves of a rollout: how many new replicas to start, and which old ones should leave.
-#
-# Invariants: while a rollout is under way, and but for ends that nobody asked for,
-# - no more than `wanted` + `max_surge` processes are there, those that drain included, and unhealthy ones of the
-# present
-#   settings not: what is broken is replaced at once;
-# - no old replica is asked to leave that would leave fewer than `wanted` - `max_unavailable` ready ones: new ones count
-#   after `min_ready`, and neither new nor old ones while they are silent;
-# - a rollout that is paused starts nothing beyond `wanted` and has no old replica leave for a new one.
-# It comes to its end where each new replica gets ready, and each one that was asked to leaves.
-# Owner: pure functions, for `core.reconcile`.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutMoves:
-    """What to do now."""
+    """The next moves of a rollout: how many new replicas to start, and which old ones should leave.
+
+    While a rollout is under way, and apart from unexpected ends of replicas:
+    - at most `wanted` + `max_surge` processes are there, draining ones included, and unhealthy ones of the present
+      settings not: these are replaced immediately;
+    - no old replica is asked to leave if fewer than `wanted` - `max_unavailable` ready ones would be left: new ones
+      count after `min_ready`, and neither new nor old ones while they are silent;
+    - a paused rollout starts nothing beyond `wanted` and has no old replica leave for a new one.
+    It comes to its end if each new replica gets ready, and each one that was asked to leaves.
+    """
 
     start: int = 0
     """New replicas to start."""
     leaving: tuple[ObservedReplica, ...] = ()
     """Outdated replicas that should drain."""
     again_after_s: float | None = None
-    """When a new replica will have been ready for long enough; None: nobody waits for that."""
+    """When a new replica will have been ready for long enough; None if no step waits for that."""
 
 
 def max_surge_of(backend: Backend, wanted: int) -> int:
@@ -169,7 +161,7 @@ def plan_moves(
     is_paused: bool = False,
     is_complete: bool = False,
 ) -> RolloutMoves:
-    """`wanted`: how many should run. Without a rollout (`is_complete`) those that drain are replaced at once."""
+    """`wanted`: how many should run. Without a rollout (`is_complete`) draining ones are replaced immediately."""
     current, outdated = groups.current, groups.outdated
     staying = len(current) + len(outdated) - groups.sick
     room = wanted + max_surge_of(backend, wanted) - staying
@@ -198,7 +190,7 @@ def plan_moves(
 
 
 def available_after_s(groups: ReplicaGroups, backend: Backend, now: float) -> float | None:
-    """When the next new replica will have been ready for long enough, seconds; None: nobody waits for that."""
+    """When the next new replica will have been ready for long enough, seconds; None if no step waits for that."""
     ready_at = (it.ready_at for it in groups.current if it.takes_calls and it.ready_at is not None)
     left = (at + backend.min_ready_s - now for at in ready_at)
     return min((left_s for left_s in left if left_s > 0.0), default=None)
@@ -227,7 +219,7 @@ class RolloutStep:
     record: RolloutRecord | None = None
     """What to remember from now on; None: as it is."""
     goes_back_to: Backend | None = None
-    """The settings that should be in force again; None: it goes on."""
+    """The settings that should be in force again; None if the rollout continues."""
     again_after_s: float | None = None
 
 
@@ -353,6 +345,6 @@ def _is_done(groups: ReplicaGroups, backend: Backend, wanted: int, now: float) -
 
 def _completed(record: RolloutRecord, backend: Backend, wanted: int) -> RolloutRecord:
     if not wanted:
-        return replace(record, is_complete=True)  # nobody has seen that these settings are good
+        return replace(record, is_complete=True)  # no replica has proven these settings good
     is_other = record.good is not None and template_of(record.good) != record.template
     return replace(record, is_complete=True, good=backend, previous=record.good if is_other else record.previous)

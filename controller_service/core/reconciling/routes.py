@@ -1,11 +1,11 @@
-"""What routing tables say, built from the desired and the observed state.
+"""The content of routing tables, built from the desired and the observed state.
 
 Invariants: the same states give the same content, in one order, whatever was built before; a replica is listed from its
 first READY until it is proven to have ended, silent or not, failed or not: routers judge their own links, and only the
 replica itself can answer what ran there. All backends are listed, in use or not, so that links are there before traffic
-comes and outlive it. Endpoints, backends and replicas that are as they were are the same objects as in the routes
-before. Cost: a look at each endpoint and backend, and at the replicas of backends of which something has changed.
-Owner: `shell.reconcile_loop`.
+comes and outlive it. Unchanged endpoints, backends and replicas are the same objects as in the routes before. Cost: a
+look at each endpoint and backend, and at the replicas of backends of which something has changed.
+Owner: the reconcile loop.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.routing import ListedBackend, ListedEndpoint, ListedReplica, Routes
 from slotmesh.spec.model import Backend, Endpoint, Prospect
 
-# One object for equal owners of partitions: endpoints in front of the same backends mostly have the same ones.
-#
-# Purpose: a mesh of 10,000 endpoints has few different assignments of 4,096 partitions. What is shared is kept, stored
-# and sent once.
-# Invariants: what comes back equals what was given; an assignment that nothing else refers to is not kept.
-# Owner: `shell.reconcile_loop`.
-
 
 class OwnershipPool:
-    """The assignments that are in use."""
+    """One object for equal owners of partitions: endpoints in front of the same backends mostly have the same ones.
+
+    A mesh of 10,000 endpoints has few different assignments of 4,096 partitions; each is kept, stored and sent once. An
+    assignment that no other object refers to is not kept.
+    """
 
     def __init__(self, known: Iterable[PartitionOwnership]) -> None:
         """`known` are those that there are already."""
@@ -56,15 +53,12 @@ class OwnershipPool:
         return {name: shared[id(it)] for name, it in ownership.items()}
 
 
-# The roster that follows from routes, found from what has changed in them.
-#
-# Invariants: the roster is the same as `IncarnationRoster.listing` makes of all that the routes list. Cost: a look at
-# each backend where the same incarnations are listed as before; else at each replica.
-# Owner: `shell.reconcile_loop`.
-
-
 class RosterListing:
-    """Remembers which backends the newest roster was made of."""
+    """The roster that follows from routes, found from what has changed in them.
+
+    It is the same as `IncarnationRoster.listing` makes of all that the routes list. Cost: a look at each backend if the
+    same incarnations are listed as before; else at each replica.
+    """
 
     def __init__(self) -> None:
         self._backends: tuple[ListedBackend, ...] = ()
@@ -127,7 +121,7 @@ class _BuiltBackend(NamedTuple):
     """A backend, and what it was built from."""
 
     sources: tuple[object, ...]
-    """The objects: another one may say another thing."""
+    """The objects that it was built from: another object may have other content."""
     replicas: dict[Incarnation, tuple[ObservedReplica, ListedReplica]]
     listed: ListedBackend
 
@@ -217,7 +211,7 @@ def build_routes(desired: Desired, observed: Observed, *, launches: bool = False
 def _listed_endpoint(
     endpoint: Endpoint, ownership: PartitionOwnership | None, before: ListedEndpoint | None
 ) -> ListedEndpoint:
-    """The endpoint as it is listed: as before, where that says the same."""
+    """The endpoint as it is listed: the object of the table before, if it is equal."""
     listed = ListedEndpoint(
         name=endpoint.name,
         traffic=endpoint.traffic,
@@ -237,7 +231,7 @@ def _in_order(replicas: list[ObservedReplica]) -> list[tuple[Incarnation, Observ
 def _kept(
     replica: ObservedReplica, before: tuple[ObservedReplica, ListedReplica] | None, observed: Observed
 ) -> tuple[ObservedReplica, ListedReplica]:
-    """The replica as it is listed: as before, where that says the same."""
+    """The replica as it is listed: the object of the table before, if it is equal."""
     is_elder = bool(observed.elders) and replica.owner in observed.elders
     if before is not None and before[0] is replica and before[1].elder is is_elder:
         return before

@@ -1,7 +1,7 @@
 """Plans of what operators ask of shifts, checked against the configuration.
 
 Invariants: as those of `core.planning`; an endpoint has one shift at a time.
-Owner: `shell.shift_control`.
+Owner: `shell.loops.shifter`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""What becomes of a shift that is under way: it waits, takes the next step, is complete, or goes back.
+"""The next move of a shift that is under way: it waits, takes the next step, is complete, or goes back.
 
 Purpose: `(record, look) -> move`.
-Invariants: level-triggered, so that a controller that starts again goes on; at most one step at a time, however long
-nobody has looked; a step lasts `every_s` at least, and longer while its guards do not know enough, or a backend that it
-raises has no ready replica. A guard that trips brings the weights before the shift back at once.
-Owner: pure functions; `shell.shifter` calls them, and carries the moves out.
+Invariants: level-triggered, so that a controller that starts again continues; at most one step per look, however long
+the last look is ago; a step lasts `every_s` at least, and longer while its guards lack figures, or a backend that it
+raises has no ready replica. A guard that trips restores the weights before the shift immediately. What is unknown
+neither trips a guard nor lets a step begin. Calls missing to `min_calls` count as good, so that a guard trips as soon
+as enough calls have failed, and never for one failed call among few.
+Owner: pure functions; `shell.loops.shifter` calls them, and carries the moves out.
 """
 
 from __future__ import annotations
@@ -25,33 +27,24 @@ from controller_service.core.reconciling.waiting_traffic import GONE, NO_AWAITED
 from slotmesh.histogram import CALL_TIMES
 from slotmesh.units import format_duration
 
-# What has become of calls in the present step of a shift, from the totals that routers report.
-#
-# Purpose: sums of differences, so that a report that was lost loses nothing.
-# Invariants: a difference is of one start of one router; totals that went back, or that are of another start, count
-# from
-# 0; the first totals that are heard of a router are where counting begins, since it is not known when they came about.
-# No figure is ever negative. At most `MAX_COUNTED` routers are remembered.
-# Owner: `shell.shifter`, one for each shift that is under way, for as long as this controller lives.
-
 MAX_COUNTED: Final = 4_096
-"""Pairs of routers and backends; the one that was heard of least lately goes first."""
+"""Pairs of routers and backends; the one reported least recently is dropped first."""
 FRESH_S: Final = 2.5
-"""A router whose newest report is older may have calls of which nobody knows. They come each second."""
+"""A router whose newest report is older may have unreported calls. Reports are a second apart."""
 
 
 class CallFlow(Enum):
     """Whether calls were made."""
 
     NONE = "none"
-    """Every router says that there was none."""
+    """Every router has reported that there was none."""
     SOME = "some"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What a router had said of a backend."""
+    """What a router had reported of a backend."""
 
     run_id: str
     ends: CallEnds
@@ -59,7 +52,13 @@ class _Counted:
 
 
 class StepFigures:
-    """The calls of some backends since a step began, or since this controller looks at it."""
+    """The calls of some backends since a step began, or since this controller looks at it, from routers' totals.
+
+    They are sums of differences, so that a lost report loses no calls. A difference is of one start of one router;
+    totals that went back, or that are of another start, count from 0; counting begins with the first totals of a
+    router, since it is not known when they came about. No figure is ever negative. At most `MAX_COUNTED` routers are
+    remembered. `shell.loops.shifter` has one for each shift that is under way, for as long as this controller lives.
+    """
 
     def __init__(self, backends: Collection[str], *, of_shadows: bool = False) -> None:
         """`of_shadows`: copies of calls that they get are counted, and not calls."""
@@ -74,8 +73,8 @@ class StepFigures:
         self._ends = {}
         self._flows = False
 
-    def hear(self, routers: Iterable[ObservedRouter]) -> None:
-        """The newest reports of routers; the same one may be heard again."""
+    def add_reports(self, routers: Iterable[ObservedRouter]) -> None:
+        """Counts the newest reports of routers; repeated reports count once."""
         for router in routers:
             for load in router.loads:
                 if load.backend in self._backends:
@@ -89,7 +88,7 @@ class StepFigures:
         return self._ends.get(backend, NO_ENDS)
 
     def flow(self, routers: Mapping[str, ObservedRouter], now: float) -> CallFlow:
-        """Whether calls were made since the step began. That there were none every router has to say."""
+        """Whether calls were made since the step began. `NONE` requires reports of all routers."""
         if self._flows:
             return CallFlow.SOME
         for router in routers.values():
@@ -113,12 +112,6 @@ class StepFigures:
             self._ends[backend] = self.of(backend).plus(fresh)
 
 
-# Whether the guards of a shift have tripped, or let the next step begin.
-#
-# Invariants: what is not known neither trips a guard nor lets a step begin. Calls that are missing to `min_calls` are
-# taken for good ones, so that a guard trips as soon as enough calls went wrong, and never for one bad call among few.
-# Owner: pure functions, for `core.shifting.following`.
-
 QUANTILE: Final = 0.99
 NO_SHADOWS: Final[Mapping[str, CallEnds]] = MappingProxyType({})
 
@@ -134,7 +127,7 @@ def tripped(shift: ShiftRecord, figures: Mapping[str, CallEnds], shadows: Mappin
             most = guard.limit if guard.figure is GuardFigure.ERROR_RATE else 1.0 - QUANTILE
             if bad > most * max(calls, shift.min_calls) + 1e-9:
                 kind = "shadow" if guard.shadow else "backend"
-                return f"guard {guard} tripped: {kind} {backend} had {_said(guard, ends)} in step {shift.number}"
+                return f"guard {guard} tripped: {kind} {backend} had {_shown(guard, ends)} in step {shift.number}"
     return ""
 
 
@@ -186,7 +179,7 @@ def _bad_calls(guard: Guard, ends: CallEnds) -> int:
     return ends.unanswered + sum(ends.times[bisect_right(CALL_TIMES, guard.limit) :])
 
 
-def _said(guard: Guard, ends: CallEnds) -> str:
+def _shown(guard: Guard, ends: CallEnds) -> str:
     if guard.figure is GuardFigure.ERROR_RATE:
         return f"{ends.bad / ends.total:.3f} ({ends.bad} of {ends.total} calls)"
     bound = CALL_TIMES[max(0, bisect_right(CALL_TIMES, guard.limit) - 1)]

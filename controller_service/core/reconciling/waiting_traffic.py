@@ -93,7 +93,7 @@ def _waits_of(shift: ShiftRecord) -> TrafficWaits:
 
 
 def _noted(plan: Plan, begun: Collection[TrafficWaits], time_s: float) -> Plan:
-    """The plan, as the first part of a change that goes on when rollouts are complete; as it is if none does."""
+    """The plan, as the first part of a change that continues when rollouts are complete; unchanged if none is begun."""
     if not begun:
         return plan
     notes = [plan.note] if plan.note else []

@@ -115,8 +115,8 @@ class Shifter:
         if not shift.is_under_way:
             return STAY
         watched, observed, clock = self._watch(shift), self._state.observed, self._state.clock
-        watched.figures.hear(observed.routers.values())
-        watched.shadows.hear(observed.routers.values())
+        watched.figures.add_reports(observed.routers.values())
+        watched.shadows.add_reports(observed.routers.values())
         has_settled = clock.now() >= self._started_at + SETTLED_AFTER_S
         look = ShiftLook(
             is_due=clock.now() >= watched.due_at,
@@ -141,9 +141,9 @@ class Shifter:
             watched = WatchedShift(shift.began_s, shift.number, 0.0, StepFigures(shift.backends), shadows)
             self._watched[shift.endpoint] = watched
         watched.number, watched.due_at, watched.waits_for = shift.number, clock.now() + left_s, ""
-        watched.figures.hear(self._state.observed.routers.values())
+        watched.figures.add_reports(self._state.observed.routers.values())
         watched.figures.begin_step()
-        watched.shadows.hear(self._state.observed.routers.values())
+        watched.shadows.add_reports(self._state.observed.routers.values())
         watched.shadows.begin_step()
         return watched
 

@@ -116,10 +116,10 @@ class Scaled:
 @pytest.mark.parametrize(
     ("policy", "number", "why"),
     [
-        (five, 5, f"policy {NAME} says 5"),
-        (lambda _: Odd(5), 5, f"policy {NAME} says 5"),
-        (lambda _: 10**30, 8, "says 10,000"),
-        (lambda _: -(10**30), 1, "says 0"),
+        (five, 5, f"policy {NAME} returned 5"),
+        (lambda _: Odd(5), 5, f"policy {NAME} returned 5"),
+        (lambda _: 10**30, 8, "returned 10,000"),
+        (lambda _: -(10**30), 1, "returned 0"),
         (lambda _: "many", 1, "has returned a str, not a whole number: the number stays"),
         (lambda _: float("nan"), 1, "has returned a float, not a whole number"),
         (lambda _: True, 1, "has returned a bool"),
@@ -137,7 +137,7 @@ async def test_a_policy_of_ones_own(
     scale = await scaled.decides(NAME, why)
     assert scale.number == number
     assert "a secret" not in scale.latest.why
-    assert (await scaled.decides("good", "policy good says 5")).number == 5
+    assert (await scaled.decides("good", "policy good returned 5")).number == 5
     for _ in range(3):
         await scaled.decides(NAME, why)
     logged = [each for each in caplog.records if "a scale policy has no answer" in each.getMessage()]
@@ -162,13 +162,13 @@ async def test_a_policy_that_blocks_holds_up_no_other(
     await scaled.start("blocked", "good")
     try:
         assert (await scaled.decides("blocked", "has not answered for 0 s: the number stays")).number == 1
-        assert (await scaled.decides("good", "policy good says 5")).number == 5
+        assert (await scaled.decides("good", "policy good returned 5")).number == 5
         await scaled.decides("blocked", "has not answered")
         assert len(calls) == 1, "it is not called again before it has returned"
         assert len([each for each in caplog.records if "backend=blocked" in each.getMessage()]) == 1
     finally:
         go_on.set()
-    assert (await scaled.decides("blocked", "policy blocked says 7")).number == 7
+    assert (await scaled.decides("blocked", "policy blocked returned 7")).number == 7
     scaled.queue.close()
 
 
@@ -181,7 +181,7 @@ async def test_an_answer_is_followed_when_it_comes_and_the_events_say_so_once() 
         scaled.autoscaler.look()
         await wait_until(lambda: scaled.scale("good").number == 5, what="the answer is followed")
         for name in ("good", "other") * 3:
-            await scaled.decides(name, f"policy {name} says 5")
+            await scaled.decides(name, f"policy {name} returned 5")
         told = [(await events.next())[0].notice.message for _ in range(events.unread)]
     assert len([each for each in told if "to 5 replicas" in each]) == 2
     scaled.queue.close()
@@ -202,7 +202,7 @@ async def test_calls_of_policies_are_bounded_those_too_that_never_return(monkeyp
     finally:
         go_on.set()
     for name in names:
-        assert (await scaled.decides(name, f"policy {name} says 4")).number == 4
+        assert (await scaled.decides(name, f"policy {name} returned 4")).number == 4
     scaled.queue.close()
 
 

@@ -199,7 +199,7 @@ def test_a_policy_of_ones_own_is_bounded_and_delayed_as_any() -> None:
     backend = ScaledBackend(rules, 2)
     says = PolicyAnswer(6)
     assert [backend.look(0, answer=says) for _ in range(3)] == [2, 2, 6]
-    assert "policy my:policy says 6" in backend.why
+    assert "policy my:policy returned 6" in backend.why
     assert [backend.look(0, answer=PolicyAnswer(99)) for _ in range(3)][-1] == 20
     assert [backend.look(0, answer=PolicyAnswer(-7)) for _ in range(40)][-1] == 1
     broken = PolicyAnswer(None, "raised ValueError")

@@ -271,8 +271,8 @@ def test_totals_go_on_from_those_of_the_same_router_start_and_backend(
     router_id: str, run_id: str, backend: str, fresh: int
 ) -> None:
     figures = StepFigures(["new", "old"])
-    figures.hear([counted("r", "x", "new", 5)])
-    figures.hear([counted(router_id, run_id, backend, 8)])
+    figures.add_reports([counted("r", "x", "new", 5)])
+    figures.add_reports([counted(router_id, run_id, backend, 8)])
     assert figures.of("new").total + figures.of("old").total == fresh
 
 
