@@ -24,7 +24,8 @@ class IngressSettings(ServiceSettings, TlsSettings):
     )
     routers: HostPorts = Field("127.0.0.1:7071", description="Where routers are; the first that answers is used.")
     controller: HostPorts = Field(
-        "127.0.0.1:7070", description="Where the controller is, which says the routes; of several, the one that leads."
+        "127.0.0.1:7070",
+        description="Address of the controller, which sends the routes; of several, the one that leads.",
     )
     default_routes: bool = Field(
         True, description="Whether POST /ENDPOINT/METHOD calls each method of each endpoint, without a route."
@@ -39,7 +40,7 @@ class IngressSettings(ServiceSettings, TlsSettings):
         "itself, by its own certificate. They are refused otherwise.",
     )
     max_callers: int = Field(
-        256, ge=1, le=10_000, description="Bearer tokens whose connections to routers are held at once."
+        256, ge=1, le=10_000, description="Bearer tokens whose connections to routers are held at the same time."
     )
     max_body_size: Size = Field(
         MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest body of a request, and WebSocket message."
@@ -63,8 +64,8 @@ class IngressSettings(ServiceSettings, TlsSettings):
     http_trusted_proxies: str = Field(
         "",
         max_length=8_192,
-        description="Addresses and networks of reverse proxies, with commas between them, that say in a header where a "
-        "request comes from. Empty: none; all requests of a proxy then share what one address may have.",
+        description="Addresses and networks of reverse proxies, with commas between them, that state in a header the "
+        "origin of a request. Empty: none; all requests of a proxy then share what one address may have.",
     )
     http_forwarded_header: ForwardedHeader = Field(
         ForwardedHeader.X_FORWARDED_FOR,

@@ -1,4 +1,4 @@
-"""What routers tell of models, as JSON of the Open Inference Protocol. Pure."""
+"""Models and inferences of the Open Inference Protocol: messages of routers, and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from slotmesh.calls.method_outlines import MethodTensors, TensorType
 from slotmesh.inference import grpc_inference_service_pb2 as wire_pb2
 from slotmesh.oip.http import metadata_to_json, server_to_json
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest, ParameterValue, Tensor
-
-# Inferences of one version, as messages for routers, and their answers. Pure.
 
 _LEAST_INT: Final = -(2**63)
 _LARGEST_INT: Final = 2**63 - 1
@@ -80,7 +78,7 @@ def metadata_json(wire: wire_pb2.ModelMetadataResponse) -> bytes:
 def config_json(wire: wire_pb2.ModelConfigResponse) -> bytes:
     """The same in the form of Triton's configuration."""
     config = wire.config
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": config.name,
         "platform": config.platform,
         "backend": config.backend,
@@ -102,12 +100,12 @@ def config_json(wire: wire_pb2.ModelConfigResponse) -> bytes:
         "model_transaction_policy": {"decoupled": config.model_transaction_policy.decoupled},
     }
     if config.HasField("dynamic_batching"):
-        said["dynamic_batching"] = {}
-    return msgspec.json.encode(said)
+        document["dynamic_batching"] = {}
+    return msgspec.json.encode(document)
 
 
 def statistics_json(wire: wire_pb2.ModelStatisticsResponse) -> bytes:
-    """What a router has counted. What nobody counts is 0, as over gRPC: clients read it."""
+    """What a router has counted. Figures that it does not count are 0, as over gRPC: clients read them."""
     return msgspec.json.encode({"model_stats": [_figures(each) for each in wire.model_stats]})
 
 
@@ -122,14 +120,14 @@ def index_json(wire: wire_pb2.RepositoryIndexResponse) -> bytes:
 
 
 def _figures(wire: wire_pb2.ModelStatistics) -> dict[str, Any]:
-    told = wire.inference_stats
+    counted = wire.inference_stats
     nothing = wire_pb2.StatisticDuration()
     durations = {
-        "success": told.success,
-        "fail": told.fail,
-        "queue": told.queue,
+        "success": counted.success,
+        "fail": counted.fail,
+        "queue": counted.queue,
         "compute_input": nothing,
-        "compute_infer": told.compute_infer,
+        "compute_infer": counted.compute_infer,
         "compute_output": nothing,
     }
     return {

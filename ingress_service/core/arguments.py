@@ -2,8 +2,8 @@
 
 Invariants: a body without path parameters and in the form of the call is passed on as it came, unread: the replica
 judges it. What has to be read here is within the bounds of `slotmesh.codec.decoding_bounds`. Texts of path and query
-become what the method's annotations ask for, as far as those are known; what does not fit stays a text, which the
-replica refuses with the argument's name.
+are converted to the types in the method's annotations, as far as those are known; what does not fit stays a text, which
+the replica refuses with the argument's name.
 """
 
 from __future__ import annotations

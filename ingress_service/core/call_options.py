@@ -1,7 +1,7 @@
-"""What a request says of its call besides the arguments: headers and query parameters of ours. Pure.
+"""The terms of a call besides its arguments: headers and query parameters with a name of ours. Pure.
 
-Invariants: most requests say nothing, which costs a look at each header; what is said is read wholly or refused with
-its header's name; a query parameter means the same as its header, and both of one kind contradict each other.
+Invariants: most requests have none, which costs a look at each header; an option is read wholly or refused with its
+header's name; a query parameter means the same as its header, and both of one kind contradict each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slotmesh.units import parse_duration
 PREFIX: Final = b"x-slotmesh-"
 _META: Final = b"x-slotmesh-meta-"
 RESERVED_META: Final = ("slotmesh-", "grpc-", "authorization")
-"""Names, or how they begin, of metadata that nobody may set."""
+"""Names, or how they begin, of metadata that no client may set."""
 QUERY_TERMS: Final = frozenset({"relative_slo_ms", "absolute_slo_ms"})
 """Query parameters that are terms, and no arguments."""
 _MAX_MS: Final = 10**15
@@ -44,7 +44,7 @@ PLAIN: Final = RequestTerms()
 
 def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, str]] = ()) -> RequestTerms:
     """`headers`: those that begin with `PREFIX`, with names in lower case. Raises RequestRefusal."""
-    said: dict[str, str] = {}
+    given: dict[str, str] = {}
     metadata: dict[str, str] = {}
     for name, value in headers:
         text = _text(name, value)
@@ -59,18 +59,18 @@ def terms_of(headers: Iterable[tuple[bytes, bytes]], query: Iterable[tuple[str, 
         field = name.removeprefix(PREFIX).decode("ascii")
         if field not in _READERS:
             raise refusal(400, f"{_shown(name)}: there is no such header; there are {_KNOWN}")
-        if field in said:
+        if field in given:
             raise refusal(400, f"{_shown(name)}: is given twice")
-        said[field] = text
+        given[field] = text
     for key, text in query:
         field = key.replace("_", "-")
-        if field in said:
+        if field in given:
             raise refusal(400, f"{key}: is given twice")
-        said[field] = text
-    if "relative-slo-ms" in said and "absolute-slo-ms" in said:
+        given[field] = text
+    if "relative-slo-ms" in given and "absolute-slo-ms" in given:
         raise refusal(400, "relative_slo_ms and absolute_slo_ms are both given: give one of them")
     terms = PLAIN if not metadata else RequestTerms(metadata=tuple(sorted(metadata.items())))
-    for field, text in said.items():
+    for field, text in given.items():
         terms = _READERS[field](terms, field, text)
     return terms
 

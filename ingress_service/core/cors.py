@@ -1,4 +1,4 @@
-"""Which pages of other origins may call, and what browsers are told. Pure.
+"""Which pages of other origins may call, and the headers that their browsers get. Pure.
 
 Invariants: a page of another origin calls only if the settings name it, whether its browser asks first or not, and
 whether it sends an Origin or not: an image or a link of another site has none, and Sec-Fetch-Site. A request without

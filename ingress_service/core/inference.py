@@ -1,6 +1,8 @@
-"""Paths of the Open Inference Protocol over HTTP, with Triton's extensions: which operation a request is. Pure.
+"""Open Inference Protocol over HTTP, with Triton's extensions: which operation a request is, and its options. Pure.
 
-Invariants: labels are of a closed set, one for each operation; what is not here belongs to the routes of the mesh.
+Invariants: labels are of a closed set, one for each operation; other paths belong to the routes of the mesh. An option
+that is given both by an inference's parameters and by the headers of all requests is refused, except times, of which
+the shorter one counts.
 """
 
 from __future__ import annotations
@@ -116,19 +118,13 @@ def inference_path(raw_path: bytes) -> InferencePath | None:
     return None
 
 
-# What an inference says of its call: by its parameters, and by the headers of all requests. Pure.
-#
-# Invariants: what both say of one thing contradicts itself, but for times, of which the shorter one counts.
-
-# Headers that mean something to inferences only. Pure.
-
 _LENGTH: Final = LENGTH_HEADER.lower().encode()
 _MOST_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceHeaders:
-    """Of one request."""
+    """Headers of one request that have a meaning for inferences only."""
 
     json_size: int | None = None
     """Bytes of JSON that the body begins with; None: all of it is JSON."""
@@ -173,15 +169,17 @@ def terms_with(terms: RequestTerms, meaning: ParameterMeaning) -> RequestTerms:
 
 
 def of_version(request: InferenceRequest, meaning: ParameterMeaning, terms: RequestTerms) -> InferenceRequest:
-    """The request for one version, which says all by its parameters. Raises RequestRefusal."""
+    """The request for one version, with all its options as parameters. Raises RequestRefusal."""
     if replace(terms, timeout_s=None) != PLAIN:
-        raise refusal(400, "with a version, no X-Slotmesh- header is read but X-Slotmesh-Timeout: say it by parameters")
+        raise refusal(
+            400, "with a version, the only X-Slotmesh- header that is read is X-Slotmesh-Timeout: use parameters"
+        )
     if terms.timeout_s is None:
         return request
     timeout_s = terms.timeout_s if meaning.timeout_s is None else min(terms.timeout_s, meaning.timeout_s)
     return replace(request, parameters={**request.parameters, "timeout": max(1, round(timeout_s * 1e6))})
 
 
-def _check(is_said_once: bool, what: str) -> None:
-    if not is_said_once:
+def _check(is_given_once: bool, what: str) -> None:
+    if not is_given_once:
         raise refusal(400, f"{what} are both given: give one of them")

@@ -1,7 +1,7 @@
-"""In which form arguments come and results go: Content-Type and Accept. Pure.
+"""The forms of arguments and results: Content-Type, Accept, streams of values, compressed bodies. Pure.
 
 Invariants: a result is in the form of the arguments, or in the one that Accept asks for and that arguments can be
-turned into: JSON and msgpack. What cannot be had is refused before anything is called.
+turned into: JSON and msgpack. A form that cannot be produced is refused before anything is called.
 """
 
 from __future__ import annotations
@@ -111,18 +111,17 @@ def _by_preference(accept: bytes) -> list[bytes]:
     return [media for _, _, media in sorted(ranges)]
 
 
-# Values of a handler that yields, as Server-Sent Events and as lines of JSON. Pure.
-#
-# Invariants: a value is one event, or one line; what JSON writes has no line breaks, and where a handler's own JSON has
-# some they do not break the framing; a stream that ended well says so, and one that failed says why.
-
 KEEP_ALIVE: Final = b": \n\n"
 """A comment, which clients pass over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFrames:
-    """How one kind of stream is written."""
+    """How one kind of stream of a handler that yields is written: Server-Sent Events, or lines of JSON.
+
+    A value is one event, or one line. JSON that is written here has no line breaks, and line breaks in a handler's own
+    JSON do not break the framing. The end of a stream states whether it ended well, or why it failed.
+    """
 
     content_type: bytes
     value: Callable[[bytes], bytes]
@@ -160,13 +159,6 @@ FRAMES: Final = {
 }
 
 
-# Compressed bodies: gzip and deflate, piece by piece. Pure.
-#
-# Invariants: a step reads `STEP_BYTES` of the body at most, and gives `PIECE_BYTES` at most, however the body was
-# compressed, so that who calls this can count, and let others run, before the next one; what is cut off, or has
-# something
-# behind its end, is refused.
-
 PIECE_BYTES: Final = 256 * 1024
 """Of one step, what it gives: less than a millisecond."""
 STEP_BYTES: Final = 16 * 1024
@@ -197,7 +189,7 @@ _NAMES: Final = ", ".join(each.header.decode() for each in Coding)
 
 
 def coding_of_request(header: bytes) -> Coding | None:
-    """What `Content-Encoding` says; None: nothing was compressed. Raises RequestRefusal."""
+    """The coding in `Content-Encoding`; None: nothing was compressed. Raises RequestRefusal."""
     name = header.strip().lower()
     if not name or name == b"identity":
         return None

@@ -1,8 +1,7 @@
 """The OpenAPI 3.1 document of what a caller may call, from the descriptions of handlers. Pure.
 
 Invariants: each method of each endpoint is one operation, at its routes and at its default path; definitions of
-different methods never get into each other's way; what is not known has no schema, and the operation is there all the
-same.
+different methods never get into each other's way; what is not known has no schema, and the operation is listed without.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from ingress_service.core.media import JSON, MSGPACK
 from ingress_service.core.routes import CALL
 from slotmesh.spec.routes import Route, parameter_of, segments_of
 
-# What is known of endpoints and their methods, as routers have told. Pure.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMethod:
-    """What is known of one method."""
+    """What routers have reported of one method."""
 
     name: str
     yields: bool = False
@@ -31,7 +28,7 @@ class DescribedMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedEndpoint:
-    """What is known of one endpoint."""
+    """What routers have reported of one endpoint."""
 
     name: str
     methods: tuple[DescribedMethod, ...]
@@ -90,8 +87,8 @@ def _operation(route: Route, http_method: str, method: DescribedMethod, componen
     schema = _renamed(method.schema, prefix)
     for name, definition in schema.get("$defs", {}).items():
         components[f"{prefix}.{name}"] = definition
-    said = schema.get("arguments")
-    arguments: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
+    found = schema.get("arguments")
+    arguments: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     properties, required = arguments.get("properties", {}), set(arguments.get("required", ()))
     in_path = [name for it in segments_of(route.path) if (name := parameter_of(it)) is not None]
     operation: dict[str, Any] = {

@@ -1,8 +1,9 @@
-"""From which address a request comes: that of the connection, or what a trusted proxy says of it. Pure.
+"""The address that a request comes from, and bounds by it: of connections, and of requests in flight. Pure.
 
-Invariants: what a client says of itself counts only as far as proxies vouch for it that the settings name, which is
-read from the right; what is no address counts as that of the proxy that has said it. Addresses of one IPv6 network of
-64 bits are one, as one machine has all of them.
+Invariants: the address of a header counts only if each proxy on the way is one that the settings name; the header is
+read from the right, and what is no address counts as that of the proxy that has sent it. Addresses of one IPv6 network
+of 64 bits are one, as one machine has all of them. The bounds are `FairBound`s.
+Owner: the app; connections, the front and the sockets take and give.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def networks_of(text: str) -> tuple[AddressRange, ...]:
 
 
 class PeerAddresses:
-    """Tells them."""
+    """The address that counts for a request: that of the connection, or the one that a trusted proxy states."""
 
     def __init__(
         self, proxies: tuple[AddressRange, ...] = (), header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
@@ -53,10 +54,10 @@ class PeerAddresses:
             return False
         return any(address.version == it.version and address in it for it in self._proxies)
 
-    def of(self, host: str, said: bytes) -> str:
-        """The address that counts for a request. `said`: by the header, all its lines together."""
-        if said and self.is_proxy(host):
-            for each in self._read(said):
+    def of(self, host: str, value: bytes) -> str:
+        """The address that counts for a request. `value`: the value of the header, all its lines together."""
+        if value and self.is_proxy(host):
+            for each in self._read(value):
                 if _parsed(each) is None:
                     break
                 host = each
@@ -84,15 +85,15 @@ def _parsed(host: str) -> IPv4Address | IPv6Address | None:
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
 
 
-def _of_list(said: bytes) -> list[str]:
+def _of_list(value: bytes) -> list[str]:
     """X-Forwarded-For, the last address first."""
-    return [_host(each) for each in said.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]][::-1]
+    return [_host(each) for each in value.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]][::-1]
 
 
-def _of_forwarded(said: bytes) -> list[str]:
-    """`for=` of each element of Forwarded (RFC 7239), the last first; one without it has said nothing."""
+def _of_forwarded(value: bytes) -> list[str]:
+    """`for=` of each element of Forwarded (RFC 7239), the last first; elements without it are skipped."""
     found: list[str] = []
-    for element in said.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]:
+    for element in value.decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]:
         pairs = (it.partition("=") for it in element.split(";"))
         named = [value for name, _, value in pairs if name.strip().lower() == "for"]
         found.append(_host(named[0].strip().strip('"')) if named else _UNKNOWN)
@@ -106,11 +107,6 @@ def _host(text: str) -> str:
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text
 
-
-# How many connections there are, and from where. Pure.
-#
-# Invariants: as `FairBound` has them; a trusted proxy has connections of many clients, and no share.
-# Owner: the app; connections take and give.
 
 FLOOR: Final = 16
 """An address with no more connections than these finds the reserve."""
@@ -135,11 +131,6 @@ class ConnectionBound:
         """One has ended."""
         self._bound.give(address_of(host), 1)
 
-
-# How many requests are answered at once, and by whom they were made. Pure.
-#
-# Invariants: as `FairBound` has them; WebSockets, and answers whose values come one by one, count until they end.
-# Owner: the app; the front and the sockets take and give.
 
 Requester: TypeAlias = int | str
 """Who has made a request: the number of the caller whose token a router has taken, or else the address it is from."""

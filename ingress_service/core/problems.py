@@ -1,7 +1,7 @@
-"""Failures as problem documents (RFC 9457). Pure.
+"""Failures as problem documents (RFC 9457), and the status and headers that a handler has set. Pure.
 
-Invariants: each answer that is no result has one; it has the words of the failure, and never a traceback, a payload or
-a token; `executed` says whether the call ran.
+Invariants: each answer that is no result has a problem; it has the words of the failure, and never a traceback, a
+payload or a token; `executed` states whether the call ran.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What the answer says in place of a result."""
+    """The document that is sent in place of a result."""
 
     status: int
     reason: str
@@ -33,14 +33,14 @@ class Problem:
     executed: str = "no"
     log_ref: str = ""
     request_id: str = ""
-    """Of the request that it answers; empty: it is not told."""
+    """Of the request that it answers; empty: it is not sent."""
     retry_delay_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
     """Beside Retry-After."""
 
     def document(self) -> dict[str, Any]:
         """The members, in this order."""
-        said: dict[str, Any] = {
+        members: dict[str, Any] = {
             "type": f"{TYPE_PREFIX}{self.reason.lower().replace('_', '-')}",
             "title": title_of(self.status),
             "status": self.status,
@@ -48,7 +48,7 @@ class Problem:
             "reason": self.reason,
             "executed": self.executed,
         }
-        return {**said, **self._found_by()}
+        return {**members, **self._found_by()}
 
     def body(self) -> bytes:
         return json.dumps(self.document(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
@@ -112,18 +112,17 @@ INTERNAL: Final = Problem(
 )
 
 
-# Status and headers of an answer, where its handler has set them. Pure.
-#
-# Invariants: what would break the answer, or is the ingress's to say, is refused here whatever a replica says; a status
-# without a body has none; the content type of values that come one by one is that of their framing.
-
 HeaderLines = list[tuple[bytes, bytes]]
 _OF_FRAMING: Final = frozenset({b"content-type", b"cache-control", b"x-accel-buffering"})
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """As it is sent."""
+    """Status and headers of an answer, where its handler has set them.
+
+    A header that would break the answer, or that is the ingress's own, is refused. A status without a body has none.
+    The content type of values that are sent one by one is that of their framing.
+    """
 
     status: int = 200
     lines: Sequence[tuple[bytes, bytes]] = ()
@@ -133,9 +132,9 @@ class ResponseHead:
         return self.status not in BODILESS
 
     def with_lines(self, own: HeaderLines) -> HeaderLines:
-        """All headers of a whole answer: the handler's go before those that the ingress would say."""
-        said = {name for name, _ in self.lines}
-        kept = [line for line in own if line[0] not in said] if self.has_body else []
+        """All headers of a whole answer: the handler's replace the ingress's own of the same name."""
+        own_names = {name for name, _ in self.lines}
+        kept = [line for line in own if line[0] not in own_names] if self.has_body else []
         return [*kept, *self.lines]
 
     def beside_framing(self) -> HeaderLines:
@@ -147,7 +146,7 @@ PLAIN: Final = ResponseHead()
 
 
 def response_head(status: int, headers: Sequence[tuple[str, str]]) -> ResponseHead:
-    """What a replica says. Raises RequestRefusal where it cannot be sent."""
+    """The head that a replica has sent. Raises RequestRefusal if it cannot be sent on."""
     if problem := head_problem(status, headers):
         raise RequestRefusal(
             Problem(

@@ -11,14 +11,12 @@ from ingress_service.core.problems import refusal
 from slotmesh.calls.trace_context import REQUEST_ID, TraceContext, is_request_id, is_traceparent, is_tracestate
 from slotmesh.errors import Reason
 
-# The id of a request that its client, or a proxy, has given it. Pure.
-
 HEADER: Final = REQUEST_ID.encode()
 
 
-def given_id(said: bytes) -> str:
-    """What X-Request-ID says; empty where it is no id, which is as if nothing had been said."""
-    text = said.decode("latin-1")
+def given_id(value: bytes) -> str:
+    """The id in X-Request-ID, given by the client or a proxy; empty if it is no id, as if there were no header."""
+    text = value.decode("latin-1")
     return text if is_request_id(text) else ""
 
 
@@ -72,7 +70,7 @@ class RequestHeaders:
         self.content_encoding = self.fetch_site = self.fetch_mode = b""
         self.x_forwarded_for = self.forwarded = self.x_request_id = b""
         self.terms: list[tuple[bytes, bytes]] = []
-        """What is said of the call."""
+        """Headers with options of the call."""
         for name, value in lines:
             if (attribute := _PLAIN.get(name)) is not None:
                 before = getattr(self, attribute)
@@ -94,7 +92,7 @@ class RequestHeaders:
 
     @property
     def trace(self) -> TraceContext | None:
-        """The span that the request was made in, by W3C Trace Context; None where none is said that is sound."""
+        """The span that the request was made in, by W3C Trace Context; None if there is none, or it is not valid."""
         if not self.traceparent:
             return None
         traceparent, tracestate = self.traceparent.decode("latin-1"), self.tracestate.decode("latin-1")
@@ -102,16 +100,16 @@ class RequestHeaders:
             return None
         return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
 
-    def said_by_proxy(self, header: ForwardedHeader) -> bytes:
-        """Where the request comes from, as this header has it."""
+    def stated_by_proxy(self, header: ForwardedHeader) -> bytes:
+        """The value of this header, by which a proxy states where the request comes from."""
         return self.forwarded if header is ForwardedHeader.FORWARDED else self.x_forwarded_for
 
     @property
     def body_bytes(self) -> int:
-        """What Content-Length says; 0 where there is none."""
+        """The number in Content-Length; 0 if there is none."""
         return int(self.content_length) if self.content_length.isdigit() and len(self.content_length) < 20 else 0
 
 
 def unauthenticated(detail: str) -> Exception:
-    """Who calls has shown no token, or none that can be one."""
+    """The caller has shown no token, or none that can be one."""
     return refusal(401, detail, Reason.UNAUTHENTICATED, www_authenticate="Bearer")

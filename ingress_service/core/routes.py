@@ -1,8 +1,8 @@
 """Which call a request is, by its path and HTTP method. Pure.
 
 Invariants: immutable; a literal segment goes before a parameter; routes of the mesh go before the default ones,
-`POST /ENDPOINT` and `POST /ENDPOINT/METHOD`; what is not found says nothing of what there is. The label of a match is
-one of a closed set: the routes' paths, and one for all default routes.
+`POST /ENDPOINT` and `POST /ENDPOINT/METHOD`; a path that is not found reveals nothing of the routes. The label of a
+match is one of a closed set: the routes' paths, and one for all default routes.
 """
 
 from __future__ import annotations

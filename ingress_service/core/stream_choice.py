@@ -1,10 +1,10 @@
-"""Which of its streams a call of an endpoint takes, so that what fills one stream delays nobody else's calls. Pure.
+"""Chooses the stream for a call of an endpoint, so that a full stream delays no other requester's calls. Pure.
 
 Purpose: a stream has one window. Calls without a token come from many addresses under one identity, and large payloads
 stand beside small ones: each requester, and its large payloads apart, is kept off streams that others have filled.
 Invariants: calls of one ordering key that are under way together are on one stream, as their order is that of a stream;
 a requester that has few calls is on the first stream, so that calls travel together; one whose own calls fill a stream
-stays there. Nobody is kept here who has no call under way.
+stays there. A requester without a call under way takes no memory.
 Owner: the calls of one endpoint.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ingress_service.core.peers import Requester
 
 LARGE_BYTES: Final = 256 * 1024
-"""A payload of that size counts as somebody else's: small ones of the same requester pass it."""
+"""A payload of this size counts as another requester's: small ones of the same requester pass it."""
 CALL_COST: Final = 2 * 1024
 """What a call counts for beside its payload, bytes: a router's window has 8,192 calls and 16 MiB."""
 HEAVY: Final = 1024 * 1024
@@ -55,7 +55,7 @@ class StreamChoice:
         return not self._homes and not self._keys and not any(self._loads)
 
     def take(self, who: Requester, size: int, ordering_key: str) -> Chosen:
-        """The stream of the next call, which has so many bytes."""
+        """The stream of the next call, whose arguments have `size` bytes."""
         whose = (who, size >= LARGE_BYTES)
         own = self._homes.setdefault(whose, {})
         keyed = self._keys.get(ordering_key) if ordering_key else None

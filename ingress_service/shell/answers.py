@@ -1,4 +1,9 @@
-"""What is sent for one request: a whole answer, or the parts of one; once."""
+"""What is sent for one request: a whole answer, or the parts of one; once.
+
+Streams of values: a call that fails before its first value is answered as any other failure; later the stream itself
+reports it, and lines of JSON are cut off, so that no client takes them for whole. The handler continues only as the
+client reads.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ class RequestAnswer:
     )
 
     def __init__(self, send: Send, failures: FailedRequests, request_id: str, respond: Respond | None = None) -> None:
-        """`respond`: of the server, writes a whole answer at once, where it can."""
+        """`respond`: of the server, writes a whole answer in one piece, where it can."""
         self.request_id = request_id
         """In each answer."""
         self._send = send
@@ -49,7 +54,7 @@ class RequestAnswer:
         self._respond = respond
         self.label = NO_ROUTE
         self.is_inference = False
-        """Problems are told in the form of the Open Inference Protocol."""
+        """Problems are sent in the form of the Open Inference Protocol."""
         self.status = 0
         """0: nothing was sent."""
         self.lines: list[tuple[bytes, bytes]] = []
@@ -59,7 +64,7 @@ class RequestAnswer:
         self.failure: Problem | None = None
         """How the request has failed, whether that was answered or not."""
         self.facts = b""
-        """What the handler is told of the request."""
+        """The facts of the request that the handler gets."""
         self.has_left = False
         """The client did not wait for the end of the answer."""
 
@@ -76,17 +81,17 @@ class RequestAnswer:
         await self._send({"type": "http.response.body", "body": body})
 
     def failed(self, problem: Problem) -> Problem:
-        """The request fails so. Returns what is told of it, with where the log has it."""
+        """Records that the request fails. Returns the problem to send, with the id under which the log has it."""
         trace_id = self.trace.trace_id if self.trace is not None else ""
         self.failure = self._failures.noted(problem, self.label, trace_id, self.request_id)
         return self.failure
 
     async def problem(self, problem: Problem) -> None:
-        """The request fails so, and is answered so."""
-        await self.tell(self.failed(problem))
+        """Records the failure of the request, and answers with it."""
+        await self.send_problem(self.failed(problem))
 
-    async def tell(self, problem: Problem) -> None:
-        """Sends it; nothing, where an answer has begun."""
+    async def send_problem(self, problem: Problem) -> None:
+        """Sends it, unless an answer has begun."""
         if self.status:
             return
         if self.is_inference:
@@ -105,15 +110,9 @@ class RequestAnswer:
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
 
-# Values of a handler that yields, as they come, in the answer to one request.
-#
-# Invariants: a call that fails before its first value is answered as any other failure; later the stream says it in its
-# own way, and lines of JSON are cut off, so that nobody takes them for whole. The handler goes on only as the client
-# reads.
-
 KEEP_ALIVE_S: Final = 15.0
 MAX_PART_BYTES: Final = 64 * 1024
-"""Values that are there already travel together, up to so many bytes."""
+"""Values that are there already travel together, up to this number of bytes."""
 
 
 class CutShort(Exception):

@@ -1,7 +1,7 @@
 """Reading the bodies of requests, within bounds of one and of all.
 
-Invariants: what is held of a body is counted as it comes, under who has made the request, and given back when the
-request ends, however that is.
+Invariants: what is held of a body is counted as it comes, under its requester, and given back when the request ends,
+however that is.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class HeldBody:
         self._size = 0
 
     def _take(self, more: int, size: int) -> None:
-        """More of what has so many bytes up to now. Raises RequestRefusal."""
+        """Counts `more` bytes of a body that has `size` bytes up to now. Raises RequestRefusal."""
         if size + more > self._bodies.most_of_one:
             raise self._too_large()
         bound = self._bodies.bound

@@ -1,10 +1,10 @@
-"""Who calls: one client of the routers for the ingress itself, and one for each bearer token that routers have taken.
+"""Callers: one client of the routers for the ingress itself, and one for each bearer token that routers have taken.
 
 Purpose: a token is shown to routers with each rpc, so that roles and limits of its holder hold there; the ingress
 judges no token.
-Invariants: a token has a place here only once a router has taken it, and loses it when one refuses it; at most so many
-callers, and so many endpoints of each; the one that was used longest ago, and by nobody now, goes first. Tokens are
-compared, kept in memory, and in no log.
+Invariants: a token has a place here only once a router has taken it, and loses it when one refuses it; the number of
+callers, and of endpoints of each, is bounded; the unused one with the oldest use goes first. Tokens are compared, kept
+in memory, and in no log.
 Owner: the app.
 """
 
@@ -62,7 +62,7 @@ class EndpointCalls:
 
     @contextmanager
     def calling(self, who: Requester, size: int, ordering_key: str) -> Iterator[OpenedStream]:
-        """The stream for one call with so many bytes of arguments, while it is under way."""
+        """The stream for one call with `size` bytes of arguments, while it is under way."""
         chosen = self._choice.take(who, size, ordering_key)
         try:
             while len(self.streams) <= chosen.stream:
@@ -86,7 +86,7 @@ class HttpCaller:
         self.in_use = 0
         """Requests for which it was found, and questions that it asks."""
         self.number = next(_NUMBERS)
-        """What tells it from all others, of before too."""
+        """Unique, among earlier callers too."""
 
     def endpoint(self, name: str) -> EndpointCalls | None:
         """None: too many are in use."""
@@ -100,7 +100,7 @@ class HttpCaller:
         return found
 
     def forget(self, name: str) -> None:
-        """There is no such endpoint, as a router has said: its stream is kept for nobody."""
+        """A router has reported that there is no such endpoint: its stream is not kept."""
         found = self._endpoints.get(name)
         if found is not None and found.in_use <= 1:
             del self._endpoints[name]
@@ -198,8 +198,6 @@ class HttpCallers:
         task.add_done_callback(self._closing.discard)
 
 
-# Questions to routers: unary rpcs that any of them can answer, asked as the caller, of one after the other.
-
 ASK_S: Final = 2.0
 """What one router gets for its answer."""
 _OF_ONE_ROUTER: Final = frozenset(
@@ -213,13 +211,16 @@ _OF_ONE_ROUTER: Final = frozenset(
         Reason.INTERNAL,
     }
 )
-"""Another one may say something else."""
+"""Failures of one router: the next one is asked."""
 
 AnswerT = TypeVar("AnswerT")
 
 
 async def ask_routers(caller: HttpCaller, ask: Callable[[str], Awaitable[AnswerT]], endpoint: str = "") -> AnswerT:
-    """The first answer. `ask` is given an address. Raises SlotmeshError where no router has answered."""
+    """The first answer to a unary rpc that any router can answer; they are asked as the caller, one after the other.
+
+    `ask` is given an address. Raises SlotmeshError if no router has answered.
+    """
     failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
     for address in caller.routers.in_turn(""):
         try:

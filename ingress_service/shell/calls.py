@@ -1,7 +1,7 @@
-"""Calls of the mesh from what requests say, and their results as payloads.
+"""Calls of the mesh from requests, their results as payloads, and the facts of requests that handlers get.
 
 Invariants: calls on the same terms share one `CallSpec`, so that they travel as one batch; the ingress decodes no
-result. A payload that is a `TracedPayload` says in which span its call is made.
+result. A `TracedPayload` carries the span in which its call is made.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ from slotmesh.client.calls.values import CallValues, StreamedValues, ValueStream
 from slotmesh.codec import TENSORS
 from slotmesh.v1 import call_pb2
 
-# What handlers are told of requests, and what they say of answers: the messages of the mesh that carry both.
-#
-# Invariants: headers go on where the settings name them, and a token never; what does not fit is left out, and that is
-# said; the mark by which heads of answers are found is drawn anew for each process, and shown to routers and replicas
-# only.
-# Owner: the app.
-
 MARK: Final = secrets.token_bytes(MIN_MARK_BYTES)
 
 
 class HttpFacts:
-    """Makes what is said of requests."""
+    """Makes the facts of requests, a message of the mesh that handlers get beside the arguments.
+
+    Headers are passed on if the settings name them, and a token never; what does not fit is left out, and the message
+    states that. `MARK`, by which heads of answers are found, is random for each process, and shown to routers and
+    replicas only.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         """`names`: of the headers that handlers get, in lower case."""

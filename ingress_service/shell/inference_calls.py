@@ -1,7 +1,9 @@
 """Inferences: a body becomes a call over the stream of its endpoint, and the result a body.
 
-Invariants: what is wrong with a request is found before a call is made of it; elements are copied, never looked at; a
-body is held while its inference runs, in the size that it has when it is not compressed.
+Invariants: an invalid request is refused before a call is made of it; elements are copied, never looked at; a body is
+held while its inference runs, in the size that it has when it is not compressed. Streams of calls have no field for a
+version: inferences of one version are rpcs of their own, of 4 MiB at most, and sent again only if a router has reported
+that they were not executed.
 """
 
 from __future__ import annotations
@@ -41,10 +43,6 @@ from slotmesh.oip.http import LENGTH_HEADER, HttpAnswer, HttpInference, answer_t
 from slotmesh.oip.model import InferenceAnswer, InferenceRequest, InvalidRequest
 from slotmesh.status import to_exception
 from slotmesh.streams.limits import MAX_INLINE_BYTES
-
-# Inferences of one version: streams of calls have no word for it, so these are rpcs of their own, of 4 MiB at most.
-#
-# Invariant: an inference is sent again only where a router has said that it was not executed.
 
 _ELSEWHERE: Final = frozenset({Reason.DRAINING, Reason.STALE_TABLE})
 
@@ -105,26 +103,26 @@ class Inferences:
         """Reads the body, and answers. `lines`: all headers. Raises RequestRefusal, SlotmeshError, ClientLeft."""
         if failure := endpoint_mistake(path.model, "model_name"):
             raise to_exception(failure)
-        said = inference_headers(lines)
+        options = inference_headers(lines)
         terms = terms_of(headers.terms) if headers.terms else PLAIN
         body = await held.read(receive, headers)
-        outcome = await self._outcome(path, caller, held.who, said, terms, body, answer)
+        outcome = await self._outcome(path, caller, held.who, options, terms, body, answer)
         if isinstance(outcome, Failure):
             raise to_exception(outcome, endpoint=path.model)
-        await _send(outcome, said.wanted, answer)
+        await _send(outcome, options.wanted, answer)
 
     async def _outcome(
         self,
         path: InferencePath,
         caller: HttpCaller,
         who: Requester,
-        said: InferenceHeaders,
+        options: InferenceHeaders,
         terms: RequestTerms,
         body: bytes,
         answer: RequestAnswer,
     ) -> HttpAnswer | Failure:
         try:
-            inference = inference_from_http(path.model, path.version, body, said.json_size)
+            inference = inference_from_http(path.model, path.version, body, options.json_size)
             meaning = meaning_of(inference.request.parameters)
         except InvalidRequest as mistake:
             return mistake.failure

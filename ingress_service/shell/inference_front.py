@@ -1,7 +1,7 @@
-"""Requests of the Open Inference Protocol, one operation after the other.
+"""Requests of the Open Inference Protocol, one operation after the other, and what routers report as JSON.
 
-Invariants: probes ask nobody who they are, and say nothing of the mesh but whether it takes calls; all else is asked of
-routers, or called, as the caller.
+Invariants: probes need no caller, and reveal nothing of the mesh but whether it takes calls; everything else is asked
+of routers, or called, as the caller.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ from slotmesh.names import overlong_endpoint
 from slotmesh.oip.http import JSON_TYPE
 from slotmesh.status import to_exception
 
-# Whether some router takes calls: asked by probes, which nobody has to be let in for.
-#
-# Invariant: one question at a time, whose answer holds for a while, however many probes there are.
-# Owner: the front of inferences.
-
 KEEP_S: Final = 0.5
 """How long an answer holds."""
 _READY: Final = pb.ServerReadyRequest()
 
 
 class RouterReadiness:
-    """Asks, as the ingress itself."""
+    """Whether some router takes calls, for probes, which need no caller. Asks as the ingress itself.
+
+    One query at a time, whose answer holds for a while, however many probes there are.
+    """
 
     def __init__(self) -> None:
         self._is_ready = False
@@ -50,7 +48,7 @@ class RouterReadiness:
         self._asked: asyncio.Task[bool] | None = None
 
     async def is_one_ready(self, own: HttpCaller) -> bool:
-        """Whether one of the routers has said so, now or just before. Those that stop are not."""
+        """Whether one of the routers has reported ready, now or just before. Those that stop are not ready."""
         if asyncio.get_running_loop().time() < self._until:
             return self._is_ready
         if self._asked is None:
@@ -80,15 +78,13 @@ async def _is_one_ready(own: HttpCaller) -> bool:
     return False
 
 
-# What routers tell of themselves and of models, asked as the caller, as JSON.
-
 NOT_READY: Final = 400
 """The protocol has a status of 4xx for what is not ready."""
 
 AnswerT = TypeVar("AnswerT")
 
 
-async def told_of(caller: HttpCaller, path: InferencePath, *, ready_only: bool = False) -> tuple[int, bytes]:
+async def report_of(caller: HttpCaller, path: InferencePath, *, ready_only: bool = False) -> tuple[int, bytes]:
     """Status and body of the answer. `ready_only`: of an index. Raises SlotmeshError."""
     model: Any = {"name": path.model, "version": path.version}
     match path.operation:
@@ -173,7 +169,7 @@ class InferenceFront:
             raise to_exception(failure)
         is_index = path.operation is InferenceOperation.INDEX
         ready_only = is_index and await self._ready_only(held, receive, headers)
-        status, body = await told_of(caller, path, ready_only=ready_only)
+        status, body = await report_of(caller, path, ready_only=ready_only)
         await answer.whole(status, _json_lines(), body)
 
     async def _is_ready(self, own: HttpCaller) -> bool:

@@ -1,6 +1,6 @@
-"""What every door of the ingress asks of the mesh: which routes there are, as whom to call, with which stream.
+"""The mesh as requests, WebSockets, inferences and pages see it: the routes, the caller, the stream, descriptions.
 
-Owner: the app, which changes `table` when routes have changed. Requests, WebSockets, inferences and pages read it.
+Owner: the app, which changes `table` when routes have changed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from ingress_service.shell.token_trials import TokenTrials
 from slotmesh.errors import Reason, SlotmeshError
 from slotmesh.v1 import router_service_pb2 as pb
 
-# What can be called, as routers describe it to a caller: for the texts of queries, and for the pages.
-#
-# Invariants: asked as the caller, who is told of what it may call only; kept for a few seconds, for a bounded number of
-# endpoints; a router that does not answer soon is done without.
-
 KEEP_S: Final = 5.0
 MISSING_KEEP_S: Final = 0.5
 MAX_KEPT: Final = 1_024
 _Key = tuple[int, str]
-"""Who asks, and for which endpoint."""
+"""The caller that asks, and the endpoint."""
 _NEVER: Final = (0.0, None)
 
 
 class Descriptions:
-    """Asks routers, and remembers for a while."""
+    """What can be called, as routers describe it to a caller: for the texts of queries, and for the pages.
+
+    Routers are asked as the caller, and report only what it may call. Answers are kept for a few seconds, for a bounded
+    number of endpoints; a router that does not answer soon is done without.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, tuple[float, DescribedEndpoint | None]] = OrderedDict()
         self._asked: dict[_Key, asyncio.Task[DescribedEndpoint | None]] = {}
-        """One question for all who have it."""
+        """One query for all that wait for the same answer."""
 
     async def arguments(self, caller: HttpCaller, endpoint: str, method: str) -> Schemas | None:
         """The schemas of a method's arguments, by name, with `$defs`; None where they are not known."""
@@ -67,9 +66,9 @@ class Descriptions:
         return await asyncio.shield(asked)
 
     async def has(self, caller: HttpCaller, name: str, method: str) -> bool:
-        """Whether there is such a method, as far as the caller may call it. Raises SlotmeshError where no router says.
+        """Whether there is such a method, as far as the caller may call it. Raises SlotmeshError if no router answers.
 
-        A method is there, too, where the methods of its endpoint are not known.
+        Also true if the methods of its endpoint are not known.
         """
         if (known := await self.endpoint(caller, name)) is None:
             known = next(iter(await self.ask(caller, name)), None)
@@ -81,7 +80,7 @@ class Descriptions:
             asked.cancel()
 
     def forget(self, caller: HttpCaller, name: str) -> None:
-        """A router has said that it is otherwise by now."""
+        """A router has reported something else: what is kept does not hold any more."""
         self._kept.pop((caller.number, name), None)
 
     async def ask(self, caller: HttpCaller, endpoint: str = "") -> Sequence[DescribedEndpoint]:
@@ -98,7 +97,7 @@ class Descriptions:
         caller.in_use += 1
         try:
             found = await self.ask(caller, key[1])
-        except Exception:  # noqa: BLE001 - the call itself says what is wrong
+        except Exception:  # noqa: BLE001 - the call itself reports the failure
             found = []
         finally:
             caller.in_use -= 1
@@ -122,7 +121,7 @@ def _endpoint(wire: pb.DescribedEndpoint) -> DescribedEndpoint:
 
 
 def _schema(text: str) -> Mapping[str, Any]:
-    """What a replica has told; nothing where that is no object."""
+    """The schema that a replica has reported; empty if it is no object."""
     try:
         schema = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -134,7 +133,7 @@ _FORGETTABLE: Final = frozenset({Reason.ENDPOINT_NOT_FOUND, Reason.PERMISSION_DE
 
 
 class Visitor:
-    """Whoever has made a request, as far as its headers and its connection say it."""
+    """The requester, as far as the headers and the connection of its request identify it."""
 
     __slots__ = ("address", "caller", "refusal", "token", "who")
 
@@ -144,9 +143,9 @@ class Visitor:
         self.token = token
         """Empty: it has shown none."""
         self.caller = caller
-        """As whom the mesh is called; None: not known yet, as its token is new here, or nobody."""
+        """The caller for calls of the mesh; None if its token is new here, or refused."""
         self.refusal = refusal
-        """Why it is nobody: what needs no caller is answered all the same, as what browsers ask before a request."""
+        """Why it has no caller: what needs none is answered all the same, as browsers' preflight requests."""
         self.who: Requester = caller.number if token and caller is not None else address
         """Under which name its requests, bodies and calls are counted."""
 
@@ -172,9 +171,9 @@ class MeshView:
 
     @contextmanager
     def visit(self, scope: Mapping[str, Any], headers: RequestHeaders) -> Iterator[Visitor]:
-        """Who has made a request, which is counted for as long as the block lasts. Raises RequestRefusal."""
+        """The requester, which is counted for as long as the block lasts. Raises RequestRefusal."""
         client = scope.get("client")
-        address = self._peers.of(client[0] if client else "", headers.said_by_proxy(self._peers.header))
+        address = self._peers.of(client[0] if client else "", headers.stated_by_proxy(self._peers.header))
         visitor = self._visitor(address, headers)
         with self._requests.taken(visitor.who):
             yield visitor
@@ -189,7 +188,7 @@ class MeshView:
             await self._trials.ask(visitor.token, visitor.address)
             caller = visitor.caller = self.callers.taken(visitor.token)
             if caller is None:
-                text = "too many callers at once (--max-callers)"
+                text = "too many callers at the same time (--max-callers)"
                 raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
             visitor.who = caller.number
         caller.in_use += 1
@@ -210,9 +209,9 @@ class MeshView:
     def calling(
         self, caller: HttpCaller, endpoint: str, who: Requester, size: int, ordering_key: str = ""
     ) -> Iterator[OpenedStream]:
-        """The stream for a call with so many bytes of arguments, while it is under way. Raises RequestRefusal."""
+        """The stream for a call with `size` bytes of arguments, while it is under way. Raises RequestRefusal."""
         if (calls := caller.endpoint(endpoint)) is None:
-            text = "too many endpoints are called at once"
+            text = "too many endpoints are called at the same time"
             raise refusal(503, text, Reason.QUOTA_EXCEEDED, retry_delay_s=BUSY_RETRY_S)
         calls.in_use += 1
         try:

@@ -1,4 +1,4 @@
-"""The ingress's instruments: what it counts anyway, read at each scrape."""
+"""The ingress's instruments, read at each scrape, and its metrics page on the HTTP port."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
-# The ingress's metrics on its HTTP port: for viewers, where the mesh has certificates.
-#
-# Invariants: the ingress judges no token: whether who asks is a viewer is a router's to say, of which an rpc for
-# viewers
-# is asked in its name; one page is made at a time, and who asks meanwhile gets the same.
-# Owner: the app.
-
 _FOR_VIEWERS: Final = "/grpc.health.v1.Health/List"
-"""An rpc of routers that is for viewers, whose request says nothing."""
+"""An rpc of routers that is for viewers, whose request is empty."""
 _OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0"
 Page = tuple[str, bytes]
 """Content type and text."""
 
 
 class Scrapes:
-    """Answers them."""
+    """The metrics page: for viewers, if the mesh has certificates.
+
+    The ingress judges no token: a router decides whether the caller is a viewer, by an rpc for viewers in its name. One
+    page is made at a time, which all requests get that arrive meanwhile.
+    Owner: the app.
+    """
 
     def __init__(self, make: Callable[[str], Awaitable[Page]], *, is_open: bool) -> None:
         """`make` is given what a request accepts. `is_open`: the mesh has no certificates, and all may see it."""
@@ -39,7 +37,7 @@ class Scrapes:
         self._made: dict[str, asyncio.Task[Page]] = {}
 
     async def check(self, caller: HttpCaller) -> None:
-        """Raises SlotmeshError where the caller is no viewer, or no router says whether it is."""
+        """Raises SlotmeshError if the caller is no viewer, or no router answers."""
         if self._is_open:
             return
 

@@ -1,7 +1,7 @@
 """What the ingress itself answers, below `/-/`: health, metrics, routes, the OpenAPI document and a page to try calls.
 
-Invariants: health says nothing of the mesh and asks nobody who they are; routes and document are told as far as the
-caller may call, as routers say; metrics are for viewers, where the mesh has certificates.
+Invariants: health needs no caller and reveals nothing of the mesh; routes and document have what the caller may call,
+as routers report it; metrics are for viewers, if the mesh has certificates.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class IngressPages:
     async def _routes(self, request: Request) -> Response:
         known = {it.name for it in await self._described(request)}
         table = self._mesh.table
-        told = [
+        listed = [
             {"path": it.path, "endpoint": it.endpoint, "method": it.method, "methods": list(it.methods)}
             for it in table.routes
             if it.endpoint in known
@@ -94,7 +94,7 @@ class IngressPages:
             "follows_controller": not self._watch.problem,
             "routes_held": self._watch.is_held,
             "default_routes": table.has_defaults,
-            "routes": told,
+            "routes": listed,
         }
         return self._json(request, document)
 
@@ -120,7 +120,7 @@ class IngressPages:
 
     @asynccontextmanager
     async def _caller(self, request: Request) -> AsyncIterator[HttpCaller]:
-        """Who asks. Raises RequestRefusal, SlotmeshError."""
+        """The caller of the request. Raises RequestRefusal, SlotmeshError."""
         headers = RequestHeaders(request.scope["headers"])
         if not self._cors.may_call(headers, runs_nothing=True):
             raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)

@@ -1,10 +1,10 @@
-"""The log of requests that fail: each can be found by an id that its answer has, `log_ref`.
+"""The log of requests that fail, each found by an id in its answer, `log_ref`; and the id of each request.
 
-Purpose: what routers and replicas have logged is found there by their id; here is which route it was, under which
-X-Request-ID, and in which trace. What the ingress itself refuses gets an id of its own.
-Invariants: failures of one kind within a second share a line, and there are so many lines a second: a storm of them
-costs a look in a table each. What has an id keeps it. No text of a failure is logged, as it may be of a handler, and no
-path, as it may have arguments.
+Purpose: routers and replicas have logged a failure under its id; here are its route, its X-Request-ID and its trace. A
+failure of the ingress itself gets an id of its own.
+Invariants: failures of one kind within a second share a line, and the number of lines a second is bounded: a storm of
+failures costs a look in a table each. A failure with an id keeps it. No text of a failure is logged, as it may be of a
+handler, and no path, as it may have arguments.
 Owner: the app, on its event loop.
 """
 
@@ -25,7 +25,7 @@ from slotmesh.logs import get_logger
 
 WINDOW_S: Final = 1.0
 MAX_LINES: Final = 20
-"""Kinds of failures that are told apart in a window; all others share one id."""
+"""Kinds of failures that have a line of their own in a window; all others share one id."""
 MAX_IDS: Final = 16
 """Ids of requests that are logged of those that share a line."""
 _REF_BYTES: Final = 8
@@ -68,7 +68,7 @@ class FailedRequests:
                 entry.request_ids.append(request_id)
         elif len(self._entries) < MAX_LINES:
             entry = self._entries[kind] = _Entry(problem.log_ref or new_id(_REF_BYTES))
-            _tell(problem, entry.ref, route, trace_id, request_id)
+            _log_failure(problem, entry.ref, route, trace_id, request_id)
         else:
             entry = self._left_out()
         if self._timer is None:
@@ -78,7 +78,7 @@ class FailedRequests:
         return replace(problem, log_ref=problem.log_ref or entry.ref, request_id=request_id)
 
     def close(self) -> None:
-        """Says what was not said yet."""
+        """Logs what was not logged yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._end_window()
@@ -86,7 +86,7 @@ class FailedRequests:
     def _left_out(self) -> _Entry:
         if self._rest is None:
             self._rest = _Entry(new_id(_REF_BYTES))
-            _log.warning("requests failed; of this second no more failures are told apart", log_ref=self._rest.ref)
+            _log.warning("requests failed; the other failures of this second share one id", log_ref=self._rest.ref)
         self._rest.more += 1
         return self._rest
 
@@ -110,13 +110,13 @@ class FailedRequests:
             self._rest = None
 
 
-def _tell(problem: Problem, ref: str, route: str, trace_id: str, request_id: str) -> None:
-    """What callers and handlers have decided is no warning. Who has taken a request back knows it."""
-    tell = _log.info if problem.status < 500 or problem.reason == Reason.HANDLER_ERROR.value else _log.warning
+def _log_failure(problem: Problem, ref: str, route: str, trace_id: str, request_id: str) -> None:
+    """A decision of the caller or the handler is no warning. A client that has left is aware of it."""
+    log = _log.info if problem.status < 500 or problem.reason == Reason.HANDLER_ERROR.value else _log.warning
     if problem.status == CLIENT_CLOSED:
-        tell = _log.debug
+        log = _log.debug
     named = {"request_id": request_id, "trace_id": trace_id}
-    tell(
+    log(
         "a request failed",
         log_ref=ref,
         route=route,
@@ -126,8 +126,6 @@ def _tell(problem: Problem, ref: str, route: str, trace_id: str, request_id: str
         **{name: text for name, text in named.items() if text},
     )
 
-
-# What is written down of requests.
 
 _ID_BYTES: Final = 16
 
@@ -142,7 +140,7 @@ class RequestRecords:
 
 
 def request_id_of(headers: RequestHeaders) -> str:
-    """What a request is called in answers and logs: as its client says, or a new id."""
+    """The request's id in answers and logs: that of its client, or a new one."""
     return (given_id(headers.x_request_id) if headers.x_request_id else "") or new_request_id()
 
 

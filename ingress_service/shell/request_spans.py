@@ -1,10 +1,10 @@
 """Which trace a request belongs to, and the ingress's span of it, by OpenTelemetry's conventions for servers of HTTP.
 
-Purpose: what a client says by W3C Trace Context goes on to the mesh with the call's payload; where the request is
-sampled, the ingress's span stands between.
+Purpose: a client's W3C Trace Context is passed on to the mesh with the call's payload; if the request is sampled, the
+ingress's span stands between.
 Invariants: a request that is not sampled costs one comparison, or a look at its `traceparent`; a span has the route's
-path and never what stands for its parameters, nor query, headers, token or body; of requests whose clients have
-sampled them, so many a second are followed, as strangers may say so.
+path and never the values of its parameters, nor query, headers, token or body; of requests that are sampled by their
+clients, a limited number a second is followed, since any client can ask for it.
 Owner: the front, which begins one a request, and ends it with its answer.
 """
 
@@ -24,7 +24,7 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.tracing import GapSampler, Tracing, WallClock, trace_context_of
 
 MAX_FOLLOWED: Final = 200.0
-"""Requests a second that are sampled because their clients say so; others travel on as not sampled."""
+"""Requests a second that are sampled because their clients ask for it; others travel on as not sampled."""
 FoundPath = Matched | WrongMethod | InferencePath
 """What a path stands for."""
 _METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
@@ -40,7 +40,7 @@ class RequestTrace:
     def __init__(self, context: TraceContext, span: Span | None = None, clock: WallClock | None = None) -> None:
         """`span`: the ingress's own, where the request is sampled; `clock` is what it began by."""
         self.context = context
-        """What the mesh is told as the call's parent."""
+        """The context that the mesh gets as the call's parent."""
         self._span = span
         self._clock = clock
 
@@ -67,13 +67,13 @@ class RequestTrace:
         if has_left:
             span.set_attribute(names.OUTCOME, "client left")
         if failure is not None:
-            said = {names.REASON: failure.reason, names.EXECUTED: failure.executed}
+            attributes = {names.REASON: failure.reason, names.EXECUTED: failure.executed}
             if failure.log_ref:
-                said[names.LOG_REF_ATTRIBUTE] = failure.log_ref
+                attributes[names.LOG_REF_ATTRIBUTE] = failure.log_ref
             if failure.status >= 500:
-                said[names.ERROR_TYPE] = failure.reason
+                attributes[names.ERROR_TYPE] = failure.reason
                 span.set_status(Status(StatusCode.ERROR, failure.reason))
-            span.set_attributes(said)
+            span.set_attributes(attributes)
         span.end(self._clock.ns(now))
 
 
@@ -88,29 +88,29 @@ class RequestSpans:
     """Begins them."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
-        """`tracing`: None where the ingress makes no spans, and hands on what clients say."""
+        """`tracing`: None if the ingress makes no spans, and passes on the contexts of clients."""
         self._tracing = tracing
         self._followed = GapSampler(1.0, MAX_FOLLOWED, lambda: 0.0)
 
     def begin(
-        self, scope: Mapping[str, Any], said: TraceContext | None, found: FoundPath | None, now: float
+        self, scope: Mapping[str, Any], given: TraceContext | None, found: FoundPath | None, now: float
     ) -> RequestTrace | None:
-        """`said`: by the client. None: the request has no trace."""
+        """`given`: the context that the client has sent. None: the request has no trace."""
         tracing = self._tracing
-        if said is not None:
-            followed = self.followed(said, now)
+        if given is not None:
+            followed = self.followed(given, now)
             if tracing is None or not is_sampled(followed.context):
                 return followed
         elif tracing is None or not tracing.roots.take(1, now):
             return None
         clock = WallClock(now)
         name, attributes = _described(scope, found)
-        span = tracing.start(name, said, clock.ns(now), attributes, SpanKind.SERVER)
+        span = tracing.start(name, given, clock.ns(now), attributes, SpanKind.SERVER)
         return RequestTrace(trace_context_of(span), span, clock)
 
-    def followed(self, said: TraceContext, now: float) -> RequestTrace:
-        """The trace that a client has said, which is sampled where it may be. Without a span of the ingress."""
-        return RequestTrace(said if not is_sampled(said) or self._followed.take(1, now) else unsampled(said))
+    def followed(self, given: TraceContext, now: float) -> RequestTrace:
+        """The trace of a client's context, which is sampled if it may be. Without a span of the ingress."""
+        return RequestTrace(given if not is_sampled(given) or self._followed.take(1, now) else unsampled(given))
 
 
 def _described(scope: Mapping[str, Any], found: FoundPath | None) -> tuple[str, dict[str, str | int | bool]]:

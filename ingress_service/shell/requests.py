@@ -74,7 +74,7 @@ class HttpFront:
         self._sockets = sockets
         self._inference = inference
         self.is_stopping = False
-        """Set by the app. From then on who is cancelled has not left: the grace is over."""
+        """Set by the app. From then on a cancelled request does not mean that its client has left."""
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -107,10 +107,10 @@ class HttpFront:
                 counters.left[answer.label] += 1
                 answer.has_left = True
                 answer.status = answer.status or CLIENT_CLOSED
-        except Exception:  # noqa: BLE001 - the outermost frame of a request: logged, and told
+        except Exception:  # noqa: BLE001 - the outermost frame of a request: logged and answered
             problem = answer.failed(INTERNAL)
             _log.exception("a request failed by a defect", route=answer.label, log_ref=problem.log_ref)
-            await answer.tell(problem)
+            await answer.send_problem(problem)
         finally:
             counters.in_flight -= 1
             now = asyncio.get_running_loop().time()
@@ -163,7 +163,7 @@ class HttpFront:
                     await self._call(found, caller, held, scope, headers, receive, answer)
 
     async def _find(self, found: WrongMethod, visitor: Visitor) -> None:
-        """Whether there is such a default route, as far as who asks may call it. Raises RequestRefusal if not."""
+        """Whether there is such a default route, as far as the requester may call it. Raises RequestRefusal if not."""
         async with self._mesh.caller_of(visitor) as caller:
             if not await self._mesh.described.has(caller, found.endpoint, found.method):
                 raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
@@ -180,7 +180,7 @@ class HttpFront:
             return path
         if isinstance(found, Matched):
             return found
-        # What nobody has a route for is the protocol's to refuse: a default route has no word for it but its methods.
+        # A path without a route is the protocol's to refuse: a default route has no word for it but its methods.
         answer.is_inference = True
         return None if path is None else WrongMethod(path.label, path.operation.methods)
 
@@ -206,10 +206,10 @@ class HttpFront:
     ) -> None:
         forms = forms_of(headers.content_type, headers.accept)
         query: list[tuple[str, str]] = []
-        said: list[tuple[str, str]] = []
+        options: list[tuple[str, str]] = []
         if scope["query_string"]:
-            query, said = read_query(scope["query_string"])
-        terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
+            query, options = read_query(scope["query_string"])
+        terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
         body = await held.read(receive, headers)
         schemas = None
         if query or found.arguments:

@@ -50,8 +50,8 @@ class RouteWatch:
         """The first routes are there."""
         self.is_held = False
         """The controller's state file is an older copy: the routes in force stay."""
-        self.problem = "the controller has not been heard yet"
-        """Why there are no routes, or no newer ones; empty while the controller is heard."""
+        self.problem = "the controller has not answered yet"
+        """Why there are no routes, or no newer ones; empty while the controller answers."""
 
     async def run(self) -> None:
         """Watches until cancelled."""

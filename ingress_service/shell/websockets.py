@@ -81,8 +81,8 @@ class Sockets:
                 raise refusal(404, "there is nothing at this path", Reason.ROUTE_NOT_FOUND)
             if not self._cors.may_call(headers):
                 raise refusal(403, OTHER_PAGE, Reason.PERMISSION_DENIED)
-            query, said = read_query(scope["query_string"])
-            terms = terms_of(headers.terms, said) if headers.terms or said else PLAIN
+            query, options = read_query(scope["query_string"])
+            terms = terms_of(headers.terms, options) if headers.terms or options else PLAIN
             with self.mesh.visit(scope, headers) as visitor:
                 async with self.mesh.caller_of(visitor) as caller:
                     await send({"type": "websocket.accept", "headers": [(HEADER, request_id.encode())]})
@@ -102,7 +102,7 @@ class Sockets:
         except RequestRefusal as error:
             await self._refuse(error.problem, request_id, send)
         except SlotmeshError as error:
-            # The conversation answers failures of calls: this one is about who calls.
+            # The conversation answers failures of calls: this one is about the caller.
             await self._refuse(problem_of(error), request_id, send)
 
     async def _refuse(self, problem: Problem, request_id: str, send: Send) -> None:
@@ -115,12 +115,12 @@ class Sockets:
         """A value was sent."""
         self._counters.values[label] += 1
 
-    def followed(self, said: TraceContext) -> RequestTrace:
+    def followed(self, given: TraceContext) -> RequestTrace:
         """The trace of one call."""
-        return self._spans.followed(said, asyncio.get_running_loop().time())
+        return self._spans.followed(given, asyncio.get_running_loop().time())
 
     def failed(self, problem: Problem, label: str, request_id: str) -> Problem:
-        """A call has failed so. Returns what is told of it."""
+        """Records that a call has failed. Returns the problem to send."""
         return self._failures.noted(problem, label, request_id=request_id)
 
 
@@ -140,9 +140,9 @@ class _Conversation:
         request_id: str,
         facts: bytes,
     ) -> None:
-        """`calling`: the stream for a call of so many bytes.
+        """`calling`: the stream for a call, given the bytes of its arguments.
 
-        `trace`: what the client has said in the handshake, which all calls belong to.
+        `trace`: the context of the client in the handshake, which all calls belong to.
         """
         self._sockets = sockets
         self._found = found
@@ -168,9 +168,9 @@ class _Conversation:
                 payload = carried(trace, payload, self._facts)
                 await self._call(form, payload)
             except RequestRefusal as error:
-                await self._tell(form, error.problem)
+                await self._send_problem(form, error.problem)
             except SlotmeshError as error:
-                await self._tell(form, problem_of(error))
+                await self._send_problem(form, problem_of(error))
             finally:
                 held.close()
 
@@ -183,7 +183,7 @@ class _Conversation:
                     self._sockets.counted(self._found.label)
         await self._write(form, _ENDS[form])
 
-    async def _tell(self, form: str, problem: Problem) -> None:
+    async def _send_problem(self, form: str, problem: Problem) -> None:
         document = {"problem": self._sockets.failed(problem, self._found.label, self._request_id).document()}
         await self._write(form, msgspec.json.encode(document) if form == JSON else msgspec.msgpack.encode(document))
 

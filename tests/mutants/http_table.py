@@ -28,8 +28,8 @@ _SHARES: Final = (
     mutant(
         "a request counts under what its client says of itself",
         INGRESS,
-        "if said and self.is_proxy(host):",
-        "if said:",
+        "if value and self.is_proxy(host):",
+        "if value:",
         "tests/unit/ingress/test_peers.py",
     ),
     mutant(

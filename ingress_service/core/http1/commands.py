@@ -1,4 +1,4 @@
-"""What the owner of a connection has to do, in this order. Pure."""
+"""What the owner of a connection has to do, in this order, and the answers to clients that pass a bound. Pure."""
 
 from __future__ import annotations
 
@@ -89,9 +89,6 @@ class CloseConnection:
 
 
 Command = StartRequest | WakeRequest | CancelRequest | AnswerProblem | OpenSocket | Linger | CloseConnection
-
-
-# What a client that passes a bound of its connection is answered. Pure.
 
 
 def bad_request(detail: str, status: int = 400) -> Problem:

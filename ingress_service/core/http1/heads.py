@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 request: request line and headers, by one strict grammar. Pure.
+"""The head of an HTTP/1.1 request, by one strict grammar, and the limits of a connection. Pure.
 
 Invariants: a head that two servers could understand differently is refused: line ends other than CRLF, folded lines, a
 space before a colon, Content-Length that is repeated or stands beside Transfer-Encoding, any Transfer-Encoding but
@@ -13,8 +13,6 @@ from functools import lru_cache
 from typing import Final
 
 from ingress_service.core.counters import ConnectionCut
-
-# What one connection may take. Pure.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ class ConnectionMachine:
     def begin_answer(self, *, is_last: bool) -> None:
         """The head of the answer to the current request is written. `is_last`: it closes the connection."""
         if is_last:
-            self._hear_no_more()
+            self._accept_no_more()
         self._answer(AnswerEvent.BEGUN)
 
     def end_answer(self, now: float) -> list[Command]:
@@ -171,12 +171,12 @@ class ConnectionMachine:
     def answer_whole(self, now: float, *, is_last: bool) -> list[Command]:
         """All of the answer to the current request is written, in one piece."""
         if is_last:
-            self._hear_no_more()
+            self._accept_no_more()
         return self.end_answer(now)
 
     def break_off(self) -> list[Command]:
         """The application ends after a part of its answer: the client must not take that for whole."""
-        self._hear_no_more()
+        self._accept_no_more()
         self._answer(AnswerEvent.BROKEN)
         self.current = None
         return [CloseConnection()]
@@ -249,7 +249,7 @@ class ConnectionMachine:
             self._advance(now, commands)
 
     def _keep_ahead(self, request: QueuedRequest, size: int, now: float, commands: list[Command]) -> None:
-        """So many bytes are held of a request that waits."""
+        """Counts `size` more bytes that are held of a request that waits."""
         request.ahead_bytes += size
         self._ahead_bytes += size
         if self._ahead_bytes > self._limits.ahead_bytes or len(self._waiting) > self._limits.ahead_requests:
@@ -279,7 +279,7 @@ class ConnectionMachine:
             # Started, but not called: a call is made of a whole body only.
             commands.append(CancelRequest())
             self.current = None
-            self._tell_problem(self._problem, now, commands)
+            self._answer_problem(self._problem, now, commands)
             return
         if broken is not None:
             self._waiting.pop()
@@ -298,7 +298,7 @@ class ConnectionMachine:
             self._answer(AnswerEvent.STARTED)
             commands.append(StartRequest(request))
         elif self._problem is not None:
-            self._tell_problem(self._problem, now, commands)
+            self._answer_problem(self._problem, now, commands)
         elif self._handshake is not None:
             self._answer(AnswerEvent.OPENED)
             commands.append(OpenSocket(self._handshake, bytes(self._held)))
@@ -307,7 +307,7 @@ class ConnectionMachine:
         elif self.read_state is ReadState.IDLE:
             self._awaits, self._due = None, now + self._limits.keep_alive_s
 
-    def _tell_problem(self, problem: AnswerProblem, now: float, commands: list[Command]) -> None:
+    def _answer_problem(self, problem: AnswerProblem, now: float, commands: list[Command]) -> None:
         self._answer(AnswerEvent.REFUSED)
         self._due = now + LINGER_S
         commands += (problem, Linger())
@@ -323,7 +323,7 @@ class ConnectionMachine:
             self._answer(AnswerEvent.CLOSED)
             commands.append(CloseConnection())
 
-    def _hear_no_more(self) -> None:
+    def _accept_no_more(self) -> None:
         """The answer that begins is the last one: what is behind its request is not run."""
         request = self.current
         self._still_sends = (

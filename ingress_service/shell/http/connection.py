@@ -1,8 +1,11 @@
-"""One request and its answer, as an ASGI app has them.
+"""One connection of HTTP/1.1 on the event loop, and each request and its answer as an ASGI app has them.
 
+Purpose: `core/http1/machine.py` decides; here are the transport, the tasks that answer requests, and pauses.
 Invariants: nothing is written once the client has left, or after the end of the answer; an answer is whole, or the
-connection ends without its end. `respond` writes a whole answer in one piece, which is how most are.
-Owner: the connection's protocol.
+connection ends without its end. `respond` writes a whole answer in one piece, which is how most are. The task of a
+request is cancelled when its client leaves; a body is read no faster than it is taken. There is no timer for each
+request: `overdue` is called once in a while for all connections.
+Owner: the server that made the connection.
 """
 
 from __future__ import annotations
@@ -256,13 +259,6 @@ class RequestExchange:
             "respond": self.respond,
         }
 
-
-# One connection of HTTP/1.1 on the event loop: bytes go to the machine, and what that returns is carried out.
-#
-# Purpose: `core/http1/machine.py` decides; here are the transport, the tasks that answer requests, and pauses.
-# Invariants: the task of a request is cancelled when its client leaves; a body is read no faster than it is taken. No
-# timer a request: `overdue` is called once in a while for all connections.
-# Owner: the server that made it.
 
 UNTAKEN_BYTES: Final = 64 * 1024
 """Of a body that the application has not taken yet: no more is read until it has."""

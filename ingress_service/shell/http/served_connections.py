@@ -113,7 +113,7 @@ class ServedConnection(asyncio.Protocol):
         """Arrived, and left for the next turns of the event loop."""
         self._pauses: set[PauseReason] = set()
         self._unsent = 0
-        """What was unsent when it was looked at last, bytes."""
+        """Bytes that were unsent at the last look."""
         self._unsent_since = 0.0
         """Since when that has not become less (loop time)."""
 

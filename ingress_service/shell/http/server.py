@@ -1,8 +1,8 @@
-"""The listening socket of HTTP, its connections, and their end.
+"""The listening socket of HTTP, its connections and their end, and the certificate of HTTPS.
 
 Invariants: bound at `start`, before anything is announced; each second all connections are asked whether their clients
-keep their times, and the certificate whether it has changed; a stop closes idle connections at once, others when they
-have answered, and all after the grace.
+keep their times, and the certificate whether it has changed; a stop closes idle connections immediately, others when
+they have answered, and all after the grace.
 Owner: the app.
 """
 
@@ -26,19 +26,16 @@ from slotmesh.security.secret_files import FileStamp, stamp
 from slotmesh.telemetry.security_metrics import FailedHandshakes
 from slotmesh.units import join_host_port
 
-# The certificate that HTTPS shows, read again when its files change.
-#
-# Invariants: what cannot be used never takes the place of what could: certificate and key are read into a context of
-# their own, which connections get only once both are in it. Files that could not be used are tried again with each
-# look,
-# since what is wrong, a mode for example, may be mended without that they change; each problem is logged once.
-# Owner: the server of HTTP. `look` may be called by any one thread at a time.
-
 _log = get_logger(__name__)
 
 
 class HttpsCertificate:
-    """Files of a certificate and its key."""
+    """The certificate that HTTPS shows, read again when its files change.
+
+    Files that cannot be used never replace what is in use: certificate and key are read into a context of their own,
+    which connections get only once both are in it. They are tried again with each look, since a problem such as a mode
+    may be mended without changing them; each problem is logged once. `look` may be called by any one thread at a time.
+    """
 
     def __init__(self, cert: Path, key: Path) -> None:
         """Reads the files.
