@@ -104,7 +104,7 @@ def test_each_call_that_is_heard_of_counts_once_and_in_its_step(actions: Sequenc
                     for name in BACKENDS:
                         counted[name] += router.calls[name][heard[name] :]
                 router.heard = {name: len(router.calls[name]) for name in BACKENDS}
-                figures.hear([router.observed()])
+                figures.add_reports([router.observed()])
             case _:
                 figures.begin_step()
                 counted = {name: [] for name in BACKENDS}
@@ -336,7 +336,7 @@ def test_that_no_call_was_made_each_router_has_to_say(said: list[Said], of_other
             reported_at=None if each.age_s is None else 100.0 - each.age_s,
         )
     figures = StepFigures(RISING)
-    figures.hear(routers.values())
+    figures.add_reports(routers.values())
     silent = [it for it in said if it.age_s is None or it.age_s > 2.5 or not it.run_id or not it.counts]
     if any(it.is_busy for it in said):
         expected = CallFlow.SOME
