@@ -186,7 +186,7 @@ class TableWatch:
                 generation = response.table_part.table.generation
             if generation and not self._terms.obeys(generation, response.term):
                 return f"it leads under term {response.term}, and a newer one has been heard of"
-            self._search.told(response.controller_addresses)
+            self._search.announced(response.controller_addresses)
             match kind:
                 case "table":
                     self._backoff.reset()

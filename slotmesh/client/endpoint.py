@@ -1,4 +1,4 @@
-"""An endpoint and its lanes: where methods are found by name.
+"""An endpoint and its lanes: methods by name, and the names of endpoints and methods that a router describes.
 
 Invariants: views and lanes of one endpoint share one stream. The same method of the same view is the same object, so
 that its calls travel as one batch.
@@ -33,32 +33,30 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
-# What can be called, as a router describes it: for people who look around, and for Tab in their shells.
-#
-# Purpose: asks the routers in turn, and remembers the names of methods, so that `dir` of an endpoint has them.
-# Invariant: `dir` itself asks nobody where an event loop would have to wait for it.
-# Owner: the `Mesh`.
-
 LOOK_S: Final = 1.0
-"""What Tab may wait for a router, seconds."""
+"""How long completion in a shell may wait for a router, seconds."""
 
 
 class DescribedEndpoints:
-    """The endpoints that a router has named, and their methods."""
+    """The endpoints that a router has described, and their methods: for `dir` and completion in shells.
+
+    Queries the routers in turn, and caches the names. `dir` itself sends no query on an event loop, which would block.
+    Owner: the `Mesh`.
+    """
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers
         self._methods: dict[str, tuple[str, ...]] = {}
 
     def methods_of(self, endpoint: str) -> tuple[str, ...]:
-        """What was learnt of an endpoint, sorted; empty where nothing was."""
+        """The cached methods of an endpoint, sorted; empty if there are none."""
         return self._methods.get(endpoint, ())
 
     async def learn(self, endpoint: str = "", *, timeout_s: float) -> dict[str, tuple[str, ...]]:
-        """Asks a router for all endpoints, or for one. Each router is given so many seconds.
+        """Queries a router for all endpoints, or for one. `timeout_s`: for each router.
 
         Raises:
-            SlotmeshError: no router has answered, and why the last one has not.
+            SlotmeshError: no router has answered; the failure of the last one.
         """
         failure: Failure = CLOSED
         request = router_service_pb2.DescribeEndpointsRequest(endpoint=endpoint)
@@ -70,16 +68,16 @@ class DescribedEndpoints:
                 if failure.reason is Reason.NOT_IMPLEMENTED:
                     break
             else:
-                told = {each.name: tuple(each.methods) for each in response.endpoints}
+                found = {each.name: tuple(each.methods) for each in response.endpoints}
                 if not endpoint:
                     self._methods.clear()
-                self._methods.update(told)
-                return told
+                self._methods.update(found)
+                return found
         raise to_exception(failure, endpoint=endpoint)
 
 
 class MethodSpace(ABC):
-    """Methods by name: every attribute that is not our own is a method of the handler."""
+    """Methods by name: every attribute that is not defined here is a method of the handler."""
 
     def __init__(self, stream: CallStream, options: ViewOptions, described: DescribedEndpoints) -> None:
         self._stream = stream
@@ -88,7 +86,7 @@ class MethodSpace(ABC):
         self._methods: dict[str, Method[Any]] = {}
 
     def method(self, name: str) -> Method[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         method = self._methods.get(name)
         if method is None:
             check_method_name(name)
@@ -97,36 +95,36 @@ class MethodSpace(ABC):
         return method
 
     def __dir__(self) -> list[str]:
-        """Our own names, and the handler's methods, once `Mesh.endpoints` has learnt them."""
+        """The attributes of this class, and the handler's methods, once `Mesh.endpoints` has read them."""
         return sorted({*super().__dir__(), *self._remote_methods})
 
     @property
     def _remote_methods(self) -> tuple[str, ...]:
-        """What is known of the handler's methods."""
+        """The cached names of the handler's methods."""
         return self._described.methods_of(self._stream.endpoint)
 
     async def _learn_methods(self) -> None:
-        """Asks a router for them. Raises SlotmeshError where none has answered."""
+        """Reads them from a router. Raises SlotmeshError if none has answered."""
         await self._described.learn(self._stream.endpoint, timeout_s=LOOK_S)
 
     @abstractmethod
     def _new_queue(self) -> CallQueue[Any]:
-        """Where calls of one more method wait their turn."""
+        """The queue for the calls of one more method."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Calls the handler itself: a function, or an object with `__call__`."""
         return self.method("__call__")(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Method[Any]:
-        if name.startswith("_"):  # never a handler's method; Python asks for many of these
+        if name.startswith("_"):  # never a handler's method; Python looks up many of these
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         method = self.method(name)
-        self.__dict__[name] = method  # from now on found without coming here
+        self.__dict__[name] = method  # later look-ups do not get here
         return method
 
 
 class Endpoint(MethodSpace):
-    """The public name that one calls: `await mesh.endpoint("digits").classify(pixels)`."""
+    """The public name that clients call: `await mesh.endpoint("digits").classify(pixels)`."""
 
     def __init__(
         self, stream: CallStream, options: ViewOptions, slots: SlotClient, described: DescribedEndpoints
@@ -143,13 +141,13 @@ class Endpoint(MethodSpace):
 
                 `content_type`: one of `slotmesh.codec.CONTENT_TYPES`; msgpack at first.
 
-                `timeout`: what a call may take in all, from its arrival at the router; seconds or a timedelta. What
-                takes longer is dropped. None: no limit but the backend's `max_queue_time`.
+                `timeout`: the total time that a call may take, from its arrival at the router; seconds or a timedelta.
+                A call that takes longer is dropped. None: no limit but the backend's `max_queue_time`.
 
                 `slo`: when a call should be answered, from its arrival at the router; seconds or a timedelta. It orders
                 calls that wait, and drops none. None: they wait as if it were 1 s.
 
-                `slo_at`: the same as a time of day, aware of its zone. A view has one of the two: the one said last.
+                `slo_at`: the same as a time of day, aware of its zone. A view has one of the two: the one set last.
 
                 `shard_key`: calls of one shard key go to one backend, by weight. Empty: none. The key of a lane goes
                 before it.
@@ -159,22 +157,22 @@ class Endpoint(MethodSpace):
 
                 `metadata`: handed to the handler, replaces the view's. Keys are lower case.
 
-                `idempotent`: a call may be executed more than once, and is where its outcome is unknown.
+                `idempotent`: a call may be executed more than once, and is sent again if its outcome is unknown.
 
-                `reply`: False where nobody wants the result. A call ends with None once it has ended at its replica,
-                well or not; an exception says that it did not get there.
+                `reply`: False if the result is not wanted. A call returns None once it has ended at its replica,
+                successfully or not; an exception means that it did not get there.
 
-                `traced`: calls say in which OpenTelemetry span they were made, which their handler reads as
-                `slotmesh.context().traceparent`. Where there is no span, they say nothing.
+                `traced`: calls carry the OpenTelemetry span that they were made in, which their handler reads as
+                `slotmesh.context().traceparent`. Without a span, they carry nothing.
 
-                `inherits`: calls that a handler makes while it executes a call have no more time than that has left,
-                also where `timeout` says more or nothing; and they say in which span they were made, as with `traced`:
-                in that of the call that is executed, where no other one is current. True for what `slotmesh.mesh()`
-                gives, else False.
+                `inherits`: calls that a handler makes while it executes a call have at most the time that call has
+                left, also if `timeout` is longer or None; and they carry the span that they were made in, as with
+                `traced`: that of the executed call, if no other one is current. True for `slotmesh.mesh()`, else
+                False.
 
         Raises:
-            BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
-            TypeError: there is no such option.
+            BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
+            TypeError: an unknown option.
         """
         return Endpoint(self._stream, self._options.changed(**changes), self._slots, self._described)
 
@@ -202,21 +200,20 @@ class Endpoint(MethodSpace):
         Args:
             **arguments: any of these.
 
-                `ttl`: length of the lease, after which the mesh takes the slot back if nothing is heard from here; more
-                than 0 and at most 300 seconds, or a timedelta. 10 s.
+                `ttl`: length of the lease, after which the mesh takes the slot back unless it is renewed; more
 
                 `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
                 backend's `max_queue_time` where the view has none.
 
                 `shard_key`: as `options`. Empty: the view's.
 
-                `replica_id`: the replica that is wanted. Empty: any.
+                `replica_id`: the requested replica. Empty: any.
 
-                `excluded_replica_ids`: replicas that are not wanted.
+                `excluded_replica_ids`: replicas to avoid.
 
         Raises:
-            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
-            TypeError: there is no such argument.
+            BadRequest: an invalid value, or a view without replies. It is a ValueError, too.
+            TypeError: an unknown argument.
         """
         return Reservation(self._slots, *self.reservation_of(arguments))
 
@@ -232,17 +229,17 @@ class Endpoint(MethodSpace):
 
         Args:
             slots: how many are held at most; 1 … 256.
-            ttl: length of their leases, after which the mesh takes them back if nothing is heard from here; more than 0
+            ttl: length of their leases, after which the mesh takes them back unless they are renewed; more than 0
                 and at most 300 seconds, or a timedelta. 10 s.
-            idle: a slot in which no call has run for so long is given back; seconds or a timedelta. None: as `ttl`.
+            idle: a slot without a call for this time is given back; seconds or a timedelta. None: as `ttl`.
 
         Raises:
-            BadRequest: a value that none may have, or a view without replies. It is a ValueError, too.
+            BadRequest: an invalid value, or a view without replies. It is a ValueError, too.
         """
         return direct_lanes(self._slots, self._stream.endpoint, self._options, slots, ttl, idle)
 
     def reservation_of(self, arguments: ReserveArguments) -> tuple[Terms, SlotSpecs]:
-        """What a reservation by this view asks for, and how calls in its slot are made. Raises as `reserve`."""
+        """The terms of a reservation by this view, and the specifications of calls in its slot. Raises as `reserve`."""
         if self._slot_specs is None:
             self._slot_specs = SlotSpecs(self._stream.endpoint, self._options)
         return terms_of(self._stream.endpoint, self._options, arguments), self._slot_specs
@@ -255,7 +252,7 @@ class Endpoint(MethodSpace):
 
 
 class Lane(MethodSpace):
-    """Calls of one ordering key. All lanes of one key are one, within a client and for the mesh.
+    """Calls of one ordering key. All lanes of a key are one lane, within a client and in the mesh.
 
     `async with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
     """

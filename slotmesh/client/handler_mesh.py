@@ -1,10 +1,10 @@
 """The mesh that a handler belongs to: `slotmesh.mesh()`, and for `def` methods `slotmesh.mesh_sync()`.
 
-Purpose: handlers call other endpoints without knowing where routers listen.
-Invariants: one client for each replica and kind, made when it is asked for first; the one for asyncio belongs to the
-handler's event loop. It follows the routers that the controller names, and ends with the replica. Who asks where there
-is no mesh hears why.
-Owner: the replica sets `current_source`, before it runs code of its handler; tests of handlers may, by
+Purpose: handlers call other endpoints without knowing the addresses of routers.
+Invariants: one client for each replica and kind, created when it is first requested; the one for asyncio belongs to the
+handler's event loop. It follows the routers that the controller names, and ends with the replica. Without a mesh, the
+functions raise an error with the reason.
+Owner: the replica sets `current_source` before it runs code of its handler; tests of handlers may, by
 `slotmesh.testing`.
 """
 
@@ -45,10 +45,10 @@ _OUTSIDE = (
 
 
 class MeshSource(Protocol):
-    """Where a handler's clients come from."""
+    """The source of a handler's clients."""
 
     def client(self) -> Mesh:
-        """For asyncio. Raises RuntimeError where there is none, RouterLost where no router is known."""
+        """For asyncio. Raises RuntimeError if there is none, RouterLost if no router is known."""
 
     def sync_client(self) -> SyncMesh:
         """For threads. Raises as `client`."""
@@ -61,17 +61,17 @@ class OwnMesh:
         """`dialer` connects the clients."""
         self._dialer = dialer
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The handler's; None before that is known."""
+        """The handler's event loop; None before it is known."""
         self.refusal = NO_CONTROLLER
-        """Why there is no mesh; empty where there is one."""
+        """Why there is no mesh; empty if there is one."""
         self._lock = threading.Lock()
-        """Methods may ask in any thread."""
+        """Methods may request a client in any thread."""
         self._addresses: tuple[str, ...] = ()
         self._client: ReplicaMesh | None = None
         self._sync_client: SyncReplicaMesh | None = None
 
     def follow(self, addresses: Iterable[str]) -> None:
-        """The controller has named these routers. None changes nothing: they may be about to attach again."""
+        """The controller has named these routers. An empty list changes nothing: they may be about to attach again."""
         with self._lock:
             self._addresses = tuple(addresses) or self._addresses
             for client in (self._client, self._sync_client):
@@ -113,7 +113,7 @@ class OwnMesh:
             return self._sync_client
 
     async def end(self, run_on_loop: RunOnLoop) -> None:
-        """The replica ends: no more calls. What is unanswered fails."""
+        """The replica ends: no more calls. Unanswered ones fail."""
         with self._lock:
             self.refusal = "the replica has ended"
             client, sync_client = self._client, self._sync_client
@@ -134,7 +134,7 @@ current_source: ContextVar[MeshSource | None] = ContextVar("slotmesh.mesh", defa
 
 
 class ProcessSource:
-    """The source of all of this process that has none of its own: threads of a handler's own begin without."""
+    """The source of a process without a context of its own: threads that a handler starts have none."""
 
     def __init__(self) -> None:
         self.source: MeshSource | None = None
@@ -146,8 +146,8 @@ of_process = ProcessSource()
 def mesh() -> Mesh:
     """The mesh that this handler belongs to: `await slotmesh.mesh().endpoint("rank").score(x)`.
 
-    Calls have no more time than the call has left in which they are made, and go on with its trace; a view of an
-    endpoint with `options(inherits=False)` has calls that do not. The client is shared, and ends with the replica.
+    Calls have at most the time that the call which makes them has left, and continue its trace; a view of an endpoint
+    with `options(inherits=False)` has calls that do not. The client is shared, and ends with the replica.
 
     Raises:
         RuntimeError: not in a handler, or not on its event loop (`mesh_sync` is for threads); or the replica has no
@@ -168,7 +168,7 @@ def mesh_sync() -> SyncMesh:
 
 
 def _clients() -> Any:
-    """The module with both clients: replicas whose handlers ask for none do not load it."""
+    """The module of both clients, loaded when a handler requests one."""
     return import_module("slotmesh.client.replica_mesh")
 
 

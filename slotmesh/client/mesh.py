@@ -39,15 +39,15 @@ def connect(
 ) -> Mesh:
     """A client of a mesh, whose routers listen at `HOST:PORT`. It connects when the first call is made.
 
-    The first router that answers is used. Where it is lost, what it has not answered goes on at another one: at any of
-    these, or of those that it has named.
+    The first router that answers is used. If it is lost, its unanswered calls continue at another one: at any of these
+    addresses, or of those that it has named.
 
     Args:
         addresses: where routers listen: `HOST:PORT`, several with commas between them, or a sequence.
-        tls: whose servers are trusted, and by which certificate this client is known; None: plain text.
+        tls: which servers are trusted, and the certificate of this client; None: plain text.
         token: a bearer token, or a function that gives one and is called for each rpc; it has to be quick. Only with
             `tls`. Replicas, to which direct lanes connect, are not shown it.
-        connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
+        connect_timeout: how long calls wait while no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `async with` waits for unanswered calls; seconds or a timedelta.
         max_buffered_calls: how many calls may wait in this client to be sent; 65,536. One more fails with
             CLIENT_BUFFER_FULL, executed no, or waits for room where it is made by `await method.send(…)` or `map`. One
@@ -56,8 +56,8 @@ def connect(
         max_buffered_bytes: the same for the bytes of their payloads; 256 MiB.
 
     Raises:
-        ValueError: an address is not HOST:PORT, or there is none, or a time or a bound is not positive; or certificates
-            cannot be used, or the token can be none, or is given without `tls`.
+        ValueError: there is no address, or one is not HOST:PORT; a time or a bound is not positive; certificates or the
+            token are unusable; or there is a token without `tls`.
     """
     buffer = buffer_of(max_buffered_calls, max_buffered_bytes)
     connect_timeout_s = connect_timeout_of(connect_timeout)
@@ -66,7 +66,7 @@ def connect(
 
 
 def buffer_of(max_calls: Any, max_bytes: Any, *, has_threads: bool = False) -> ClientBuffer:
-    """The bound of a client. Raises ValueError where one of the numbers can be none."""
+    """The bound of a client. Raises ValueError for an invalid number."""
     for name, value in (("max_buffered_calls", max_calls), ("max_buffered_bytes", max_bytes)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
@@ -74,7 +74,7 @@ def buffer_of(max_calls: Any, max_bytes: Any, *, has_threads: bool = False) -> C
 
 
 def connect_timeout_of(connect_timeout: float | timedelta) -> float:
-    """How long calls wait for a router, seconds. Raises ValueError where that is no length of time, or none."""
+    """How long calls wait for a router, seconds. Raises ValueError for an invalid duration."""
     connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
     if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
@@ -82,7 +82,7 @@ def connect_timeout_of(connect_timeout: float | timedelta) -> float:
 
 
 def grace_of(name: str, grace: float | timedelta) -> float:
-    """How long to wait for unanswered calls, seconds. Raises ValueError where that is no length of time."""
+    """How long to wait for unanswered calls, seconds. Raises ValueError for an invalid duration."""
     grace_s = checked_seconds(name, grace)
     if not grace_s >= 0:
         raise ValueError(f"{name} must be at least 0 seconds, got {grace!r}")
@@ -90,7 +90,7 @@ def grace_of(name: str, grace: float | timedelta) -> float:
 
 
 def _need_loop() -> None:
-    """Raises RuntimeError where no event loop runs."""
+    """Raises RuntimeError if no event loop is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -101,7 +101,7 @@ def _need_loop() -> None:
 
 
 class Mesh:
-    """Endpoints by name. Made by `slotmesh.connect`; in a handler `slotmesh.mesh` gives the one of its own mesh."""
+    """Endpoints by name. Made by `slotmesh.connect`; in a handler, `slotmesh.mesh` returns the one of its own mesh."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class Mesh:
         dialer: Dialer = PLAIN_TEXT,
         buffer: ClientBuffer | None = None,
     ) -> None:
-        """`options` are those of its endpoints; the defaults where None. `dialer` connects.
+        """`options`: of its endpoints; None: the defaults. `dialer` connects.
 
-        `buffer`: how many calls may wait to be sent; None: as many as by default.
+        `buffer`: bounds the calls that wait to be sent; None: the default bound.
         """
         self._buffer = buffer or ClientBuffer()
         self._options = options or ViewOptions()
@@ -128,7 +128,7 @@ class Mesh:
         self._closed = False
 
     def endpoint(self, name: str) -> Endpoint:
-        """The endpoint of that name. It need not exist yet: calls say ENDPOINT_NOT_FOUND until it does.
+        """The endpoint of that name. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does.
 
         Raises:
             RuntimeError: the mesh is closed, or no event loop runs here.
@@ -148,9 +148,9 @@ class Mesh:
         return endpoint
 
     async def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """The endpoints that there are, by name, each with the names of the methods that can be called.
+        """The existing endpoints, by name, each with the names of its callable methods.
 
-        Methods are those that replicas have told the router that is asked; empty where none is ready. From then on they
+        A router returns the methods that connected replicas have reported; empty if none is ready. From then on they
         are among the attributes of the endpoints (`dir`), so that shells complete them.
 
         Raises:
@@ -164,8 +164,8 @@ class Mesh:
     def reserve_all(self, *endpoints: str | Endpoint, **arguments: Unpack[AllArguments]) -> ReservationOfAll:
         """Slots of several endpoints, all or none: `async with mesh.reserve_all("prefill", "decode") as (p, d)`.
 
-        Never waits for one while it holds another. Where one is not free, all are given back, and that one is waited
-        for first; again and again, with growing pauses, until all are had or the time is over.
+        No reservation waits while another one is held. If a slot is not free, all are given back, and that one is
+        waited for first; repeatedly, with growing pauses, until all are reserved or the time is over.
 
         Args:
             *endpoints: names, or views of endpoints. The same one twice is two slots.
@@ -173,11 +173,11 @@ class Mesh:
 
                 `ttl`: length of the leases, as of `Endpoint.reserve`.
 
-                `timeout`: how long to try in all; seconds or a timedelta. 30 s. That of a view does not count.
+                `timeout`: how long to try in total; seconds or a timedelta. 30 s. That of a view does not apply.
 
         Raises:
-            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
-            TypeError: there is no such argument; or an endpoint is neither a name nor a view of this client.
+            BadRequest: an invalid value, or a view without replies. It is a ValueError, too.
+            TypeError: an unknown argument; or an endpoint is neither a name nor a view of this client.
             ValueError: there is no endpoint, or an empty name.
             RuntimeError: the mesh is closed.
         """
@@ -222,7 +222,7 @@ class Mesh:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for unanswered calls, unless an exception passes: then nobody wants them any more."""
+        """Waits for unanswered calls; if an exception passes, cancels them, as their results are not wanted."""
         await self.aclose(None if error is None else 0)
 
     def __repr__(self) -> str:

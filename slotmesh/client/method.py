@@ -1,6 +1,7 @@
-"""A handler's method, as callers see it.
+"""A handler's method, as callers use it.
 
-Invariant: a call is made when it is called, not when it is awaited: a lane's calls are in the order of the statements.
+Invariant: a call is made when the method is called, not when it is awaited: a lane's calls are in the order of the
+statements.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
 _MAX_TIMEOUTS: Final = 256
-"""Of a view's method, for calls in calls: more than there are rounded times from a millisecond to some seconds."""
+"""Cached methods of a view, by timeout: more than there are rounded times from a millisecond to some seconds."""
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -47,10 +48,10 @@ class Method(Generic[ResultT]):
             spec.queue.stop.methods.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
-        """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
+        """Makes a call; await the result at any time. The call leaves with its neighbours in one frame.
 
-        Arguments are positional, or named. Cancelling the future gives the result up: what waits
-        at the router never starts, what runs is told to stop.
+        Arguments are positional, or named. Cancelling the future cancels the call: if it waits at the router, it never
+        starts; if it runs, its replica is notified.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -66,7 +67,7 @@ class Method(Generic[ResultT]):
         """Makes a call once the client has room for it, and does not wait for its result.
 
         `future = await method.send(…)` is for calls that are made faster than the mesh takes them: a plain call fails
-        with CLIENT_BUFFER_FULL where as many calls wait in the client as `slotmesh.connect` allows.
+        with CLIENT_BUFFER_FULL if as many calls wait in the client as `slotmesh.connect` allows.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -79,9 +80,9 @@ class Method(Generic[ResultT]):
 
         Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
         before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
-        list instead. What is raised says which items failed (`failed_items`).
+        list instead. The exception lists the items that failed (`failed_items`).
 
-        Where the client has no room for all calls, these are made as others leave, and items are read as calls are
+        If the client has no room for all calls, these are made as others leave, and items are read as calls are
         made: errors of later items are raised from the future then, after all calls that were made have ended.
 
         Raises:
@@ -112,7 +113,7 @@ class Method(Generic[ResultT]):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Not this task was cancelled, but the rpc: the mesh was closed.
+            # The rpc was cancelled, not this task: the mesh was closed.
             failure = replace(CLOSED, executed=Executed.UNKNOWN)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         if not spec.options.reply:
@@ -125,9 +126,9 @@ class Method(Generic[ResultT]):
     def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
         """Makes a call of a handler that yields: `async for value in method.stream(…)`.
 
-        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
-        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
-        the router that it went to: it fails with ROUTER_LOST then.
+        The call is made here, in line with the others, not when the loop begins. Each value is a result of the type set
+        by `returning`; a method that returns has one. Leaving the loop early cancels the call. Such a call does not
+        outlive the router that it went to: it fails with ROUTER_LOST then.
 
         Raises:
             TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
@@ -156,17 +157,17 @@ class Method(Generic[ResultT]):
         address = self._stream.address
         try:
             call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
-        except grpc.RpcError as error:  # there is no token to be had
+        except grpc.RpcError as error:  # the token source has no token
             failure = refusal_of(error, address, self._stream.dialer)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         return RpcValues(spec, call, address, self._stream.dialer)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
-        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+        """The same method, with some options changed; options as those of `Endpoint.options`.
 
         Raises:
-            BadRequest: a value that no call may have. It is a ValueError, too.
-            TypeError: there is no such option, or results of the new content type never become the type wanted.
+            BadRequest: an invalid value. It is a ValueError, too.
+            TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         spec = self._spec
         options = spec.options.changed(**changes)
@@ -180,16 +181,16 @@ class Method(Generic[ResultT]):
         A result that is not of the type raises DecodeError (a ValueError) from the future.
 
         Raises:
-            TypeError: the view's content type never becomes this type.
+            TypeError: the view's content type cannot carry this type.
         """
         spec = self._spec
         return method_of(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
 
     def in_call(self) -> Method[ResultT]:
-        """The method for calls that are made here and now: with what they take over from the call that is executed."""
+        """The method for calls that are made now: with the options that they inherit from the executed call."""
         return self
 
-    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+    # -- calls in two steps: `encode` in any thread, the rest on the event loop ----------------------------------------
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call. Raises TypeError where the content type cannot carry the arguments."""
@@ -215,16 +216,16 @@ class Method(Generic[ResultT]):
 
     @property
     def share(self) -> BufferShare:
-        """In which calls are counted that wait in the client."""
+        """The share of the client's buffer in which its calls are counted."""
         return self._stream.share_of(self._spec)
 
     @property
     def timeout_s(self) -> float | None:
-        """What a call may take in all, seconds; None: it has no limit of its own."""
+        """The total time that a call may take, seconds; None: no limit of its own."""
         return self._spec.options.timeout_s
 
     def refuse(self, sink: CallSink, _payload: bytes) -> None:
-        """Fails a call for which the client has no room. Of a lane that stops, those behind it fail, too."""
+        """Fails a call for which the client has no room. In a lane that stops, those behind it fail, too."""
         self._stream.refuse_full(self._spec, sink)
 
     def renew(self) -> None:
@@ -268,7 +269,7 @@ class InheritingMethod(Method[ResultT]):
     def __init__(self, stream: CallStream, spec: CallSpec) -> None:
         super().__init__(stream, spec)
         self._by_timeout: dict[float | None, Method[ResultT]] = {}
-        """The same method, for calls that have so many seconds. Times left are rounded, so they are few."""
+        """The same method, by the timeout of its calls. Remaining times are rounded, so they are few."""
 
     def in_call(self) -> Method[ResultT]:
         spec, timeout_s = self._spec, time_left_s()

@@ -1,8 +1,7 @@
-"""The client that a replica's handler has of the mesh that the replica belongs to.
+"""The client of the mesh that a replica's handler has.
 
-Invariants: its calls take over what the call has left in which they are made, and its trace, unless a view says
-otherwise; it follows the routers that the controller names; it ends with its replica, and by nothing that a handler
-does.
+Invariants: its calls inherit the remaining time and the trace of the call that makes them, unless a view disables that;
+it follows the routers that the controller names; it ends with its replica, and a handler cannot close it.
 Owner: the replica, by `slotmesh.client.handler_mesh`; used on the handler's event loop.
 """
 
@@ -19,12 +18,12 @@ from slotmesh.client.sync.mesh import SyncMesh
 from slotmesh.runtime.channels import Dialer
 
 CONNECT_TIMEOUT_S: Final = 10.0
-"""How long calls wait where no router can be reached."""
+"""How long calls wait while no router can be reached."""
 _SHARED: Final = "this client is shared by all calls of the replica, and ends with it: it is not for a handler to close"
 
 
 class FollowingMesh(Mesh):
-    """A client that is told where the routers are."""
+    """A client whose routers are set from outside."""
 
     def __init__(self, addresses: Sequence[str], dialer: Dialer, *, has_threads: bool = False) -> None:
         """`has_threads`: it is used by a `SyncMesh`."""
@@ -32,25 +31,25 @@ class FollowingMesh(Mesh):
         super().__init__(addresses, CONNECT_TIMEOUT_S, 0.0, ViewOptions(inherits=True), dialer, buffer)
 
     def follow(self, addresses: Iterable[str]) -> None:
-        """These are the routers of the mesh now. May be called in any thread."""
+        """Sets the routers of the mesh. May be called in any thread."""
         self._routers.follow(addresses)
 
 
 class ReplicaMesh(FollowingMesh):
-    """What `slotmesh.mesh()` gives."""
+    """The client that `slotmesh.mesh()` returns."""
 
     async def aclose(self, grace: float | timedelta | None = None) -> None:
         """Raises RuntimeError: it ends with its replica."""
-        del grace  # there is nothing to wait for
+        del grace  # unused
         raise RuntimeError(_SHARED)
 
     async def end(self) -> None:
-        """The replica ends. What is unanswered fails."""
+        """Ends the client with its replica. Unanswered calls fail."""
         await super().aclose(0.0)
 
 
 class SyncReplicaMesh(SyncMesh):
-    """What `slotmesh.mesh_sync()` gives."""
+    """The client that `slotmesh.mesh_sync()` returns."""
 
     def __init__(self, addresses: Sequence[str], dialer: Dialer) -> None:
         following = FollowingMesh(addresses, dialer, has_threads=True)
@@ -60,9 +59,9 @@ class SyncReplicaMesh(SyncMesh):
 
     def close(self, grace: float | timedelta | None = None) -> None:
         """Raises RuntimeError: it ends with its replica."""
-        del grace  # there is nothing to wait for
+        del grace  # unused
         raise RuntimeError(_SHARED)
 
     def end(self) -> None:
-        """The replica ends. What is unanswered fails."""
+        """Ends the client with its replica. Unanswered calls fail."""
         super().close(0.0)

@@ -1,8 +1,8 @@
-"""The routers that a client knows: those it was given, and those it has heard of.
+"""The routers that a client knows: those given by the application, and those that a router has named.
 
-Purpose: one channel a router, shared by all endpoints; who is asked next where one is lost.
-Invariants: what a router says about the others replaces what was said before, so that routers of long ago are not asked
-for ever; what the application has given stays. No answer of a peer makes the list grow without bound.
+Purpose: one channel for each router, shared by all endpoints, and the policy of reconnecting.
+Invariants: the routers that one names replace those named before, so that former routers are not tried forever; those
+given by the application stay. No response of a peer makes the list grow without bound.
 Owner: the `Mesh`.
 """
 
@@ -24,10 +24,10 @@ from slotmesh.units import parse_host_port
 from slotmesh.v1 import router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
-"""Routers that one answer can name."""
+"""Routers that one response can name."""
 
 _OLD_CHANNEL_GRACE_S: Final = 5.0
-"""What unary calls on a connection that was given up have left."""
+"""The time left to unary calls on a connection that was given up."""
 
 _PROBE: Final = health_pb2.HealthCheckRequest()
 _PROBE_S: Final = 0.5
@@ -39,7 +39,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     """Reads `HOST:PORT`, `HOST:PORT,HOST:PORT`, or a sequence of `HOST:PORT`. Each once, in the order given.
 
     Raises:
-        ValueError: there is none, or one is not HOST:PORT.
+        ValueError: there is no address, or one is not HOST:PORT.
     """
     try:
         each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
@@ -54,7 +54,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class _Stubs(NamedTuple):
-    """Of one channel."""
+    """The stubs of one channel."""
 
     channel: grpc.aio.Channel
     router: router_service_pb2_grpc.RouterServiceStub
@@ -65,7 +65,7 @@ class Routers:
     """Addresses and channels."""
 
     def __init__(self, addresses: Sequence[str], dialer: Dialer = PLAIN_TEXT) -> None:
-        """`addresses`: what the application has given. The first one that answers is used. `dialer` connects."""
+        """`addresses`: given by the application. The first one that answers is used. `dialer` connects."""
         self.dialer = dialer
         self.given = tuple(addresses)
         self._learned: tuple[str, ...] = ()
@@ -73,38 +73,38 @@ class Routers:
         self._stubs: dict[str, _Stubs] = {}
 
     def follow(self, addresses: Iterable[str]) -> None:
-        """These are the routers of the mesh, as who knows them says: in place of what was given before.
+        """Replaces the given addresses by the routers that the mesh has now.
 
-        None changes nothing: they may be about to come back. May be called in any thread.
+        An empty list changes nothing: the routers may be about to come back. May be called in any thread.
         """
         named = tuple(dict.fromkeys(address for address in addresses if _is_address(address)))
         if named:
             self.given = named
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """A router has named the others. Names that are no addresses are passed over."""
+        """A router has named the others. Names that are no addresses are ignored."""
         named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if _is_address(address)))
         if named:
             self._learned = named
 
     def others(self, address: str) -> list[str]:
-        """Those to ask where this one is lost, in an order of chance: not all of its clients go to the same."""
+        """Those to try if this one is lost, in random order, so that its clients spread."""
         others = [each for each in dict.fromkeys((*self.given, *self._learned)) if each != address]
         random.shuffle(others)
         return others
 
     def in_turn(self, last: str) -> list[str]:
-        """All, in the order in which to ask them: `last`, the one that was used last, at the end. Empty: none was."""
+        """All routers, in the order in which to try them, `last` (the one used last; empty: none) at the end."""
         if not last:
             return list(dict.fromkeys((*self.given, *self._learned)))
         return [*self.others(last), last]
 
     def stub(self, address: str) -> router_service_pb2_grpc.RouterServiceStub:
-        """To call this router. Needs a running loop, to which the channel belongs from then on. Asked for each rpc."""
+        """The stub of this router. Needs a running loop, to which the channel then belongs. Requested for each rpc."""
         return self._stubs_of(address).router
 
     def slot_stub(self, address: str) -> slot_service_pb2_grpc.SlotServiceStub:
-        """As `stub`, of its slots."""
+        """As `stub`, for its slots."""
         return self._stubs_of(address).slots
 
     def channel(self, address: str) -> grpc.aio.Channel:
@@ -112,7 +112,7 @@ class Routers:
         return self._channel(address).get()
 
     def is_connected(self, address: str) -> bool:
-        """Whether there is a connection to this router, as far as the transport knows."""
+        """Whether there is a connection to this router, according to the transport."""
         channel = self._channels.get(address)
         return channel is not None and channel.is_connected
 
@@ -120,7 +120,7 @@ class Routers:
         """Returns when there is a connection to this router.
 
         Raises:
-            ConnectionError: there is none to be had now. `patiently`: only when the client was closed.
+            ConnectionError: it failed. `patiently`: only raised when the client is closed.
         """
         channel = self._channel(address).get()
         hopeless = {_State.SHUTDOWN} if patiently else {_State.SHUTDOWN, _State.TRANSIENT_FAILURE}
@@ -130,7 +130,7 @@ class Routers:
             await channel.wait_for_state_change(state)
 
     async def handshake_problem(self, address: str) -> str:
-        """Why no connection to this router could be made, where that is for certificates; else empty."""
+        """Why no connection to this router could be made, if certificates are the reason; else empty."""
         if self.is_connected(address):
             return ""
         try:
@@ -141,7 +141,7 @@ class Routers:
         return ""
 
     def renew(self, address: str) -> None:
-        """The connection to this router is silent: the next stream takes a new one."""
+        """Replaces a silent connection: the next stream uses a new one."""
         self._stubs.pop(address, None)
         channel = self._channels.get(address)
         if channel is not None:
@@ -178,55 +178,53 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# Which router to ask next, after which pause, and for how long.
-#
-# Purpose: the policy of reconnecting. No I/O: the connection tells what took how long.
-# Invariants: the router that was used last is asked when no other one answers. Another one that is known is asked at
-# once, unless streams end again and again before they have answered anything; rounds through all of them have growing
-# pauses, with jitter. It ends when no router could be reached for `patience_s`.
-# Owner: the endpoint's `Connection`.
-
 FIRST_ATTEMPT_S: Final = 1.0
-"""What a router may take to answer where another one is known. Doubles from round to round."""
+"""How long a router may take to answer if another one is known. Doubles from round to round."""
 
 
 class Search:
-    """From one reachable router to the next."""
+    """Which router to try next, after which pause, and for how long. Pure: the caller reports the time spent.
+
+    Invariants: the router that was used last is tried after the others. Another known one is tried immediately, unless
+    streams end repeatedly before they have answered anything; between rounds through all of them there are growing
+    pauses, with jitter. The search ends when no router could be reached for `patience_s`.
+    Owner: the endpoint's `Connection`.
+    """
 
     def __init__(self, routers: Routers, patience_s: float, last: str) -> None:
-        """`last`: the router that was used last; empty where none was."""
+        """`last`: the router that was used last; empty if none was."""
         self._routers = routers
         self._patience_s = patience_s
         self._backoff = Backoff()
         self._left_s = patience_s
         self._attempt_s = FIRST_ATTEMPT_S
         self._strikes = 0
-        """Streams in a row that were of no use."""
+        """Consecutive streams that have answered nothing."""
         self._pause_s = 0.0
         self._candidates = deque(routers.in_turn(last))
         self._alone = len(self._candidates) == 1
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is at its end."""
+        """Whether the patience is used up."""
         return self._left_s <= 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other router to ask than the next one."""
+        """Whether the next router is the only one."""
         return self._alone
 
     @property
     def timeout_s(self) -> float:
-        """What the next attempt may take."""
+        """The time limit of the next attempt."""
         return max(self._left_s if self._alone else min(self._left_s, self._attempt_s), 0.0)
 
     def spent(self, time_s: float) -> None:
-        """That much time went by without a router."""
+        """Records time that passed without a router."""
         self._left_s -= time_s
 
     def take_pause_s(self, last: str) -> float:
-        """What to wait before the next attempt; 0 where nothing. After a round in vain another one begins."""
+        """The pause before the next attempt; 0 for none. A new round begins when one is over."""
         if not self._candidates:
             self._attempt_s *= 2
             self._pause_s = self._start_round(last)
@@ -234,11 +232,11 @@ class Search:
         return pause_s
 
     def take(self) -> str:
-        """The router to ask now."""
+        """The router to try now."""
         return self._candidates.popleft()
 
     def lost(self, last: str, *, was_sound: bool) -> None:
-        """The stream to `last` has ended. `was_sound`: it was of use; one that was not gives no new patience."""
+        """The stream to `last` has ended. `was_sound`: it has answered something; others do not renew the patience."""
         if was_sound:
             self._left_s, self._attempt_s, self._strikes = self._patience_s, FIRST_ATTEMPT_S, 0
             self._backoff.reset()

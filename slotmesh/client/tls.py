@@ -1,7 +1,7 @@
-"""How a client shows who it is: certificates from files, tokens, and whose servers it trusts.
+"""How a client authenticates: certificates from files, tokens, and the authorities whose servers it trusts.
 
-Invariants: what cannot be used is refused by `connect`, before anything is sent; no private key and no token is in any
-repr. `cryptography` is imported where there are files to read: it takes most of a second.
+Invariants: unusable files and tokens are refused by `connect`, before anything is sent; no private key and no token is
+in any repr. `cryptography` is imported only if there are files to read: that takes most of a second.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Path = str | PathLike[str]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Tls:
-    """By what a client connects with TLS: `slotmesh.connect(ADDRESS, tls=slotmesh.Tls(...))`.
+    """The TLS files of a client: `slotmesh.connect(ADDRESS, tls=slotmesh.Tls(...))`.
 
-    Files are PEM, and read again when they change: what connects after that shows the new certificate.
+    Files are PEM, and read again when they change: later connections use the new certificate.
     """
 
     ca: Path | None
-    """The certificates of the authorities that are trusted; None: those that the system trusts."""
+    """The certificates of the trusted authorities; None: those of the operating system."""
     cert: Path | None
-    """The own certificate; None for a client that has a token."""
+    """The certificate of this client; None if it has a token."""
     key: Path | None
-    """Its private key, which others on the machine cannot read."""
+    """Its private key, which other users of the machine cannot read."""
 
     def __init__(self, ca: _Path | None = None, cert: _Path | None = None, key: _Path | None = None) -> None:
         """Without `ca`, servers need a certificate for their address by an authority that the system trusts.
@@ -47,14 +47,14 @@ class Tls:
 
     @classmethod
     def from_dir(cls, directory: _Path, name: str | None = None) -> Tls:
-        """Of a directory as `slotmesh certs` makes it: ca.crt, and NAME.crt and NAME.key.
+        """The files of a directory made by `slotmesh certs`: ca.crt, and NAME.crt and NAME.key.
 
         Args:
             directory: where the files are.
-            name: whose certificate to show, as `client-alice`; None: none, for a client that has a token.
+            name: the certificate to use, as `client-alice`; None: none, for a client that has a token.
 
         Raises:
-            ValueError: one of the files is not there.
+            ValueError: one of the files is missing.
         """
         path = Path(directory)
         if not (path / CA_FILE).exists():
@@ -65,23 +65,23 @@ class Tls:
 
 
 class SystemTls:
-    """Trusts whom the system trusts; shows no certificate. Servers are checked by their addresses."""
+    """Trusts the authorities that the system trusts, and has no certificate. Servers are checked by their addresses."""
 
     version = 1
     trust_domain = ""
     identity = ""
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Of connections."""
+        """The credentials of connections."""
         return grpc.ssl_channel_credentials()
 
 
 def dialer_of(tls: Tls | None, token: Token | None) -> Dialer:
-    """What opens the connections of a client.
+    """Opens the connections of a client.
 
     Raises:
-        TypeError: one of them is of another type.
-        ValueError: the files cannot be used, or the token can be none, or is given without TLS.
+        TypeError: an argument of another type.
+        ValueError: the files or the token are unusable, or there is a token without TLS.
     """
     if tls is None and token is None:
         return PLAIN_TEXT
@@ -90,7 +90,7 @@ def dialer_of(tls: Tls | None, token: Token | None) -> Dialer:
     if token is not None and not isinstance(token, str) and not callable(token):
         raise TypeError(f"token must be a str, or a function that gives one, got {type(token).__name__}")
     if tls is None:
-        raise ValueError("token needs TLS: everybody on the way to the router could read it; give tls=slotmesh.Tls()")
+        raise ValueError("token needs TLS: without it, the token is readable on the network; give tls=slotmesh.Tls()")
     return Dialer(_source_of(tls), None if token is None else TokenSource(token))
 
 

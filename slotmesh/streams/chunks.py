@@ -1,6 +1,6 @@
-"""Payloads that are too large to travel in one piece: their parts, cut and put together.
+"""Payloads that are too large for one message: cut into chunks, and joined again. Pure: no protobuf message, no I/O.
 
-Purpose: the same for client, router and replica. Pure: no protobuf message, no I/O.
+Purpose: the same for client, router and replica.
 """
 
 from __future__ import annotations
@@ -13,21 +13,13 @@ from typing import Generic, NamedTuple, TypeVar
 
 from slotmesh.streams.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
 
-# Chunks on their way to become a payload again.
-#
-# Invariants: chunks of a payload come in order, without gap and without overlap, and not too small; anything else is
-# the
-# sender's mistake and raises. Memory is taken as bytes arrive, not as they are announced.
-# Owner: the reader of the stream.
-
-# A payload, whole or in the parts in which it came.
-#
-# A router that only passes a payload on never joins its parts: a copy of 64 MiB would block the loop for tens of
-# milliseconds.
-
 
 class PayloadParts:
-    """A payload in parts. Its length is that of the payload, bytes."""
+    """A payload in the parts in which it arrived. Its length is that of the payload, bytes.
+
+    A router that only passes a payload on never joins its parts: copying 64 MiB would block the loop for tens of
+    milliseconds.
+    """
 
     __slots__ = ("_size", "parts")
 
@@ -40,7 +32,7 @@ class PayloadParts:
 
 
 class Announced:
-    """Takes the place of a payload that is to come. Its length is that of the payload, bytes."""
+    """Stands for a payload that is to follow. Its length is that of the payload, bytes."""
 
     __slots__ = ("_size",)
 
@@ -55,12 +47,12 @@ Payload = bytes | PayloadParts
 
 
 def joined(payload: Payload) -> bytes:
-    """The payload in one piece. A copy: for payloads that are not that large."""
+    """The payload in one piece. A copy: for small payloads."""
     return payload if isinstance(payload, bytes) else b"".join(payload.parts)
 
 
 def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:
-    """The chunks of a payload: where each starts, and its bytes. Each is cut when it is asked for."""
+    """The chunks of a payload: offset and bytes. Each is cut when it is requested."""
     if isinstance(payload, PayloadParts):
         at = 0
         for part in payload.parts:
@@ -72,7 +64,7 @@ def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:
 
 
 class BadChunk(ValueError):
-    """A chunk that does not continue its payload. Says which field, and what was expected."""
+    """A chunk that does not continue its payload: the field, and what was expected."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -80,18 +72,23 @@ class BadChunk(ValueError):
 
 
 class Assembly(ABC):
-    """One payload of `total` bytes that is under way."""
+    """A payload of `total` bytes that arrives in chunks.
+
+    Invariants: chunks of a payload arrive in order, without gap or overlap, and not too small; anything else is an
+    error of the sender, and raises. Memory is allocated as bytes arrive, not as they are announced.
+    Owner: the reader of the stream.
+    """
 
     __slots__ = ("least", "received", "total")
 
     def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
-        """`least`: bytes of each chunk but the last; 0 for a sender that is trusted."""
+        """`least`: bytes of each chunk but the last; 0 for a trusted sender."""
         self.total = total
         self.least = least
         self.received = 0
 
     def add(self, offset: int, total: int, data: bytes) -> bool:
-        """The next chunk. Returns whether the payload is complete.
+        """Adds the next chunk. Returns whether the payload is complete.
 
         Raises:
             BadChunk: it is not the next one.
@@ -115,7 +112,7 @@ class Assembly(ABC):
 
 
 class JoinedAssembly(Assembly):
-    """For an end that decodes the payload: it grows in one buffer, and taking it copies nothing."""
+    """For an end that decodes the payload: it grows in one buffer, which `payload` returns without a copy."""
 
     __slots__ = ("_buffer",)
 
@@ -127,12 +124,12 @@ class JoinedAssembly(Assembly):
         self._buffer.write(data)
 
     def payload(self) -> bytes:
-        """What has come."""
+        """The bytes that have arrived."""
         return self._buffer.getvalue()
 
 
 class PartsAssembly(Assembly):
-    """For an end that passes the payload on: the parts stay as they came."""
+    """For an end that passes the payload on: the parts stay as they arrived."""
 
     __slots__ = ("_parts",)
 
@@ -144,25 +141,18 @@ class PartsAssembly(Assembly):
         self._parts.append(data)
 
     def payload(self) -> PayloadParts:
-        """What has come."""
+        """The bytes that have arrived."""
         return PayloadParts(self._parts)
 
-
-# Payloads on their way out, which take turns chunk by chunk.
-#
-# Invariants: chunks of one payload leave in order; of several payloads none waits for another one to be complete. A
-# chunk
-# is cut when it leaves, so that a payload is in memory once.
-# Owner: the writer of the stream.
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 
 
 class OutgoingChunk(NamedTuple, Generic[OwnerT]):
-    """What the next chunk carries."""
+    """The content of the next chunk."""
 
     owner: OwnerT
-    """What the payload belongs to, as the caller has named it."""
+    """The owner of the payload, as passed to `add`."""
     offset: int
     total: int
     data: bytes
@@ -170,34 +160,39 @@ class OutgoingChunk(NamedTuple, Generic[OwnerT]):
 
 
 class ChunkTurns(Generic[OwnerT]):
-    """What is left of some payloads. False while nothing is."""
+    """Outgoing payloads that take turns chunk by chunk. False if nothing is left of them.
+
+    Invariants: chunks of one payload leave in order; no payload waits for another one to be complete. A chunk is cut
+    when it leaves, so that a payload is in memory once.
+    Owner: the writer of the stream.
+    """
 
     __slots__ = ("rota",)
 
     def __init__(self) -> None:
         self.rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
-        """To be read, by those who ask for each frame whether something is left: as cheap as can be."""
+        """Read directly, by code that checks for each frame whether something is left: as cheap as possible."""
 
     def __bool__(self) -> bool:
         return bool(self.rota)
 
     def add(self, owner: OwnerT, payload: Payload) -> None:
-        """A payload that is to leave; it is not empty."""
+        """Adds a payload, which is not empty."""
         self.rota.append((owner, len(payload), cut(payload)))
 
     def discard(self, owners: Iterable[OwnerT]) -> None:
-        """What is left of these ones' payloads is not wanted any more. Unknown owners are ignored."""
+        """Drops the payloads of these owners. Unknown owners are ignored."""
         gone = set(owners)
         left = [entry for entry in self.rota if entry[0] not in gone]
         self.rota.clear()
         self.rota.extend(left)
 
     def clear(self) -> None:
-        """Nothing is wanted any more."""
+        """Drops all payloads."""
         self.rota.clear()
 
     def take(self) -> OutgoingChunk[OwnerT]:
-        """The next chunk. Only while something is left."""
+        """The next chunk. Only if something is left."""
         owner, total, chunks = self.rota.popleft()
         offset, data = next(chunks)
         is_last = offset + len(data) >= total
@@ -206,26 +201,23 @@ class ChunkTurns(Generic[OwnerT]):
         return OutgoingChunk(owner, offset, total, data, is_last)
 
 
-# What waits behind a large payload of its own call.
-#
-# Purpose: a payload that leaves in chunks takes its time. All others pass it; but later items of its own call come
-# after
-# it.
-# Invariants: items of one call leave in the order in which they came; of one call, one payload at a time is in chunks.
-# Calls without a large payload cost nothing here.
-# Owner: the writer of the stream.
-
 EntryT = TypeVar("EntryT")
 
 
 class Lines(Generic[EntryT]):
-    """Calls with a large payload on its way, and what waits behind each. False while there are none."""
+    """The items that wait behind a large payload of their own call. False if there are none.
+
+    Purpose: a payload in chunks takes time. Other calls pass it; later items of its own call must wait for it.
+    Invariants: items of one call leave in their order; one payload of a call at a time is in chunks. Calls without a
+    large payload cost nothing here.
+    Owner: the writer of the stream.
+    """
 
     __slots__ = ("by_call",)
 
     def __init__(self) -> None:
         self.by_call: dict[int, deque[EntryT]] = {}
-        """To be read, by those who ask for each frame whether there are any: as cheap as can be."""
+        """Read directly, by code that checks for each frame whether there are any: as cheap as possible."""
 
     def __bool__(self) -> bool:
         return bool(self.by_call)
@@ -234,11 +226,11 @@ class Lines(Generic[EntryT]):
         return call_id in self.by_call
 
     def begin(self, call_id: int) -> None:
-        """A large payload of this call starts to leave; none does so far."""
+        """A large payload of this call starts to leave; no other one is leaving."""
         self.by_call[call_id] = deque()
 
     def wait(self, call_id: int, entry: EntryT) -> bool:
-        """Adds the next item of the call. Returns whether it waits here."""
+        """Adds the next item of the call, if it must wait. Returns whether it does."""
         line = self.by_call.get(call_id)
         if line is None:
             return False
@@ -246,19 +238,19 @@ class Lines(Generic[EntryT]):
         return True
 
     def concern(self, call_ids: Iterable[int]) -> bool:
-        """Whether one of these calls has a line."""
+        """Whether items of one of these calls may have to wait."""
         return not self.by_call.keys().isdisjoint(call_ids)
 
     def among(self, call_ids: Container[int]) -> list[int]:
-        """Those of these calls that have a line, in ascending order."""
+        """Those of these calls that have a large payload on its way, in ascending order."""
         return sorted(call_id for call_id in self.by_call if call_id in call_ids)
 
     def end(self, call_id: int) -> deque[EntryT]:
-        """The large payload of this call has left: what waited behind it, in order. That may begin a new line."""
+        """The large payload has left: returns the items that waited, in order, one of which may start a new line."""
         return self.by_call.pop(call_id)
 
     def clear(self) -> None:
-        """Nothing is wanted any more."""
+        """Drops everything."""
         self.by_call.clear()
 
 

@@ -1,8 +1,8 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
-Each end names the features that it knows, and a behaviour is used where the end that has to know it has named it. What
-a name means is specified in the protos, at `OpenStream`, `StreamOpened`, `OpenExecute`
-and `RouterHello`; unknown names are ignored.
+Each end announces the features that it supports, and a behaviour is used if the end that has to support it has
+announced it. The protos specify what a name means, at `OpenStream`, `StreamOpened`, `OpenExecute` and `RouterHello`;
+unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGE_BESIDE: Final = "large_beside"
 """A router takes one call that is larger than the window beside all others."""
 
 EXECUTORS: Final = "executors"
-"""A client is told which replica has executed each of its calls."""
+"""A client gets the name of the replica that has executed each of its calls."""
 
 # -- between router and replica ----------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ HEARTBEATS: Final = "heartbeats"
 """A router echoes heartbeats: its runs start only while it does."""
 
 REQUEST_ITEMS: Final = "request_items"
-"""A replica takes requests of one call one by one, and says how many its handler has taken."""
+"""A replica takes requests of one call one by one, and reports how many its handler has taken."""
 
 SERVICE_TIMES: Final = "service_times"
 """A router chooses by service times how many calls travel together."""

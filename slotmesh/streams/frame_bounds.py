@@ -1,14 +1,13 @@
-"""How much one frame, or the request of a unary rpc, may hold, checked before it is parsed.
+"""Bounds on the content of one frame, or of the request of a unary rpc, checked before it is parsed. Pure.
 
-Purpose: two bytes of a frame can become a hundred of memory, and each element costs time in every loop over it; so
-elements are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is
-large, and nothing for small ones. Counting goes in steps, with other work between them.
-Payloads in blocks are no elements: whoever cuts a block counts them.
-Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
-ranges, columns); in one of more than `LARGE_BYTES`, also in each of these; in a request at whatever depth. Bytes that
-are no message pass: the parser refuses them.
-Owner: pure functions of bytes, for code that parses frames of a peer; `slotmesh/server/unary_requests.py` has the
-shapes.
+Purpose: two bytes of a frame can become a hundred in memory, and each element costs time in every loop over it; so
+elements are counted in the bytes, and counting stops at the bound. It costs one step for each element of a large frame,
+and nothing for small ones. Counting is done in steps, with other work between them.
+Payloads in blocks are no elements: the code that cuts a block counts them.
+Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in its direct parts (batches, ranges,
+columns); in one of more than `LARGE_BYTES`, also in each of these; in a request at any depth. Bytes that are no message
+pass: the parser refuses them.
+Owner: functions for code that parses frames of a peer; `slotmesh/server/unary_requests.py` has the shapes.
 """
 
 from __future__ import annotations
@@ -19,73 +18,73 @@ from typing import Final, NamedTuple
 from slotmesh.streams.limits import MAX_ELEMENTS, MAX_FRAME_BYTES
 
 SMALL_BYTES: Final = MAX_ELEMENTS
-"""No frame of this size can hold too many elements: nothing in it need be counted."""
+"""A smaller frame cannot hold too many elements: nothing in it is counted."""
 MAX_FIELDS: Final = 2 * MAX_ELEMENTS
 """The same with fields that a message has once."""
 LARGE_BYTES: Final = MAX_FRAME_BYTES
-"""Frames are cut at this size, unless one payload alone is larger: so one beyond it has few elements."""
+"""Frames are cut at this size, unless one payload alone is larger: so a larger one has few elements."""
 MAX_COLUMN_BYTES: Final = LARGE_BYTES
 """Of all columns of numbers in one frame."""
 STEP_FIELDS: Final = 4096
-"""That are counted at a time: some milliseconds."""
+"""Counted in one step: some milliseconds."""
 
 MAX_DEPTH: Final = 100
-"""Messages in one another: parsers of protobuf refuse more, so what is deeper is not counted."""
+"""Nested messages: parsers of protobuf refuse more, so deeper ones are not counted."""
 FIELDS_AN_ELEMENT: Final = 5
 """Of a request, at most: an entry of a JSON object has its key, its value and the kind of that."""
 _NAMED_DEPTH: Final = 4
-"""Fields that are deeper go by the name of the one that they are in: values may be in one another a hundred times."""
+"""Deeper fields are reported under the name of the enclosing one: values may be nested a hundred times."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HIGH: Final = bytes(range(128, 256))
 
 
 class Field(NamedTuple):
-    """What is known of a field of a message."""
+    """One field of a message."""
 
     name: str
     fields: Mapping[int, Field]
-    """The fields of the message that it holds, by number; empty where it holds none, or where these are not counted."""
+    """The fields of its message, by number; empty if it is not a message, or if they are not counted."""
     is_repeated: bool = False
     is_column: bool = False
-    """It holds numbers in a row."""
+    """It is a packed column of numbers."""
     most_bytes: int = 0
-    """What all of this field may have together; 0: it has no bound of its own."""
+    """The bytes that all of this field may have together; 0: no bound of its own."""
 
 
 class Shape(NamedTuple):
     """The fields of a frame, or of a request."""
 
     whole: Mapping[int, Field]
-    """As far as they are counted in any frame."""
+    """Those that are counted in any frame."""
     deep: Mapping[int, Field]
-    """The same, in a large one."""
+    """Those that are counted in a large one."""
     advice: str = f"one frame has at most {MAX_ELEMENTS} elements in all; send several frames"
-    """What its sender is told who has put too many elements into it."""
+    """The message to the sender of too many elements."""
     most_fields: int = MAX_FIELDS
 
 
 class TooMuch(NamedTuple):
-    """The bound that a frame passes."""
+    """The bound that a frame exceeds."""
 
     field: str
-    """Where, as `calls.batches`."""
+    """The field, as `calls.batches`."""
     problem: str
 
 
 def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
-    """Which bound the frame passes; None where it keeps to all of them, or is no message. In steps."""
+    """The bound that the frame exceeds; None if it exceeds none, or is no message. In steps."""
     if len(raw) <= SMALL_BYTES:
         return None
     count = _Count(shape)
     try:
         return (yield from count.walk(raw, 0, len(raw), shape.deep if len(raw) > LARGE_BYTES else shape.whole, ""))
-    except IndexError:  # a field has no end
+    except IndexError:  # a field is truncated
         return None
 
 
 class _Count:
-    """What was counted so far in one frame."""
+    """The counts of one frame so far."""
 
     __slots__ = ("advice", "bounded", "column_bytes", "depth", "elements", "fields", "most_fields", "step_ends")
 
@@ -96,12 +95,12 @@ class _Count:
         self.bounded: dict[str, int] = {}
         """Bytes of the fields that have a bound of their own."""
         self.step_ends = STEP_FIELDS
-        """How many fields are counted by then."""
+        """The number of fields at which the current step ends."""
 
     def walk(
         self, raw: bytes, at: int, end: int, known: Mapping[int, Field], path: str
     ) -> Generator[None, None, TooMuch | None]:
-        """Counts the fields between two places, and those inside them."""
+        """Counts the fields between two offsets, and those inside them."""
         elements, fields = self.elements, self.fields
         while at < end:
             tag = raw[at]
@@ -167,10 +166,10 @@ class _Count:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends.
+    """A number, and the offset behind it.
 
     Raises:
-        IndexError: it does not end where a number has to.
+        IndexError: it is truncated or too long.
     """
     value = 0
     for shift in range(0, 70, 7):

@@ -1,8 +1,8 @@
-"""Which controller a member of the mesh follows, of several of which one leads: pure, for routers and replicas.
+"""Which controller a member of the mesh follows, of several of which one leads: for routers and replicas. Pure.
 
-Purpose: `ControllerSearch` says which address is tried next, `TermFence` whose announcements count.
-Invariants: an announcement under an older term than one that was obeyed is never obeyed, as far as both are of one
-generation; each address that is known is tried again after a bounded number of attempts, whoever refers to whom.
+Purpose: `ControllerSearch` chooses the address to try next, `TermFence` the announcements to obey.
+Invariants: an announcement with an older term than an obeyed one is never obeyed, if both are of one generation; each
+known address is tried again after a bounded number of attempts, whatever the referrals.
 Owner: the task that keeps up a member's stream to its controller.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-MOST_TOLD: Final = 16
-"""Addresses that a controller may tell a member of."""
+MOST_ANNOUNCED: Final = 16
+"""Addresses that a controller may announce to a member."""
 MOST_GENERATIONS: Final = 16
 """Generations whose newest term is remembered."""
 
@@ -24,7 +24,7 @@ class TermFence:
         self._newest: dict[str, int] = {}
 
     def obeys(self, generation: str, term: int) -> bool:
-        """Whether an announcement counts. From then on none of an older term does. 0: it does not say its term."""
+        """Whether to obey an announcement; from then on no older term is obeyed. 0: the controller states no term."""
         newest = self._newest.pop(generation, 0)
         if len(self._newest) >= MOST_GENERATIONS:
             del self._newest[next(iter(self._newest))]
@@ -33,43 +33,43 @@ class TermFence:
 
 
 class ControllerSearch:
-    """The controllers that are known, and the one that is tried."""
+    """The known controllers, and the one that is tried."""
 
     def __init__(self, given: Sequence[str]) -> None:
         """`given` are the addresses that the member was started with, at least one."""
         if not given:
             raise ValueError("there is no controller to look for")
         self._given = tuple(dict.fromkeys(given))
-        self._told: tuple[str, ...] = ()
+        self._announced: tuple[str, ...] = ()
         self._current = self._turn = self._given[0]
         """The address that is tried, and that of the round: they differ while a referral is followed."""
 
     @property
     def current(self) -> str:
-        """Where the next attempt goes, or the present one went."""
+        """The address of the next attempt, or of the current one."""
         return self._current
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Those that are tried one after another: those that were given, then those that a leader has told of."""
-        return tuple(dict.fromkeys((*self._given, *self._told)))
+        """The addresses that are tried in turn: those given at the start, then those that a leader has announced."""
+        return tuple(dict.fromkeys((*self._given, *self._announced)))
 
-    def told(self, addresses: Iterable[str]) -> None:
-        """The leader says where controllers are. None says nothing."""
-        if told := tuple(dict.fromkeys(addresses))[:MOST_TOLD]:
-            self._told = told
+    def announced(self, addresses: Iterable[str]) -> None:
+        """The leader announces the addresses of controllers. An empty list changes nothing."""
+        if announced := tuple(dict.fromkeys(addresses))[:MOST_ANNOUNCED]:
+            self._announced = announced
 
     def failed(self) -> None:
-        """The attempt came to nothing, or what came of it has ended: the next one's turn."""
+        """The attempt failed, or its stream has ended: the next address is tried."""
         known = self.known
         at = known.index(self._turn) + 1 if self._turn in known else 0
         self._current = self._turn = known[at % len(known)]
 
     def referred(self, leader: str) -> bool:
-        """What was tried says that another controller leads; an empty address: it does not know which.
+        """The controller that was tried names the leader; empty if it does not know.
 
-        Returns whether that one is tried at once. One that was itself referred to is not believed: it is the next one's
-        turn, so that controllers which refer to each other do not keep a member from the others.
+        Returns whether the leader is tried immediately. A referral by a controller that was itself referred to is
+        ignored, and the next address is tried: controllers that refer to each other must not keep a member from others.
         """
         if not leader or leader == self._current or self._current != self._turn:
             self.failed()

@@ -1,6 +1,6 @@
-"""Bounds of what a stream carries, and sizes at which it is cut: one number for all users of the same bound.
+"""Bounds on the content of streams, and the sizes at which it is cut: one constant for all users of a bound.
 
-The bound of one thing of one process is declared beside that thing.
+A bound on one thing in one process is declared beside that thing.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ MAX_CALL_ID: Final = 2**53 - 1
 """Largest call id: JSON numbers carry it without loss."""
 
 MAX_MESSAGE_CHARS: Final = 4_096
-"""Characters of a failure's message that come from users' code; the rest is cut off."""
+"""Characters of a failure's message from users' code; the rest is cut off."""
 
 # -- messages --------------------------------------------------------------------------------------------------------
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
-"""Largest message, unless a server takes less. Whole routing tables go both ways between controllers and routers, and
+"""Largest message, unless a server accepts less. Whole routing tables go both ways between controllers and routers, and
 the largest meshes to controllers; payloads are far below."""
 
 MAX_ROUTER_REQUEST_BYTES: Final = 16 * 1024 * 1024
-"""Largest message to a router. The transport reads it before anybody is asked who sends it, so it is no larger than
-clients need: a frame has payloads of 1 MiB, or one of 4 MiB, and 8 MiB of ordering keys where all are as long as may
-be."""
+"""Largest message to a router. The transport reads it before the sender is authenticated, so it is no larger than
+clients need: a frame has payloads of 1 MiB, or one of 4 MiB, and 8 MiB of ordering keys if all have the largest
+length."""
 
 TABLE_PART_BYTES: Final = 32 * 1024
-"""What a part of a routing table has, about: converting it holds an event loop for some milliseconds."""
+"""Approximate size of a part of a routing table: converting it blocks an event loop for some milliseconds."""
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
@@ -88,11 +88,10 @@ MAX_ROSTERS: Final = 64
 controller that does not remember has started."""
 
 MAX_METHODS: Final = 1_024
-"""Names of a handler's methods that a replica tells a router; more are left out."""
+"""Names of a handler's methods that a replica reports to a router; more are left out."""
 
 
-# The bounds of a server's edge: connections, streams that are silent, streams of one caller.
-#
+# -- the edge of a server: connections, silent streams, streams of one caller ------------------------------------------
 # Apart from the settings that choose them (`slotmesh.config.edge`), as clients need them without any setting.
 
 IDLE_HEARTBEAT_S: Final = 60.0
@@ -106,7 +105,7 @@ class EdgeLimits:
     """The bounds of one server's edge. The defaults are those of the settings."""
 
     max_connections: int | None = None
-    """None: as many as there are descriptors for."""
+    """None: bounded by the file descriptors."""
     max_connection_streams: int = 20_000
     """Rpcs that may be open on one connection."""
     handshake_timeout_s: float = 5.0
@@ -117,11 +116,11 @@ class EdgeLimits:
     """0: never."""
     max_streams_per_caller: int = 1_024
     max_request_bytes: int = MAX_MESSAGE_BYTES
-    """Of one message that comes in: what the protocol needs, so there is no setting for it."""
+    """Of one received message: what the protocol needs, so there is no setting for it."""
 
     @property
     def idle_heartbeat_s(self) -> float:
-        """How far apart the heartbeats of a session without calls may be. 0: no further than those of any other."""
+        """The largest interval between heartbeats of a session without calls. 0: the interval of any session."""
         timeout_s = self.stream_idle_timeout_s
         allowed_s = min(timeout_s / HEARTBEATS_PER_TIMEOUT, IDLE_HEARTBEAT_S) if timeout_s else IDLE_HEARTBEAT_S
         return allowed_s if allowed_s > 1.0 else 0.0
@@ -131,5 +130,5 @@ DEFAULT_LIMITS = EdgeLimits()
 
 
 MAX_PENDING = 20_000
-"""Rpcs that have come and that the event loop has not seen, of each method; more are refused by gRPC. So many wait to
-begin as well, for the methods that are called most. As many as one connection may have by default."""
+"""Rpcs of each method that have arrived and that the event loop has not seen; gRPC refuses more. The same number waits
+to start, for the methods that are called most. The default bound of one connection."""

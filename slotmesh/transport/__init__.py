@@ -1,1 +1,1 @@
-"""I/O of streams, at whichever end: writers, pacing, both halves of a stream, channels that are replaced."""
+"""I/O of streams, at both ends: writers, pacing, both halves of a stream, channels that are replaced."""

@@ -1,9 +1,6 @@
-"""A channel to one server, which is opened anew when the process has new certificates.
+"""Channels that are replaced: to a server when the process has new certificates, to controllers when the leader moves.
 
-Purpose: a channel keeps the certificate for ever with which it was opened, and would be refused once that has expired.
-Invariants: rpcs begin on a channel of the newest certificate. What runs on an older one goes on there: it is closed
-when it has no connection any more, as gRPC drops one that nothing has used for half an hour, or with `aclose`.
-Owner: who connects to the server, on one event loop.
+Purpose: a channel uses the certificate that it was opened with for its whole life, and is refused once that expires.
 """
 
 from __future__ import annotations
@@ -24,10 +21,15 @@ _CONNECTED: Final = frozenset({grpc.ChannelConnectivity.READY, grpc.ChannelConne
 
 
 class CurrentChannel:
-    """Asked for its channel before each rpc."""
+    """The channel to one server, requested before each rpc.
+
+    Invariants: rpcs start on a channel with the newest certificate. Rpcs on an older channel continue there; it is
+    closed when it has no connection, as gRPC drops one that is unused for half an hour, or by `aclose`.
+    Owner: the client of the server, on one event loop.
+    """
 
     def __init__(self, dialer: Dialer, address: str, server: Role, backend: str = "") -> None:
-        """Connects to nothing yet."""
+        """Does not connect yet."""
         self.address = address
         self._dialer = dialer
         self._server = server
@@ -38,7 +40,7 @@ class CurrentChannel:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection by the newest certificate, as far as the transport knows."""
+        """Whether there is a connection with the newest certificate, according to the transport."""
         return (
             self._channel is not None
             and self._version == self._dialer.version
@@ -46,7 +48,7 @@ class CurrentChannel:
         )
 
     def get(self) -> grpc.aio.Channel:
-        """The channel for what begins now.
+        """The channel for rpcs that start now.
 
         Raises:
             ValueError: the address is not HOST:PORT.
@@ -58,11 +60,11 @@ class CurrentChannel:
         return self._channel
 
     def problem(self, details: str) -> str | None:
-        """Why no connection was made, in words with the way out; None where that is not for certificates."""
+        """Why the connection failed, with the way out, if certificates are the reason; else None."""
         return self._dialer.problem(details, self._server, self._backend)
 
     def renew(self, grace_s: float) -> None:
-        """The connection is silent: what begins next takes a new one. What is on it has `grace_s` left."""
+        """Replaces a silent connection: rpcs that start now use a new one, those on the old one have `grace_s` left."""
         channel, self._channel = self._channel, None
         if channel is not None:
             self._keep(asyncio.get_running_loop().create_task(channel.close(grace_s)), channel)
@@ -94,19 +96,17 @@ async def _close_when_unconnected(channel: grpc.aio.Channel) -> None:
     await channel.close()
 
 
-# The channel of a member to the controller that it tries, of several of which one leads.
-#
-# Invariants: one channel at a time, which stays as long as its address is the one that is tried, and its certificate
-# the
-# newest.
-# Owner: the task that keeps up a member's stream to its controller.
-
 LEADER_FACT = "leader"
-"""Of the metadata of a NOT_LEADER: where the leader is, `HOST:PORT`."""
+"""In the metadata of NOT_LEADER: the leader's address, `HOST:PORT`."""
 
 
 class ControllerChannels:
-    """Open as a context."""
+    """A member's channel to the controller that it tries, of several of which one leads. A context manager.
+
+    Invariants: there is one channel at a time, kept while its address is the current one and its certificate the
+    newest.
+    Owner: the task that keeps up a member's stream to its controller.
+    """
 
     def __init__(self, search: ControllerSearch, dialer: Dialer = PLAIN_TEXT) -> None:
         self._search = search
@@ -122,18 +122,18 @@ class ControllerChannels:
         await self._close()
 
     async def current(self) -> grpc.aio.Channel:
-        """To the controller that is tried now. The one before it is closed where that is another one."""
+        """The channel to the controller that is tried now. Closes the previous one if that is another."""
         if self._channel is None or self._channel.address != self._search.current:
             await self._close()
             self._channel = CurrentChannel(self._dialer, self._search.current, Role.CONTROLLER)
         return self._channel.get()
 
     def explained(self, details: str) -> str:
-        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        """The message of a failed rpc; if certificates are the reason, in words with the way out."""
         return self._dialer.explained(details, Role.CONTROLLER)
 
     def refused(self, failure: Failure) -> bool:
-        """The attempt has failed. Returns whether the next one should be made at once: to the leader."""
+        """Records a failed attempt. Returns whether to try the leader immediately."""
         if failure.reason is not Reason.NOT_LEADER:
             self._search.failed()
             return False

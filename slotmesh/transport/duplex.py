@@ -1,8 +1,8 @@
-"""Both halves of a stream, as one piece of work.
+"""Both halves of a stream as one piece of work; large frames; frames written as bytes.
 
 Purpose: a pump writes beside a reader, and neither outlives the other.
-Invariants: ends when the reader ends; a transport that fails is the reader's to report, a defect of the writer is
-raised.
+Invariants: the work ends when the reader ends; a failure of the transport is reported by the reader, a defect of the
+writer is raised.
 Owner: the task that awaits `run_stream`.
 """
 
@@ -22,17 +22,14 @@ from slotmesh.streams.frame_bounds import Shape, too_much
 from slotmesh.transport.open_streams import stream_of
 from slotmesh.transport.pump import StreamPump
 
-# Frames that have come and are too large to be counted and parsed at once.
-#
-# Purpose: gRPC parses a frame where it takes it from the transport, and can wait for nothing there; so a large one is
-# handed to its reader as it came (`slotmesh.transport.duplex.read_request`). Large requests of unary rpcs are dealt
-# with
-# likewise (`slotmesh.server.unary_requests`).
-# Owner: the reader of the stream, or of the request.
-
 
 class LargeFrame:
-    """The bytes of a frame, neither counted nor parsed yet."""
+    """The bytes of a frame, neither counted nor parsed yet.
+
+    gRPC parses a frame where it takes it from the transport, and cannot wait there; so a large one is passed to its
+    reader unparsed (`read_request`). Large requests of unary rpcs: `slotmesh.server.unary_requests`.
+    Owner: the reader of the stream, or of the request.
+    """
 
     __slots__ = ("_executed", "_parse", "_raw", "_shape", "_turns")
 
@@ -44,7 +41,7 @@ class LargeFrame:
         turns: StepQueue,
         executed: Executed = Executed.UNKNOWN,
     ) -> None:
-        """`executed`: what is known of that where it is refused. Frames before one of a stream were taken."""
+        """`executed`: of the failure if it is refused. Earlier frames of a stream were accepted."""
         self._executed = executed
         self._raw = raw
         self._shape = shape
@@ -52,16 +49,16 @@ class LargeFrame:
         self._turns = turns
 
     async def message(self) -> Any:
-        """The frame, parsed, if it holds no more than one may.
+        """The frame, parsed, if its content is within the bounds.
 
         Raises:
-            SlotmeshError: BAD_REQUEST; it holds too much, or is no message.
+            SlotmeshError: BAD_REQUEST; it has too much content, or is not a message.
         """
         async with self._turns.parsing:
             found = await self._turns.take(too_much(self._raw, self._shape))
             if found is None:
                 return self._parse(self._raw)
-        self._raw = b""  # the error below refers to this, for as long as it is referred to itself
+        self._raw = b""  # the error below references this object, and must not keep the bytes alive
         failure = Failure(
             reason=Reason.BAD_REQUEST,
             message=f"{found.field}: {found.problem}",
@@ -71,34 +68,31 @@ class LargeFrame:
         raise to_exception(failure)
 
 
-# Ending what a task does from outside, and not the task: as `asyncio.timeout` does, but when something happens.
-#
-# It takes the place of a second task that waits for that: streams come by the thousand.
-
 WhyT = TypeVar("WhyT")
 
 
 class Interruption(Generic[WhyT]):
-    """The block of its `with` is left where it waits, once it is told why; `why` is looked at after the block.
+    """Interrupts its `with` block where it waits, when `end` is called; `why` is read after the block.
 
-    The block ends in order where it is left for that. Whatever else it raises is raised, a cancellation of its task
-    included.
+    As `asyncio.timeout`, but for an event. It replaces a second task that waits for the event: streams come by the
+    thousand. The block ends normally if it is left for that; any other exception is raised, including a cancellation of
+    its task.
     """
 
     __slots__ = ("_cancelling", "_has_cancelled", "_task", "why")
 
     def __init__(self) -> None:
         self.why: WhyT | None = None
-        """Why the block has to end; None where it need not."""
+        """Why the block was interrupted; None if it was not."""
         self._task: asyncio.Task[Any] | None = None
-        """Whose block it is; None outside of it."""
+        """The block's task; None outside of the block."""
         self._cancelling = 0
         self._has_cancelled = False
 
     def end(self, why: WhyT) -> None:
-        """Interrupts the block, or, before it, the first wait in it. Only the first reason counts.
+        """Interrupts the block, or, if it has not started, its first wait. Only the first reason counts.
 
-        Not to be called by the block itself: that can return.
+        Not to be called by the block itself, which can return.
         """
         if self.why is None:
             self.why = why
@@ -108,10 +102,10 @@ class Interruption(Generic[WhyT]):
     def __enter__(self) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("what can be interrupted is a block of a task")
+            raise RuntimeError("Interruption needs a running task")
         self._task, self._cancelling = task, task.cancelling()
         if self.why is not None:
-            # Not now: where the block does not wait, the task would be cancelled as it waits for something else.
+            # Later: if the block does not wait, the task would be cancelled at a wait outside of it.
             asyncio.get_running_loop().call_soon(self._cancel)
 
     def __exit__(
@@ -132,7 +126,7 @@ T = TypeVar("T")
 ReadFrameT = TypeVar("ReadFrameT")
 
 LAST_WRITE_S = 0.5
-"""How long the write under way may take when the stream ends."""
+"""How long the current write may take when the stream ends."""
 
 TRANSPORT_ERRORS = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What gRPC raises on a call that has failed or ended."""
@@ -145,7 +139,7 @@ async def read_frame(call: grpc.aio.StreamStreamCall[Any, ReadFrameT]) -> ReadFr
 
 
 async def read_request(context: grpc.aio.ServicerContext[ReadFrameT, Any]) -> ReadFrameT | None:
-    """The client's next frame; None after half-close. The only way to read where frames are guarded."""
+    """The client's next frame; None after half-close. Required where large frames are guarded."""
     frame: Any = await context.read()
     if (stream := stream_of(context)) is not None:
         stream.has_spoken = True
@@ -157,7 +151,7 @@ async def read_request(context: grpc.aio.ServicerContext[ReadFrameT, Any]) -> Re
 async def run_stream(
     pump: StreamPump[Any], reading: Coroutine[Any, Any, T], half_close: Callable[[], Awaitable[object]] | None = None
 ) -> T:
-    """Pumps beside `reading` and returns what that returns. A pump that is closed is followed by `half_close`."""
+    """Pumps beside `reading` and returns its result. `half_close` is called when the pump is closed."""
     writing = pump.start() if half_close is None else asyncio.ensure_future(_write(pump, half_close))
     broken: Interruption[BaseException] = Interruption()
 
@@ -171,7 +165,7 @@ async def run_stream(
             return await reading
     finally:
         pump.stop()
-        # gRPC refuses to end a stream while a write is under way: let that one finish, unless the peer does not read.
+        # gRPC cannot end a stream during a write: let that one finish, unless the peer does not read.
         try:
             if not writing.done():
                 await asyncio.wait((writing,), timeout=LAST_WRITE_S)
@@ -186,27 +180,24 @@ async def _write(pump: StreamPump[Any], half_close: Callable[[], Awaitable[objec
     await half_close()
 
 
-# Writing frames of a stream as bytes.
-#
-# Purpose: gRPC keeps what a stream writes for as long as its peer does not read, as bytes and in its own buffers. A
-# frame
-# that it gets as a message it keeps as a message, too: a third copy.
-# Owner: the servicer of the stream.
-
 BehaviorT = TypeVar("BehaviorT", bound=Callable[..., Any])
 
 _MARK = "writes_bytes"
 
 
 class SerialisableFrame(Protocol):
-    """A message."""
+    """A protobuf message."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Its bytes."""
+        """The message as bytes."""
 
 
 def writing_bytes(behavior: BehaviorT) -> BehaviorT:
-    """Marks the handler of an rpc that writes all of its frames by `write_as_bytes`."""
+    """Marks the handler of an rpc that writes all frames by `write_as_bytes`.
+
+    gRPC keeps written frames until the peer has read them, as bytes and in its own buffers; a frame that it gets as a
+    message it keeps as a message, too.
+    """
     behavior.__dict__[_MARK] = True
     return behavior
 
@@ -219,7 +210,7 @@ def writes_bytes(behavior: object) -> bool:
 def write_as_bytes(
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> Callable[[SerialisableFrame], Coroutine[Any, Any, object]]:
-    """Writes frames of the rpc; once it was called the frame is of no more use."""
+    """Returns a writer of frames for the rpc; a frame must not be used after it was written."""
     write = context.write
 
     def write_frame(frame: SerialisableFrame) -> Coroutine[Any, Any, object]:

@@ -1,11 +1,11 @@
-"""Streams that are open, looked at once a second: whether they may go on.
+"""The open streams of a server, checked once a second: whether each may continue.
 
-Purpose: one timer for all streams of a server, in place of one for each. A stream ends whose caller is no longer known,
-whose first frame does not come, or that has nothing to do and says nothing for too long.
-Invariants: a stream that may not go on is over a few seconds later. Its task is cancelled, as if its peer had left, and
-it then ends with the failure; a task that goes on in spite of that is cancelled again. Whether a stream may go on can
-be unknown for a while, and not for ever. A frame costs its reader no clock, and a look at many streams is taken in
-steps, between which the loop does other things.
+Purpose: one timer for all streams of a server, in place of one for each. A stream is ended if its caller is no longer
+authenticated, if its first frame does not arrive, or if it has no work and is silent for too long.
+Invariants: a stream that may not continue ends within a few seconds. Its task is cancelled, as if its peer had
+disconnected, and then reports the failure; a task that ignores that is cancelled again. Whether a stream may continue
+can be unknown for a limited time. A frame costs its reader no clock, and checking many streams is done in steps,
+between which the event loop runs other work.
 Owner: the server, on its event loop. The timer runs only while streams are open.
 """
 
@@ -22,13 +22,13 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.logs import get_logger
 
 LOOK_S: Final = 1.0
-"""How often streams are looked at, seconds."""
+"""Seconds between two checks."""
 STEP_STREAMS: Final = 64
-"""So many streams are looked at in one step of the loop, at most: some looks verify a signature."""
+"""Streams that are checked in one step of the loop, at most: some checks verify a signature."""
 CANCEL_AGAIN_S: Final = 2.0
-"""What a task has for its clean-up before it is cancelled again, seconds."""
+"""Seconds until a task that was cancelled, and is still running, is cancelled again."""
 UNKNOWN_S: Final = 3.0
-"""For so long it may be unknown whether a stream may go on, seconds."""
+"""Seconds for which it may be unknown whether a stream may continue."""
 
 _log = get_logger(__name__)
 
@@ -37,17 +37,17 @@ class StreamCut(StrEnum):
     """Why a server ends a stream. The values are those of the metric."""
 
     CREDENTIAL = "credential"
-    """Who has opened it is no longer known."""
+    """Its caller's credential is no longer valid."""
     UNOPENED = "unopened"
-    """Its first frame did not come."""
+    """Its first frame did not arrive."""
     SILENT = "silent"
-    """It had nothing to do, and said nothing for too long."""
+    """It had no work, and was silent for too long."""
     UNKNOWN = "unknown"
-    """By a defect it could not be found out whether it may go on."""
+    """Because of a defect, it could not be determined whether it may continue."""
 
 
 class OpenStream:
-    """One stream, of the task that serves it."""
+    """One stream, and the task that serves it."""
 
     __slots__ = (
         "cancelled_at",
@@ -69,31 +69,31 @@ class OpenStream:
         self.lapsed = lapsed
         self.task = task
         self.failure: Failure | None = None
-        """Why it ends; None while it may go on."""
+        """Why it ends; None while it may continue."""
         self.cancels = 0
         """How often its task was cancelled for that."""
         self.cancelled_at = 0.0
-        """When the last time was, monotonic seconds."""
+        """When it was cancelled last, monotonic seconds."""
         self.unknown_since: float | None = None
-        """Since when it cannot be found out whether it may go on; None where it can."""
+        """Since when it cannot be determined whether it may continue; None if it can."""
         self.reads = reads
         """Its client may send frames at any time."""
         self.was_opened = False
-        """Its first frame has come."""
+        """Its first frame has arrived."""
         self.has_spoken = False
-        """A frame has come since it was looked at."""
+        """A frame has arrived since the last check."""
         self.since = since
         """Since when it may have been silent, monotonic seconds."""
         self.is_busy: Callable[[], bool] = lambda: False
-        """Whether it has something to do, so that its client need say nothing."""
+        """Whether it has work, so that its client may be silent."""
 
 
 _BY_CONTEXT: Final[dict[int, OpenStream]] = {}
-"""Streams that are open, by the identity of gRPC's context of their rpc."""
+"""Open streams, by the identity of gRPC's context of their rpc."""
 
 
 def stream_of(context: object) -> OpenStream | None:
-    """The stream that has this context of gRPC; None where it is not looked at."""
+    """The stream with this context of gRPC; None if it is not checked."""
     return _BY_CONTEXT.get(id(context))
 
 
@@ -102,7 +102,7 @@ def _time_of_loop() -> float:
 
 
 class OpenStreams:
-    """All of them."""
+    """All open streams of a server."""
 
     def __init__(
         self,
@@ -112,28 +112,28 @@ class OpenStreams:
         look_s: float = LOOK_S,
         now: Callable[[], float] = _time_of_loop,
     ) -> None:
-        """`opening_timeout_s`: for the first frame. `idle_timeout_s`: for which a stream may be silent; 0: for ever."""
+        """`opening_timeout_s`: for the first frame. `idle_timeout_s`: how long a stream may be silent; 0: forever."""
         self._opening_timeout_s = opening_timeout_s
         self._idle_timeout_s = idle_timeout_s
         self.look_s = look_s
-        """How often they are looked at."""
+        """Seconds between two checks."""
         self._now = now
         self.open: set[OpenStream] = set()
         self.cut: Counter[StreamCut] = Counter()
-        """Those that were ended, by why."""
+        """Streams that were ended, by reason."""
         self._next: asyncio.Handle | None = None
-        """The next step: of the look that is under way, or the first of the next one."""
+        """The next step of the running check, or the first step of the next one."""
         self._defects: set[str] = set()
-        """Kinds of errors that were logged."""
+        """Types of errors that were logged."""
 
     @contextmanager
     def held(
         self, lapsed: Callable[[], Failure | None], *, reads: bool, context: object = None
     ) -> Iterator[OpenStream]:
-        """The running task serves a stream, as long as the block lasts. `context`: gRPC's, of its rpc.
+        """The running task serves a stream for the duration of the block. `context`: gRPC's, of its rpc.
 
-        `lapsed`: why its caller may not go on. `reads`: its client sends frames. Where it may not go on, the task is
-        cancelled and the stream has the `failure`.
+        `lapsed`: returns why its caller may not continue. `reads`: its client sends frames. If the stream may not
+        continue, the task is cancelled and the stream has the `failure`.
         """
         task = asyncio.current_task()
         if task is None:
@@ -156,7 +156,7 @@ class OpenStreams:
         self._go_through(tuple(self.open), 0)
 
     def _go_through(self, streams: Sequence[OpenStream], start: int) -> None:
-        """Looks at those from `start` on: some now, the others in steps of their own."""
+        """Checks the streams from `start` on: some now, the others in further steps."""
         loop, now = asyncio.get_running_loop(), self._now()
         end = min(start + STEP_STREAMS, len(streams))
         for stream in streams[start:end]:
@@ -180,10 +180,10 @@ class OpenStreams:
         stream.task.cancel()
 
     def _found(self, stream: OpenStream, now: float) -> tuple[StreamCut, Failure] | None:
-        """Why the stream may not go on; None where it may, or where that is unknown and was not for long."""
+        """Why the stream may not continue; None if it may, or if that is unknown for a short time only."""
         try:
             found = self._why_not(stream, now)
-        except Exception as error:  # noqa: BLE001 - a defect must keep neither the others nor, for ever, this one open
+        except Exception as error:  # noqa: BLE001 - a defect must not keep this stream open forever, nor stop the check
             if (kind := type(error).__name__) not in self._defects:
                 self._defects.add(kind)
                 _log.exception("it could not be found out whether a stream may go on")
@@ -195,7 +195,7 @@ class OpenStreams:
         return found
 
     def _why_not(self, stream: OpenStream, now: float) -> tuple[StreamCut, Failure] | None:
-        """Why the stream may not go on; None where it may."""
+        """Why the stream may not continue; None if it may."""
         if (failure := stream.lapsed()) is not None:
             return StreamCut.CREDENTIAL, failure
         if not stream.reads:
@@ -236,7 +236,7 @@ def _silent(silent_s: float) -> Failure:
     return Failure(
         reason=Reason.STREAM_SILENT,
         message=(
-            f"the stream had no call and said nothing for {silent_s:.0f} s: open another when there are "
+            f"the stream had no call and was silent for {silent_s:.0f} s: open another when there are "
             "calls, or send heartbeats"
         ),
         executed=Executed.NO,

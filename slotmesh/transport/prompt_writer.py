@@ -1,10 +1,10 @@
-"""Writing to a stream from where a frame was made.
+"""Writes frames to a stream from where they are made.
 
-Purpose: where one message at a time goes each way, waking a task that writes costs more than the write. Here the write
-begins in `send` itself, and a task is not needed: what is left of it is done when the transport says so.
-Invariants: at most one write is under way; frames leave in the order in which they were sent. After the first write
-that fails nothing is written any more: whoever reads the stream hears why. Nothing is said to callers. `backlog` is the
-sum of the sizes, as `send` was told, of what waits behind the write that is under way.
+Purpose: if one message at a time goes each way, waking a writing task costs more than the write. Here the write starts
+in `send`, without a task, and continues when the transport reports that it is ready.
+Invariants: at most one write is in progress; frames leave in the order in which they were sent. After the first failed
+write nothing is written; the reader of the stream gets the reason, `send` does not report it. `backlog` is the sum of
+the sizes, as passed to `send`, of the frames behind the current write.
 Owner: one link, on its event loop.
 """
 
@@ -23,12 +23,12 @@ FrameT = TypeVar("FrameT")
 
 
 class PromptWriter(Generic[FrameT]):
-    """Writes frames, the first one at once."""
+    """Writes frames, the first one immediately."""
 
     def __init__(self, write: Callable[[FrameT], Coroutine[Any, Any, object]]) -> None:
         """`write` must not depend on the task in which it runs."""
         self.is_broken = False
-        """A write has failed, or was given up."""
+        """A write has failed, or `stop` was called."""
         self._write = write
         self.backlog = 0
         """Bytes that wait for the transport."""
@@ -36,11 +36,11 @@ class PromptWriter(Generic[FrameT]):
         """Frames, and their sizes."""
         self._is_writing = False
         self._written: asyncio.Future[None] | None = None
-        """Done when the next write has ended; None while nobody waits for that."""
+        """Done when the next write has ended; None if there is no waiter."""
         self._context = copy_context()
 
     def send(self, frame: FrameT, nbytes: int = 0) -> None:
-        """Writes the frame, now if nothing else is being written. `nbytes`: what it counts in the backlog."""
+        """Writes the frame, now if no write is in progress. `nbytes`: its size in the backlog."""
         if self.is_broken:
             return
         if self._is_writing:
@@ -51,38 +51,38 @@ class PromptWriter(Generic[FrameT]):
         self._advance(self._write(frame))
 
     async def drained(self) -> None:
-        """Returns when all frames were written, or none will be any more."""
+        """Returns when all frames were written, or writing has ended."""
         while self._is_writing and not self.is_broken:
             await self._next_written()
 
     async def room(self, backlog: int) -> None:
-        """Returns when no more bytes wait than that, or nothing will be written any more."""
+        """Returns when at most `backlog` bytes wait, or writing has ended."""
         while self.backlog > backlog and not self.is_broken:
             await self._next_written()
 
     def stop(self) -> None:
-        """Nothing more is written."""
+        """Writes nothing more."""
         self.is_broken = True
         self._waiting.clear()
         self.backlog = 0
-        self._tell_written()
+        self._wake_waiters()
 
     def _advance(self, writing: Coroutine[Any, Any, object], _done: object = None) -> None:
-        """Goes on with the write, as far as it does not wait, and then with those that wait for it."""
+        """Continues the write until it waits or ends, then writes the frames behind it."""
         while True:
             try:
                 waits_for = writing.send(None)
             except StopIteration:
                 if not self._waiting:
                     self._is_writing = False
-                    self._tell_written()
+                    self._wake_waiters()
                     return
                 frame, nbytes = self._waiting.popleft()
                 self.backlog -= nbytes
                 if self._written is not None:
-                    self._tell_written()
+                    self._wake_waiters()
                 writing = self._write(frame)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the reader of the stream hears why it has ended
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the reader of the stream gets the reason
                 self._is_writing = False
                 self.stop()
                 return
@@ -95,7 +95,7 @@ class PromptWriter(Generic[FrameT]):
             self._written = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._written)
 
-    def _tell_written(self) -> None:
+    def _wake_waiters(self) -> None:
         written, self._written = self._written, None
         if written is not None and not written.done():
             written.set_result(None)

@@ -1,13 +1,12 @@
-"""Coalescing by back-pressure: one write in flight, and what gathers meanwhile is the next frame.
+"""The writing half of every stream in the mesh: one write in progress; what accumulates meanwhile is the next frame.
 
-Purpose: the writing half of every stream in the mesh. It waits for nothing but the transport: the code that builds its
-frames may hold a small one back (`slotmesh.transport.pump`). Writes have no task of their own, which would have to be
-woken for each: a pump writes from where the work ends that has woken it (`WokenPumps`), and goes on from where the
-transport says that a write is done.
-Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
-last moment, when the transport can take it; nothing is built while the code that wakes a pump is at work. A pump that
-has ended refers to nothing of its stream.
-Owner: whoever calls `start`; everything is called on the same event loop.
+Purpose: coalescing by back-pressure. A pump waits only for the transport; the code that builds its frames may hold a
+small one back (`Pacer`). Writes have no task of their own, which would have to be woken for each: a pump writes at the
+end of the work that has woken it (`WokenPumps`), and continues when the transport reports that a write is done.
+Invariants: at most one write is in progress; frames leave in the order in which they are built; a frame is built at the
+last moment, when the transport can take it; nothing is built while the code that wakes a pump is running. A pump that
+has ended references nothing of its stream.
+Owner: the caller of `start`; everything is called on the same event loop.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from slotmesh.streams.pacing import QUICK, STEADY, Gathering, Pacing
 
-# Going on with a coroutine without a task: what it waits for calls back.
-
 
 def call_when_done(waits_for: Any, callback: Callable[[object], None], context: Context) -> Any:
-    """Does what a task does with that for which its coroutine waits: None is a turn of the loop, all else a future.
+    """Does what a task does with the object that its coroutine waits for: None is a turn of the loop, else a future.
 
-    Returns what can be cancelled: the future, or the handle of the callback.
+    Continues a coroutine without a task. Returns what can be cancelled: the future, or the handle of the callback.
     """
     if waits_for is None:
         return asyncio.get_running_loop().call_soon(callback, None, context=context)
@@ -39,11 +36,11 @@ FrameT = TypeVar("FrameT")
 
 
 class WokenPumps:
-    """Pumps that have something to write, and do so when the piece of work ends by which they were woken.
+    """Pumps that have something to write, and write at the end of the piece of work that has woken them.
 
-    Whoever does such a piece of work sets `is_at_work`, and calls `write` at its end, with nothing awaited between the
-    two. All other work ends with the turn of the event loop, and so it is for a pump that has held its frame back when
-    it was woken last: it waits for more to come, and looks once a turn.
+    The code that does such a piece of work sets `is_at_work`, and calls `write` at its end, with no await in between.
+    All other work ends with the turn of the event loop. So it does for a pump that held its frame back when it was
+    woken last: it waits for more to come, and checks once a turn.
     """
 
     __slots__ = ("_later", "is_at_work", "ready")
@@ -53,16 +50,16 @@ class WokenPumps:
         """They write when the work ends."""
         self._later: list[StreamPump[Any]] = []
         self.is_at_work = False
-        """`write` will be called before the event loop goes on."""
+        """`write` will be called before the event loop continues."""
 
     def add_later(self, pump: StreamPump[Any]) -> None:
-        """The pump wants to write in the next turn of the event loop."""
+        """Registers a pump to write in the next turn of the event loop."""
         self._later.append(pump)
         if len(self._later) == 1:
             asyncio.get_running_loop().call_soon(self._write_later)
 
     def write(self) -> None:
-        """Has them all write, as far as their transports take it. Raises nothing."""
+        """Lets all registered pumps write until their transports block. Never raises."""
         self.is_at_work = False
         while self.ready:
             pumps, self.ready = self.ready, []
@@ -76,15 +73,15 @@ class WokenPumps:
 
 
 def _nothing() -> None:
-    """The next frame of a pump that has ended."""
+    """The `next_frame` of a pump that has ended."""
 
 
 async def _nowhere(_frame: object) -> None:
-    """The transport of a pump that has ended."""
+    """The `write` of a pump that has ended."""
 
 
 class StreamPump(Generic[FrameT]):
-    """Writes what `next_frame` gives, for as long as it gives something, then sleeps until it is woken."""
+    """Writes the frames of `next_frame` until it returns None, then sleeps until it is woken."""
 
     def __init__(
         self,
@@ -92,7 +89,7 @@ class StreamPump(Generic[FrameT]):
         next_frame: Callable[[], FrameT | None],
         woken: WokenPumps | None = None,
     ) -> None:
-        """`next_frame` builds the next frame of all that is pending, or returns None where nothing is.
+        """`next_frame` builds the next frame of all that is pending, or returns None if nothing is.
 
         `write` must not depend on the task in which it runs. `woken`: the pumps that this one writes together with.
         """
@@ -104,9 +101,9 @@ class StreamPump(Generic[FrameT]):
         self._writing: Any = None
         """The newest write."""
         self._waits_for: Any = None
-        """What the write waits for; None where none is under way."""
+        """What the write waits for; None if none is in progress."""
         self._is_awake = True
-        """It will look for frames, by itself or as one of the pumps that were woken; also until it runs."""
+        """It will look for frames, by itself or as one of the woken pumps; also until it is started."""
         self._is_due = True
         """It was woken since it has looked last."""
         self._has_held_back = False
@@ -126,12 +123,12 @@ class StreamPump(Generic[FrameT]):
                 woken.add_later(self)
 
     def close(self) -> None:
-        """No more will come: it ends once all that is pending was written."""
+        """Ends the pump once all that is pending was written."""
         self._is_closed = True
         self.wake()
 
     def stop(self) -> None:
-        """Nothing more is wanted: it ends as soon as the write under way has ended."""
+        """Ends the pump when the current write has ended."""
         self._is_stopped = True
         if self._is_awake:
             self.wake()
@@ -139,9 +136,9 @@ class StreamPump(Generic[FrameT]):
             self._end(None)
 
     def start(self) -> asyncio.Future[None]:
-        """Pumps from now on. What it returns is done when the pump has ended; errors of `write` and `next_frame` do so.
+        """Starts pumping. The future is done when the pump has ended, with the error of `write` or `next_frame`.
 
-        Whoever cancels it has the pump end in the next turn of the loop, its write under way too.
+        Cancelling it ends the pump, and its current write, in the next turn of the loop.
         """
         self._ended = ended = asyncio.get_running_loop().create_future()
         ended.add_done_callback(self._let_go)
@@ -149,7 +146,7 @@ class StreamPump(Generic[FrameT]):
         return ended
 
     def go_on(self, *, is_woken: bool = False) -> None:
-        """Writes for as long as the transport takes it, and then when it does again. `is_woken`: it was asleep."""
+        """Writes until the transport blocks, and again when it is ready. `is_woken`: it was asleep."""
         if is_woken:
             self._has_held_back = True  # until there is a frame
         try:
@@ -159,7 +156,7 @@ class StreamPump(Generic[FrameT]):
                 if frame is not None:
                     self._has_held_back = False
                     self._writing = writing = self._write(frame)
-                    del frame  # a peer that does not read would have it kept in memory for as long as that
+                    del frame  # or a peer that does not read would keep it in memory
                     try:
                         waits_for = writing.send(None)
                     except StopIteration:
@@ -177,7 +174,7 @@ class StreamPump(Generic[FrameT]):
             self._end(None)
 
     def _transport_ready(self, _: object) -> None:
-        """The write under way goes on, and most often ends."""
+        """Continues the current write, which usually ends now."""
         self._waits_for = None
         try:
             waits_for = self._writing.send(None)
@@ -189,7 +186,7 @@ class StreamPump(Generic[FrameT]):
             self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
 
     def _let_go(self, _: object) -> None:
-        """It has ended. What it refers to is kilobytes that would wait for the garbage collector."""
+        """Drops references after the end: kilobytes that would wait for the garbage collector."""
         self._is_stopped = True
         if self._waits_for is not None:
             self._waits_for.cancel()
@@ -208,23 +205,22 @@ class StreamPump(Generic[FrameT]):
             ended.set_exception(error)
 
 
-# Holds small frames back for a moment: the rules of `slotmesh.streams.pacing` and `gathering`, with a clock and a
-# timer.
-#
-# Invariants: a writer that holds a frame back is woken when its time has come; there is one timer a stream.
-# Owner: the writing half of a stream, on its event loop.
-
 _TICK_S: Final = 0.001
 """The event loop's timers tick in milliseconds."""
 
 
 class Pacer:
-    """Asked before each frame of calls, or of their outcomes, and informed when one has been built."""
+    """Holds small frames back for a moment: the rules of `slotmesh.streams.pacing`, with a clock and a timer.
+
+    Consulted before each frame of calls, or of their outcomes, and informed when one was built.
+    Invariants: a writer that holds a frame back is woken when its time has come; there is one timer a stream.
+    Owner: the writing half of a stream, on its event loop.
+    """
 
     __slots__ = ("_gathering", "_hurries", "_now", "_pace", "_pacing", "_timer", "_wake")
 
     def __init__(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
-        """`wake` is called when a frame that was held back should be looked at again. `now`: monotonic seconds."""
+        """`wake` is called when a frame that was held back should be reconsidered. `now`: monotonic seconds."""
         self._wake = wake
         self._now = now
         self._pacing = Pacing()
@@ -234,7 +230,7 @@ class Pacer:
         self._hurries = False
 
     def holds(self, calls: int, unanswered: int, *, are_quick: bool) -> bool:
-        """Whether a frame of so many calls has to wait for others; then `wake` is called when it should be asked again.
+        """Whether a frame of this number of calls has to wait for others; `wake` is called when to ask again.
 
         `unanswered`: other calls that are about to be answered. `are_quick`: they are known to take little time.
         """
@@ -247,7 +243,7 @@ class Pacer:
         return wait_s > 0.0
 
     def gathers(self, calls: int) -> bool:
-        """Whether a frame of so many calls, which `holds` lets leave, waits for calls that are about to join it.
+        """Whether a frame of this number of calls, which `holds` lets leave, waits for calls that are about to join it.
 
         Then `wake` is called in the next turn of the event loop.
         """
@@ -258,11 +254,11 @@ class Pacer:
         return True
 
     def left(self) -> None:
-        """The frame that `holds` was asked of last has been built, and leaves."""
+        """The frame of the last call of `holds` was built, and leaves."""
         self._pacing.left(self._now(), self._pace)
 
     def gathered(self, calls: int, *, is_alone: bool) -> None:
-        """The frame that `gathers` was asked of last has been built, of so many calls, and leaves.
+        """The frame of the last call of `gathers` was built, with this number of calls, and leaves.
 
         `is_alone`: nothing else was unanswered.
         """
@@ -270,7 +266,7 @@ class Pacer:
             self._gathering.left(calls, is_alone=is_alone)
 
     def hurry(self) -> None:
-        """Nothing is held back any more: it is the last chance."""
+        """Holds nothing back any more: the stream is about to end."""
         self._hurries = True
         if self._timer is not None:
             self.stop()

@@ -146,7 +146,7 @@ async def test_a_token_that_cannot_be_had_fails_the_call_and_nothing_else(
 
 async def test_what_can_be_no_token_is_refused_before_anything_is_sent(authority: Authority) -> None:
     tls = Tls(authority.ca)
-    with pytest.raises(ValueError, match="token needs TLS: everybody on the way"):
+    with pytest.raises(ValueError, match="token needs TLS: without it, the token is readable"):
         connect("127.0.0.1:1", token="t")
     for token in ("", "two words", "line\nend", "ü", "a" * 10_000):
         with pytest.raises(ValueError, match="the token is none that can be sent"):

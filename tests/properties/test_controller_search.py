@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from slotmesh.streams.leadership import MOST_TOLD, ControllerSearch, TermFence
+from slotmesh.streams.leadership import MOST_ANNOUNCED, ControllerSearch, TermFence
 from tests.support.examples import examples
 
 NAMES = "abcdef"
@@ -36,7 +36,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @rule(addresses=SEVERAL)
     def is_told(self, addresses: list[str]) -> None:
-        self.search.told(addresses)
+        self.search.announced(addresses)
         self.told_of = addresses or self.told_of
 
     @rule()
@@ -103,6 +103,6 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(1_000):
         assert fence.obeys(str(number), number)
     assert not fence.obeys("999", 998), "the newest ones are kept"
-    assert len(fence._newest) <= MOST_TOLD
-    search.told(str(number) for number in range(1_000))
-    assert len(search.known) == 1 + MOST_TOLD
+    assert len(fence._newest) <= MOST_ANNOUNCED
+    search.announced(str(number) for number in range(1_000))
+    assert len(search.known) == 1 + MOST_ANNOUNCED

@@ -297,7 +297,7 @@ class ControllerLink:
                 self._refusal = ""
                 for name in ("generation", "revision", "term_id"):
                     setattr(self._hello, name, getattr(frame.configuration, name))
-                self._search.told(frame.configuration.controller_addresses)
+                self._search.announced(frame.configuration.controller_addresses)
                 _log.info("attached", controller=self._search.current)
                 self._tell_whether_known(frame.configuration)
                 self._member.follow_routers(frame.configuration.router_addresses)

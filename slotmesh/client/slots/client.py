@@ -1,7 +1,7 @@
-"""What a client has to do with slots: its reservations, the slots it holds, and the tasks that see to them.
+"""The slots of one client: its rpcs about slots, its reservations, the slots it holds, and the tasks of these.
 
-Invariants: a task here outlives whoever waits for it, never the mesh. After `aclose` no slot is held, as far as a
-router could be told.
+Invariants: a task here survives its waiters, never the mesh. After `aclose` every slot is given back, if a router could
+be reached. Any router serves any token, so an rpc goes to the router used last, or to another known one.
 Owner: the `Mesh`.
 """
 
@@ -21,31 +21,27 @@ from slotmesh.runtime.channels import Dialer
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2_grpc
 
-# Rpcs of slots: at which router, and when at another one.
-#
-# Purpose: any router serves any token, so an rpc goes to the router used last, or to another one that is known.
-# Invariants: nothing is sent where there was no connection the moment before: what found none was never sent, and may
-# go
-# anywhere. `once` sends once, whatever becomes of it; `again` is for what does no harm twice.
-# Owner: the `SlotClient`.
-
 ResponseT = TypeVar("ResponseT")
 
 Stub = slot_service_pb2_grpc.SlotServiceStub
 Ask = Callable[[Stub], grpc.aio.UnaryUnaryCall[Any, ResponseT]]
-"""Begins the rpc. Asked again for each router."""
+"""Starts the rpc; called again for each router."""
 
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed")
 
 _LOST: Final = frozenset({Reason.ROUTER_LOST, Reason.CANCELLED})
-"""What the transport says where a router is gone."""
+"""Failures of the transport when a router is lost."""
 
 
 class SlotRpcs:
-    """Finds routers, and asks them."""
+    """Finds a router and sends rpcs about slots.
+
+    Invariants: an rpc is sent only over an existing connection; if that has failed meanwhile, the rpc was not sent and
+    may go to any router. `once` sends an rpc at most once; `again` is for rpcs that may be repeated.
+    """
 
     def __init__(self, routers: Routers, patience_s: float) -> None:
-        """`patience_s`: how long an rpc waits where no router can be reached."""
+        """`patience_s`: how long an rpc waits while no router can be reached."""
         self._routers = routers
         self._patience_s = patience_s
         self._address = ""
@@ -55,17 +51,17 @@ class SlotRpcs:
 
     @property
     def dialer(self) -> Dialer:
-        """What connects to servers of the mesh."""
+        """Connects to servers of the mesh."""
         return self._routers.dialer
 
     def close(self) -> None:
-        """Nobody waits for a router any more."""
+        """Ends all waits for a router."""
         self.closed = True
         for waiting in self._waits:
             waiting.reschedule(asyncio.get_running_loop().time())
 
     async def once(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
-        """Sends it once. A failure says executed=no where it was not sent."""
+        """Sends the rpc once. The failure has executed=no if it was not sent."""
         if not self._routers.is_connected(self._address):
             failure = await self._connect(self._new_search())
             if failure is not None:
@@ -73,7 +69,7 @@ class SlotRpcs:
         return await self._send(ask)
 
     async def again(self, ask: Ask[ResponseT], is_wanted: Callable[[], bool] = lambda: True) -> ResponseT | Failure:
-        """Sends it until a router has answered, or none can be reached, or it is not wanted any more."""
+        """Sends the rpc until a router has answered, none can be reached, or it is no longer wanted."""
         search: Search | None = None
         while True:
             if search is not None or not self._routers.is_connected(self._address):
@@ -90,7 +86,7 @@ class SlotRpcs:
                 search.lost(self._address, was_sound=False)
 
     async def stub(self) -> Stub | Failure:
-        """To begin a stream with, at once: of a router to which there is a connection."""
+        """The stub of a connected router, to start a stream with."""
         if not self._routers.is_connected(self._address):
             failure = await self._connect(self._new_search())
             if failure is not None:
@@ -98,11 +94,11 @@ class SlotRpcs:
         return self._routers.slot_stub(self._address)
 
     def cut_off(self) -> Failure:
-        """Why an rpc was cancelled that nobody here has cancelled."""
+        """The failure of an rpc that was cancelled, but not by its caller."""
         return replace(CLOSED, executed=Executed.UNKNOWN) if self.closed else self.lost("it was given up")
 
     def lost(self, problem: str) -> Failure:
-        """The connection broke after something was sent."""
+        """The failure of an rpc whose connection broke after it was sent."""
         return Failure(
             reason=Reason.ROUTER_LOST,
             message=f"the connection to the router at {self._address} was lost before it had answered ({problem}); "
@@ -116,7 +112,7 @@ class SlotRpcs:
         return Search(self._routers, self._patience_s, self._address)
 
     async def _connect(self, search: Search) -> Failure | None:
-        """Goes from router to router until there is a connection. Why there is none, otherwise."""
+        """Tries one router after the other until one is connected. Returns the failure if none is."""
         loop = asyncio.get_running_loop()
         while not self.closed:
             pause_s, address, began = search.take_pause_s(self._address), search.take(), loop.time()
@@ -150,7 +146,7 @@ class SlotRpcs:
         address = self._address
         try:
             call = ask(self._routers.slot_stub(address))
-        except grpc.RpcError as error:  # there is no token to be had
+        except grpc.RpcError as error:  # the token source has no token
             return from_rpc_error(error)
         try:
             return await call
@@ -160,31 +156,31 @@ class SlotRpcs:
         except asyncio.CancelledError:
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise
-            return self.cut_off()  # not this task was cancelled, but the rpc
+            return self.cut_off()  # the rpc was cancelled, not this task
 
 
 ResultT = TypeVar("ResultT")
 
 
 class HeldSlot(Protocol):
-    """A slot that is reserved, and not used or given back."""
+    """A slot that is reserved, and neither used nor given back."""
 
     def give_back(self) -> None:
-        """Gives it back, if that is to be done. Nobody need wait for that."""
+        """Gives the slot back, if necessary. Does not wait for that."""
 
 
 class OpenReservation(Protocol):
-    """A reservation that is under way."""
+    """A reservation without an outcome."""
 
     def abandon(self) -> None:
-        """Nobody wants the slot any more."""
+        """Withdraws the reservation: the slot is not wanted any more."""
 
 
 class SlotKeeper(Protocol):
     """Slots that are held for call after call."""
 
     async def finish(self, grace_s: float) -> None:
-        """Waits for calls, at most so long; then gives all slots back."""
+        """Waits for calls, at most `grace_s` seconds; then gives all slots back."""
 
 
 class SlotClient:
@@ -199,16 +195,16 @@ class SlotClient:
         self._calls: set[asyncio.Task[Any]] = set()
 
     def check_open(self, endpoint: str) -> None:
-        """Raises RuntimeError where the mesh is closed."""
+        """Raises RuntimeError if the mesh is closed."""
         if self.rpcs.closed:
             raise RuntimeError(f"the mesh is closed: no more slots of {endpoint}")
 
     def start(self, work: Coroutine[Any, Any, ResultT], *, name: str) -> asyncio.Task[ResultT]:
-        """What is done here, whoever waits for it. It never raises."""
+        """Starts a task that survives its waiters. `work` must not raise."""
         return _start(work, name, self._tasks)
 
     def start_call(self, work: Coroutine[Any, Any, ResultT], *, name: str) -> asyncio.Task[ResultT]:
-        """A call in a slot: its outcome is the caller's."""
+        """Starts the task of a call in a slot; its outcome is the caller's."""
         return _start(work, name, self._calls)
 
     async def aclose(self, grace_s: float) -> None:

@@ -1,11 +1,10 @@
-"""A slot that this client holds: what became of it, and that it is given back.
+"""A slot that this client holds, from its grant to its end: used by one call or given back, and renewed until then.
 
-Purpose: the life of a slot at the client: reserved, then used by one call or given back; renewed as long as it is
-neither.
-Invariants: it is marked as used before anything is awaited, and used once. A slot that is not used is given back, once,
-by a task of its own: whoever waits for that may be cancelled. So is one whose call may not have reached its replica;
-where it has, that changes nothing. No failure of giving back is heard by anybody who did not ask for it: the lease ends
-by itself.
+Purpose: the lease is renewed when a third of it has passed, and reports when the slot is no longer usable.
+Invariants: a slot is marked as used before anything is awaited, and used once. A slot that is not used is given back
+once, by a task of its own, which survives the cancellation of its waiters. It is given back, too, if its call may not
+have reached its replica; if it has, that changes nothing. Failures of giving back are reported only to a caller of
+`release`: the lease expires by itself.
 Owner: the block that the slot was reserved for.
 """
 
@@ -26,53 +25,48 @@ from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import slot_service_pb2
 
-# A lease that is renewed while a block runs.
-#
-# Purpose: asks for a new lease when a third of the old one is over; says when the slot can be used no more.
-# Invariants: no more than five minutes since the slot was granted. Nothing is asked after `stop`. A renewal that failed
-# on its way is tried again while the lease may last: one whose reply did not come may have been granted. What the
-# replica
-# says of the slot is final.
-# Owner: the `SlotLease`.
-
 FINAL: Final = frozenset({Reason.SLOT_UNKNOWN, Reason.SLOT_EXPIRED, Reason.SLOT_USED, Reason.REPLICA_GONE})
-"""No renewal will help any more."""
+"""Failures after which no renewal can succeed."""
 
 _CUT: Final = 0.1
-"""A lease that is shorter by this share than what was asked for, and ends within that of the last moment, or a second,
-is the last one. Replies tell what is left of a lease, so all are a little shorter."""
+"""A granted lease that is shorter than the requested one by this share, and ends within that share of the slot's
+longest life, or within a second, is the last one. Replies contain the remaining time, so all are a little shorter."""
 
 _SHORTEST_PAUSE_S: Final = 0.05
 """Between two attempts."""
 
 
 class RenewalPlan:
-    """When to renew. Knows no clock."""
+    """When to renew a lease. Pure: has no clock.
+
+    Invariants: a slot lives at most five minutes from its grant. A renewal that failed on its way is retried while the
+    lease may last, as one without a reply may have been granted. What the replica replies about the slot is final.
+    """
 
     def __init__(self, now: float, ttl_s: float, lease_s: float) -> None:
-        """`ttl_s`: what was asked for, and is asked for again. `lease_s`: what was granted now."""
+        """`ttl_s`: the duration requested, now and at each renewal. `lease_s`: the duration granted now."""
         self._ttl_s = ttl_s
         self._last = now + MAX_LEASE_S
         self.ends = now + lease_s
-        """When the lease ends, as far as is known here."""
+        """When the lease ends, according to the replies received."""
         self._may_last = self.ends
-        """When it ends at the latest, if renewals were granted whose replies did not come."""
+        """When it ends at the latest, if renewals without a reply were granted."""
 
     def patience_s(self, now: float) -> float:
         """How long to wait for the reply to a renewal."""
         return self.ends - now if now < self.ends else min(self._ttl_s / 3, max(self._may_last - now, 0.0))
 
     def after_grant(self, now: float, lease_s: float) -> float | None:
-        """When to renew next; None: never, as there is nothing more to be had."""
+        """When to renew next; None if the lease cannot be extended further."""
         self.ends = self._may_last = now + lease_s
         is_cut = lease_s < (1 - _CUT) * self._ttl_s and self._last - self.ends < max(_CUT * self._ttl_s, 1.0)
         due = now + max(lease_s / 3, _SHORTEST_PAUSE_S)
         return None if is_cut or due >= self._last or self.ends >= self._last else due
 
     def after_failure(self, now: float, *, is_refused: bool = True) -> float | None:
-        """When to try again; None: the lease is over before. Not `is_refused`: nobody knows whether it was granted.
+        """When to retry; None if the lease is over before. Not `is_refused`: it is unknown whether it was granted.
 
-        Once the end that is known has passed, soon, and often enough for a lease that was prolonged unseen.
+        After the known end of the lease, retries are soon and frequent enough for an unnoticed extension.
         """
         if not is_refused:
             self._may_last = max(self._may_last, min(now + self._ttl_s, self._last))
@@ -81,12 +75,12 @@ class RenewalPlan:
 
 
 class Renewal:
-    """Carries the plan out."""
+    """Executes the plan. Sends nothing after `stop`."""
 
     def __init__(
         self, client: SlotClient, token: str, ttl_s: float, lease_s: float, on_final: Callable[[Failure], object]
     ) -> None:
-        """`on_final` hears that the slot can be used no more, and why."""
+        """`on_final` is called with the failure when the slot is no longer usable."""
         self._client = client
         self._ttl_s = ttl_s
         self._on_final = on_final
@@ -100,7 +94,7 @@ class Renewal:
         self._set_timer(self._plan.after_grant(now, lease_s))
 
     def stop(self) -> None:
-        """The slot is used, or given back."""
+        """The slot was used, or given back."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -134,10 +128,10 @@ class Renewal:
 
 
 RELEASE_S: Final = 2.0
-"""What giving a slot back may take. After that it is left to the lease."""
+"""The time limit for giving a slot back. After that, its lease expires."""
 
 _NOTHING_HELD: Final = frozenset({Reason.SLOT_UNKNOWN, Reason.SLOT_EXPIRED, Reason.SLOT_USED})
-"""Failures after which there is nothing to give back."""
+"""Failures that mean that there is no slot to give back."""
 
 _USED: Final = Failure(
     reason=Reason.SLOT_USED, message="a call was made in this slot already; reserve another one for the next call"
@@ -166,9 +160,9 @@ class SlotLease:
         self.wire = wire
         self._state = _State.RESERVED
         self._failure: Failure | None = None
-        """Why the slot is of no use any more, as a renewal has heard."""
+        """Why the slot is no longer usable, if a renewal has reported it."""
         self._stop_call: Callable[[], object] | None = None
-        """Takes the call back that runs in the slot."""
+        """Cancels the call that runs in the slot."""
         self._returning: asyncio.Task[ReleaseAnswer] | None = None
         lease_s = wire.ttl.ToNanoseconds() / 1e9 or terms.ttl_s
         self._renewal = Renewal(client, wire.token, terms.ttl_s, lease_s, self._on_final)
@@ -177,7 +171,7 @@ class SlotLease:
     # -- a call in the slot ----------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raises what a call would fail with, sent or not.
+        """Raises the error that a call would fail with, whether it could be sent or not.
 
         Raises:
             SlotError: the slot was used, given back, or lost.
@@ -194,16 +188,16 @@ class SlotLease:
         self.client.check_open(self.endpoint)
 
     def use(self) -> None:
-        """A call is made in the slot from now on. Raises as `check_usable`."""
+        """Marks the slot as used by a call. Raises as `check_usable`."""
         self.check_usable()
         self._end(_State.USED)
 
     def call_runs(self, stop: Callable[[], object]) -> None:
-        """The call that uses the slot; `stop` takes it back."""
+        """A call has started in the slot; `stop` cancels it."""
         self._stop_call = stop
 
     def call_ended(self, failure: Failure | None = None, *, cut_off: bool = False) -> None:
-        """The call has ended: the slot is free, unless the call never got to it. `cut_off`: nobody knows how."""
+        """The call has ended: the slot is free, unless the call never reached it. `cut_off`: the outcome is unknown."""
         self._stop_call = None
         if cut_off or (
             failure is not None and failure.executed is not Executed.YES and failure.reason not in _NOTHING_HELD
@@ -213,17 +207,17 @@ class SlotLease:
     # -- giving back -----------------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """Gives the slot back if it was not used. Nobody need wait for that."""
+        """Gives the slot back if it was not used. Does not wait for that."""
         if self._state is _State.RESERVED:
             self._end(_State.GIVEN_BACK)
             if self._failure is None or self._failure.reason not in _NOTHING_HELD:
                 self._return()
 
     async def release(self) -> slot_service_pb2.ReleaseSlotResponse:
-        """Gives the slot back, and says how loaded its replica is. Of a slot that was used or given back: only that.
+        """Gives the slot back, if it was not used or given back, and returns the load of its replica.
 
         Raises:
-            SlotmeshError: it could not be said.
+            SlotmeshError: the load is unknown.
         """
         if self._state is _State.RESERVED:
             self._end(_State.GIVEN_BACK)
@@ -233,14 +227,14 @@ class SlotLease:
         return released
 
     def end(self, error: BaseException | None) -> None:
-        """The block ends, with this exception: then nobody wants a call that runs any more."""
+        """The block ends; with an exception, a running call is cancelled, as its result is not wanted."""
         self.give_back()
         if error is not None and self._stop_call is not None:
             self._stop_call()
             self._return()
 
     async def returned(self) -> None:
-        """Waits until it is given back, where it is to be. Whoever is cancelled here changes nothing."""
+        """Waits until the slot is given back, if it is to be. A cancelled waiter does not stop that."""
         if self._returning is not None and not self._returning.done():
             await asyncio.shield(self._returning)
 
@@ -282,7 +276,7 @@ class SlotLease:
 
 
 async def leave(leases: Sequence[SlotLease], error: BaseException | None) -> None:
-    """The block of these slots ends, with this exception. No failure of what is to be done here takes its place."""
+    """Ends the block of these slots, with this exception. Failures of giving back do not replace it."""
     for lease in leases:
         lease.end(error)
     try:

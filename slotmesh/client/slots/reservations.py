@@ -1,11 +1,7 @@
-"""One reservation on its way.
+"""Reservations: of one slot, of a slot for a block, and of slots of several endpoints for a block.
 
-Purpose: waits for a slot in a task of its own, so that whoever is cancelled meanwhile loses nothing.
-Invariants: a slot that was granted is taken, or given back. Abandoning it withdraws it at the router; where the reply
-is here already, the slot goes back; so does one whose reply was under way just then, which the same request id brings
-once more. A router that does not answer in time has granted none, or one that goes back. It goes on at another router
-where one was lost: nothing was executed, and at the same router the same request id brings the same slot.
-Owner: whoever reserves.
+Purpose: a task of its own waits for the slot, so that no granted slot is lost when a waiter is cancelled.
+Owner: the caller that reserves.
 """
 
 from __future__ import annotations
@@ -38,10 +34,17 @@ _NO_ANSWER: Final = (
 
 
 class Reserving:
-    """Begins when it is made."""
+    """One reservation; sent when the object is created.
+
+    Invariants: a granted slot is used or given back. Abandoning the reservation withdraws it at the router; if the
+    reply has arrived already, the slot is given back; if the reply was on its way, a request with the same id gets the
+    slot once more. A router that does not answer in time has granted no slot, or one that is given back. If the router
+    is lost, the reservation continues at another one: nothing was executed, and at the same router the same request id
+    gets the same slot.
+    """
 
     def __init__(self, client: SlotClient, terms: Terms) -> None:
-        """Raises RuntimeError where the mesh is closed."""
+        """Raises RuntimeError if the mesh is closed."""
         client.check_open(terms.endpoint)
         self._client = client
         self._terms = terms
@@ -54,7 +57,7 @@ class Reserving:
         self._task.add_done_callback(lambda _: client.reserving.discard(self))
 
     async def outcome(self) -> SlotLease | Failure:
-        """The slot, or why there is none. Whoever is cancelled here abandons it."""
+        """The slot, or the failure. If the waiter is cancelled, the reservation is abandoned."""
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
@@ -64,7 +67,7 @@ class Reserving:
             raise
 
     def abandon(self) -> None:
-        """Nobody wants the slot any more. Again, and after the reply: no harm."""
+        """Withdraws the reservation. May be repeated, also after the reply."""
         was_abandoned, self._is_abandoned = self._is_abandoned, True
         if self._task.done():
             self._give_back()
@@ -73,7 +76,7 @@ class Reserving:
         elif self._call is None:
             self._task.cancel()
         else:
-            # Where the reply is here, and the task has not seen it yet, this does nothing, and the task gives it back.
+            # If the reply has arrived, unseen by the task, this does nothing, and the task gives the slot back.
             self._call.cancel()
 
     async def _run(self) -> SlotLease | Failure:
@@ -101,7 +104,7 @@ class Reserving:
         return self._call
 
     async def _recall(self) -> None:
-        """The rpc has ended here, and was perhaps granted: without time to wait, its id brings that slot or none."""
+        """The rpc ended here, but may have been granted: a request with its id that does not wait gets that slot."""
         request = self._terms.to_wire(self._request_id, 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):
@@ -119,14 +122,12 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-# `async with endpoint.reserve() as slot`: a slot for as long as a block lasts.
-#
-# Invariants: whichever way the block is left, or is not even reached, its slot is used or given back. The first error
-# reaches the caller, whatever goes wrong with giving back.
-
-
 class Reservation:
-    """A slot that is reserved when the block is entered. Made by `Endpoint.reserve`; of use once."""
+    """`async with endpoint.reserve() as slot`: a slot for a block. Made by `Endpoint.reserve`; used once.
+
+    Invariants: however the block ends, even before it starts, its slot is used or given back. The first error reaches
+    the caller, whatever fails while giving back.
+    """
 
     def __init__(self, client: SlotClient, terms: Terms, specs: SlotSpecs) -> None:
         self._client = client
@@ -140,11 +141,11 @@ class Reservation:
 
         Raises:
             NoSlot: none was free in time.
-            SlotmeshError: there is none to be had, and why.
-            RuntimeError: the mesh is closed, or this was entered before.
+            SlotmeshError: the reservation failed.
+            RuntimeError: the mesh is closed, or this object was used before.
         """
         if self._reserving is not None:
-            raise RuntimeError(f"a reservation is of use once: call reserve() again for another slot of {self}")
+            raise RuntimeError(f"a reservation is used once: call reserve() again for another slot of {self}")
         self._reserving = Reserving(self._client, self._terms)
         outcome = await self._reserving.outcome()
         if isinstance(outcome, Failure):
@@ -159,7 +160,7 @@ class Reservation:
             await leave([self._lease], error)
 
     def abandon(self) -> None:
-        """Nobody enters the block any more. Any time, and again."""
+        """Withdraws the reservation before the block starts. May be called any time, and repeated."""
         if self._reserving is not None:
             self._reserving.abandon()
 
@@ -167,22 +168,21 @@ class Reservation:
         return f"<slotmesh reservation of {self._terms.endpoint}>"
 
 
-# `async with mesh.reserve_all("prefill", "decode") as (p, d)`: slots of several endpoints, all or none.
-#
-# Invariants: nobody waits while holding, but for `TRY_S`, which is what a try may take; so two that want the same slots
-# cannot wait for each other. What could not be had is waited for first the next time, with nothing held. Whichever way
-# it
-# ends, each slot is used or given back.
-
 TRY_S: Final = 0.05
-"""What a reservation may wait while another one is held."""
+"""How long a reservation may wait while another slot is held."""
 
 _NO_ROOM: Final = frozenset({Reason.NO_SLOT, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_IN_QUEUE})
-"""Worth another try."""
+"""Failures after which another attempt may succeed."""
 
 
 class ReservationOfAll:
-    """Slots that are reserved when the block is entered. Made by `Mesh.reserve_all`; of use once."""
+    """`async with mesh.reserve_all("prefill", "decode") as (p, d)`: slots of several endpoints, all or none.
+
+    Made by `Mesh.reserve_all`; used once.
+    Invariants: no reservation waits while others are held, except for `TRY_S`; so two clients that want the same slots
+    cannot block each other. The next round waits first for the slot that was not available, with none held. However
+    the block ends, each slot is used or given back.
+    """
 
     def __init__(self, client: SlotClient, wanted: Sequence[tuple[Terms, SlotSpecs]], timeout_s: float) -> None:
         self._client = client
@@ -192,19 +192,19 @@ class ReservationOfAll:
         self._is_entered = False
         self._is_abandoned = False
         self._under_way: dict[int, Reserving] = {}
-        """Reservations of the round, by place; granted ones, too."""
+        """Reservations of this round, by index; granted ones, too."""
         self._leases: list[SlotLease] = []
 
     async def __aenter__(self) -> tuple[Slot, ...]:
-        """Waits until all are had.
+        """Waits until all slots are reserved.
 
         Raises:
-            NoSlot: they were not to be had in time; the message is that of the one that was missing.
-            SlotmeshError: one is not to be had at all, and why. None is held.
-            RuntimeError: the mesh is closed, or this was entered before.
+            NoSlot: they were not available together in time; the message is that of the one that was missing.
+            SlotmeshError: one of the reservations failed. No slot is held.
+            RuntimeError: the mesh is closed, or this object was used before.
         """
         if self._is_entered:
-            raise RuntimeError(f"a reservation is of use once: call reserve_all() again for other slots of {self}")
+            raise RuntimeError(f"a reservation is used once: call reserve_all() again for other slots of {self}")
         self._is_entered = True
         try:
             self._leases = await self._take_all()
@@ -219,7 +219,7 @@ class ReservationOfAll:
         await leave(self._leases, error)
 
     def abandon(self) -> None:
-        """Nobody enters the block any more. Any time, and again."""
+        """Withdraws the reservations before the block starts. May be called any time, and repeated."""
         for reserving in self._under_way.values():
             reserving.abandon()
 
@@ -233,7 +233,7 @@ class ReservationOfAll:
             if missing is None:
                 return [had[place] for place in range(len(self._wanted))]
             scarce, failure = missing
-            await leave(list(had.values()), None)  # before anybody waits again
+            await leave(list(had.values()), None)  # before the next wait
             endpoint, pause_s = self._wanted[scarce][0].endpoint, self._backoff.next_delay_s()
             if failure.reason not in _NO_ROOM:
                 raise to_exception(failure, endpoint=endpoint)
@@ -246,14 +246,14 @@ class ReservationOfAll:
     async def _take_scarce(
         self, scarce: int | None, until: float, had: dict[int, SlotLease]
     ) -> tuple[int, Failure] | None:
-        """Waits for the one that could not be had, holding nothing. What is missing after that."""
+        """Waits for the slot that was not available, with none held. Returns what is missing after that."""
         self._under_way = {}
         if scarce is None:
             return None
         return await self._reserve({scarce: until - asyncio.get_running_loop().time()}, had)
 
     async def _try_others(self, until: float, had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
-        """Tries all that are not had, side by side."""
+        """Reserves all missing slots concurrently."""
         left_s = until - asyncio.get_running_loop().time()
         return await self._reserve(
             {place: min(TRY_S, left_s) for place in range(len(self._wanted)) if place not in had}, had

@@ -1,6 +1,8 @@
-"""A slot, as applications see it: which replica it is at, and the methods that can be called in it.
+"""A slot as applications use it: its replica, its token, and the methods that can be called in it.
 
-Invariant: all of it is the lease's; there is nothing to keep here.
+Invariants: the lease has all state of the slot. A slot is used when the method is called, not when its result is
+awaited; arguments that cannot be sent do not use it. A call is sent once: if its router is lost, its outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -26,17 +28,12 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2
 
-# A handler's method, called in a slot.
-#
-# Invariants: the slot is used when the method is called, not when its result is awaited; arguments that cannot be sent
-# use nothing. A call is sent once: where its router is lost, nobody knows what became of it.
-
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 
 
 class SlotMethod(Generic[ResultT]):
-    """Calls one method in a slot. Get it as an attribute: `slot.generate`."""
+    """Calls one method of the handler in a slot. Get it as an attribute: `slot.generate`."""
 
     __slots__ = ("_lease", "_spec")
 
@@ -45,7 +42,7 @@ class SlotMethod(Generic[ResultT]):
         self._spec = spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
-        """Makes the call that the slot was reserved for; await the result at will. It is never refused for load.
+        """Makes the call that the slot was reserved for; await the result at any time. It is never refused for load.
 
         Cancelling the future cancels the call at its replica.
 
@@ -53,15 +50,15 @@ class SlotMethod(Generic[ResultT]):
             TypeError: the content type cannot carry the arguments. The slot is not used.
             PayloadTooLarge: the arguments do not fit into an rpc. The slot is not used.
             SlotUsed: a call was made in the slot already.
-            SlotError: the slot was given back or lost. From the future, too: its replica does not have it any more.
-            SlotmeshError: from the future: the call failed, and how.
+            SlotError: the slot was given back or lost; raised by the future if its replica does not have it any more.
+            SlotmeshError: raised by the future: the call failed.
         """
         return self.begin(self.encode(args, kwargs))
 
     def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
         """Calls a handler that yields: `async for value in slot.generate.stream(prompt)`.
 
-        Leaving the loop early takes the call back. Raises as a call does; the iterator in place of the future.
+        Leaving the loop early cancels the call. Raises as a call does, the iterator in place of the future.
         """
         return self.begin_stream(self.encode(args, kwargs))
 
@@ -69,8 +66,8 @@ class SlotMethod(Generic[ResultT]):
         """The same method, with other options: `content_type`, `timeout`, `metadata`, as those of `Endpoint.options`.
 
         Raises:
-            BadRequest: a value that no call may have. It is a ValueError, too.
-            TypeError: there is no such option, or results of the new content type never become the type wanted.
+            BadRequest: an invalid value. It is a ValueError, too.
+            TypeError: an unknown option, or the new content type cannot carry results of the requested type.
         """
         check_dispatch_options(changes)
         spec = self._spec
@@ -86,7 +83,7 @@ class SlotMethod(Generic[ResultT]):
         spec = self._spec
         return SlotMethod(self._lease, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
 
-    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+    # -- calls in two steps: `encode` in any thread, the rest on the event loop ----------------------------------------
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call. Raises as a call does."""
@@ -102,7 +99,7 @@ class SlotMethod(Generic[ResultT]):
         return task
 
     def begin_stream(self, payload: bytes) -> ValueStream[ResultT]:
-        """Makes a call whose values come one by one."""
+        """Makes a call whose values arrive one by one."""
         lease, spec = self._lease, self._spec.streamed()
         lease.use()
         request = slot_service_pb2.DispatchStreamingRequest(
@@ -127,18 +124,11 @@ class SlotMethod(Generic[ResultT]):
             raise spec.undecodable(error) from None
 
     def _on_done(self, task: asyncio.Task[ResultT]) -> None:
-        if task.cancelled():  # perhaps before it began
+        if task.cancelled():  # perhaps before it started
             self._lease.call_ended(cut_off=True)
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method} in a {self._lease}>"
-
-
-# The values of a handler that yields, called in a slot.
-#
-# Invariants: the call was made when the iterator was. However the iteration ends before the handler does, the call is
-# taken back; while nothing has come, the slot is given back, too: the call may not have reached its replica.
-# Owner: the application; one task at a time.
 
 
 Request = slot_service_pb2.DispatchStreamingRequest
@@ -147,7 +137,12 @@ StreamingCall = grpc.aio.UnaryStreamCall[Request, Response]
 
 
 class SlotValues(ValueStream[ResultT]):
-    """Of the call in one slot."""
+    """The values of a handler that yields, called in a slot.
+
+    Invariants: the call is made when the iterator is created. If the iteration ends before the handler does, the call
+    is cancelled; before the first value, the slot is given back, too: the call may not have reached its replica.
+    Owner: the application; one task at a time.
+    """
 
     __slots__ = ("_call", "_has_begun", "_is_over", "_lease", "_loop", "_opening")
 
@@ -160,7 +155,7 @@ class SlotValues(ValueStream[ResultT]):
         )
         self._call: StreamingCall | None = None
         self._has_begun = False
-        """Whether a value has come."""
+        """Whether a value has arrived."""
         self._is_over = False
         abandoned = weakref.ref(self)
         lease.call_runs(lambda: None if (values := abandoned()) is None else values._close())
@@ -174,7 +169,7 @@ class SlotValues(ValueStream[ResultT]):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            outcome = self._lease.client.rpcs.cut_off()  # not this task was cancelled, but the rpc
+            outcome = self._lease.client.rpcs.cut_off()  # the rpc was cancelled, not this task
         if isinstance(outcome, bytes):
             self._has_begun = True
             return outcome
@@ -205,7 +200,7 @@ class SlotValues(ValueStream[ResultT]):
         if self._is_over:
             return
         self._is_over = True
-        with suppress(RuntimeError):  # the loop is closed, and everything with it
+        with suppress(RuntimeError):  # the loop is closed, and the rpc with it
             self._loop.call_soon_threadsafe(_stop, self._lease, self._opening, self._has_begun)
 
 
@@ -215,13 +210,13 @@ async def _open(rpcs: SlotRpcs, spec: CallSpec, request: Request) -> StreamingCa
         return stub
     try:
         call: StreamingCall = stub.DispatchStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
-    except grpc.RpcError as error:  # there is no token to be had
+    except grpc.RpcError as error:  # the token source has no token
         return from_rpc_error(error)
     return call
 
 
 def _stop(lease: SlotLease, opening: asyncio.Task[StreamingCall | Failure], has_begun: bool) -> None:
-    """Takes the call back, wherever it is. Holds no reference to the iterator, which may be on its way out."""
+    """Cancels the call in any state. Has no reference to the iterator, which may be being finalized."""
     if not opening.done():
         opening.cancel()
     elif not opening.cancelled() and not isinstance(call := opening.result(), Failure):
@@ -231,16 +226,16 @@ def _stop(lease: SlotLease, opening: asyncio.Task[StreamingCall | Failure], has_
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """How loaded a replica is."""
+    """The load of a replica."""
 
     ongoing: int
-    """Calls that run, plus reservations."""
+    """Running calls and reservations."""
     max_ongoing: int
-    """Permits in all."""
+    """All permits."""
 
 
 class SlotSpecs:
-    """How calls in slots are made, for each method of a view of an endpoint: worked out once."""
+    """The specifications of calls in slots, by method of a view of an endpoint: computed once."""
 
     def __init__(self, endpoint: str, view: ViewOptions) -> None:
         self.endpoint = endpoint
@@ -248,7 +243,7 @@ class SlotSpecs:
         self._specs: dict[str, CallSpec] = {}
 
     def of(self, method: str) -> CallSpec:
-        """Of the handler's method of that name."""
+        """The specification of calls of this method."""
         spec = self._specs.get(method)
         if spec is None:
             if not method or (method.startswith("_") and method != "__call__"):
@@ -270,7 +265,7 @@ class Slot:
 
     @property
     def token(self) -> str:
-        """For whoever else shall make the call: any router takes it, and the replica. Whoever has it can use it."""
+        """For another process to make the call: any router accepts it, and the replica. Its holder can use the slot."""
         return self._lease.wire.token
 
     @property
@@ -294,16 +289,16 @@ class Slot:
         return self._lease.wire.ongoing
 
     def method(self, name: str) -> SlotMethod[Any]:
-        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        """The handler's method of that name: for names that are attributes of this class, and for computed ones."""
         return SlotMethod(self._lease, self._specs.of(name))
 
     async def release(self) -> ReplicaLoad:
-        """Gives the slot back before its block ends, and says how loaded the replica is then.
+        """Gives the slot back before its block ends, and returns the load of its replica.
 
-        A slot that was used or given back is left as it is.
+        A slot that was used or given back is not changed.
 
         Raises:
-            SlotmeshError: no router could be told. The lease ends by itself.
+            SlotmeshError: no router could be reached. The lease expires by itself.
         """
         released = await self._lease.release()
         return ReplicaLoad(released.ongoing, released.max_ongoing)
@@ -313,7 +308,7 @@ class Slot:
         return self.method("__call__")(*args, **kwargs)
 
     def __getattr__(self, name: str) -> SlotMethod[Any]:
-        if name.startswith("_"):  # never a handler's method; Python asks for many of these
+        if name.startswith("_"):  # never a handler's method; Python looks up many of these
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self.method(name)
 

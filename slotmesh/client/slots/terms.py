@@ -1,6 +1,6 @@
-"""What a reservation asks for, and what calls in its slot may say: arguments, checked where they are given.
+"""The terms of a reservation, and the options of calls in its slot: checked where the application passes them.
 
-Invariant: what every router would refuse is refused here, by the same reason and naming the argument.
+Invariant: values that every router would refuse are refused here, with the same reason, naming the argument.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from slotmesh.client.calls.options import BadOption, ViewOptions, check_text, ch
 from slotmesh.v1 import slot_service_pb2
 
 DEFAULT_ALL_S: Final = 30.0
-"""How long several slots are tried for where nothing else is said."""
+"""How long a reservation of several slots is tried by default."""
 
 
 class ReserveArguments(TypedDict, total=False):
-    """What a reservation may say. `Endpoint.reserve` says what each means."""
+    """Arguments of a reservation; documented by `Endpoint.reserve`."""
 
     ttl: float | timedelta
     timeout: float | timedelta | None
@@ -29,14 +29,14 @@ class ReserveArguments(TypedDict, total=False):
 
 
 class AllArguments(TypedDict, total=False):
-    """What a reservation of several slots may say. `Mesh.reserve_all` says what each means."""
+    """Arguments of a reservation of several slots; documented by `Mesh.reserve_all`."""
 
     ttl: float | timedelta
     timeout: float | timedelta
 
 
 class DispatchOptions(TypedDict, total=False):
-    """What a call in a slot may say differently from the view that the slot was reserved by."""
+    """Options in which a call in a slot may differ from the view that the slot was reserved by."""
 
     content_type: str
     timeout: float | timedelta | None
@@ -45,22 +45,22 @@ class DispatchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a reservation asks for."""
+    """The terms of one reservation."""
 
     endpoint: str
     options: ViewOptions
-    """Of the reservation: timeout, shard key, SLO, tenant."""
+    """Options of the reservation: timeout, shard key, SLO, tenant."""
     ttl_s: float = DEFAULT_LEASE_S
     replica_id: str = ""
-    """Wanted; empty: any."""
+    """The requested replica; empty: any."""
     excluded_replica_ids: tuple[str, ...] = ()
 
     def waiting(self, timeout_s: float) -> Terms:
-        """The same, waiting for so long."""
+        """The same terms, with this time to wait."""
         return replace(self, options=replace(self.options, timeout_s=timeout_s))
 
     def to_wire(self, request_id: str, timeout_s: float | None) -> slot_service_pb2.ReserveSlotRequest:
-        """`timeout_s`: what is left of the time to wait."""
+        """`timeout_s`: the remaining time to wait."""
         options = replace(self.options, timeout_s=timeout_s)
         wire = slot_service_pb2.ReserveSlotRequest(
             endpoint=self.endpoint,
@@ -77,8 +77,8 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     """The terms of a reservation by a view of an endpoint.
 
     Raises:
-        BadRequest: an argument that no reservation may have, or a view without replies. It is a ValueError, too.
-        TypeError: there is no such argument.
+            BadRequest: an invalid argument, or a view without replies. It is a ValueError, too.
+            TypeError: an unknown argument.
     """
     given: dict[str, Any] = dict(arguments)
     if unknown := given.keys() - ReserveArguments.__annotations__.keys():
@@ -106,11 +106,11 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
 
 
 def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
-    """How long to try for several slots, and what each reservation says.
+    """How long to try for several slots, and the arguments of each reservation.
 
     Raises:
-        BadRequest: a timeout that nothing may have. It is a ValueError, too.
-        TypeError: there is no such argument.
+        BadRequest: an invalid timeout. It is a ValueError, too.
+        TypeError: an unknown argument.
     """
     if unknown := arguments.keys() - AllArguments.__annotations__.keys():
         known = ", ".join(AllArguments.__annotations__)
@@ -122,9 +122,9 @@ def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
 
 
 def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
-    """What of a view goes for calls in a slot, which has a replica already.
+    """The options of a view that apply to calls in a slot, whose replica is chosen already.
 
-    `is_idempotent`: they may be sent again. A slot that is used once leaves no way to.
+    `is_idempotent`: they may be sent again. In a slot that is used once, they cannot be.
     """
     return ViewOptions(
         content_type=view.content_type,
@@ -136,7 +136,7 @@ def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
 
 
 def check_dispatch_options(changes: Mapping[str, Any]) -> None:
-    """Raises TypeError where a call in a slot has no such option."""
+    """Raises TypeError for an option that calls in a slot do not have."""
     if unknown := changes.keys() - DispatchOptions.__annotations__.keys():
         known = ", ".join(DispatchOptions.__annotations__)
         raise TypeError(f"a call in a slot has no option {', '.join(sorted(unknown))}; there are {known}")

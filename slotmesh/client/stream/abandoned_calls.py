@@ -61,7 +61,7 @@ class RecallWatch:
 
     def take_back_all(self) -> None:
         """Cancels all calls, whatever the state of their futures."""
-        self.found += self._pending.take_untold()
+        self.found += self._pending.take_all()
         self._wake()
 
     def take_frame(self) -> router_service_pb2.CancelCalls | None:

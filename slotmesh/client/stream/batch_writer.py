@@ -1,8 +1,9 @@
-"""How calls become batches of a frame.
+"""Calls as batches of a frame, and their large payloads as chunks.
 
-Purpose: the one place that knows what a batch looks like on the wire. Cost is per part; of a column, a key a call.
-Invariant: a batch says of its calls what their specs say, whatever the router knows: where it does not know columns of
-ordering keys, each key has a batch of its own; where it does not know chunks, payloads are whole.
+Purpose: the one place that knows the form of a batch on the wire. The cost is per part; for a column, a key for each
+call.
+Invariant: a batch states the options of its calls' specs, whatever the router supports: if it does not support columns
+of ordering keys, each key has a batch of its own; if it does not support chunks, payloads are whole.
 Owner: the `RouterLink` of one connection.
 """
 
@@ -29,14 +30,12 @@ if TYPE_CHECKING:
     from slotmesh.client.calls.sent_parts import SentPart
 
 
-# Large payloads on their way to the router, after their calls were announced.
-#
-# Invariants: a call that has its outcome, or that nobody waits for any more, sends no further chunk.
-# Owner: the `RouterLink` of one connection. A broken one leaves nothing behind: the next announces its calls again.
-
-
 class OutgoingChunks:
-    """What is left of announced payloads."""
+    """What is left of large payloads, after their calls were announced.
+
+    Invariants: a call that has its outcome, or was cancelled, sends no further chunk. A broken connection leaves
+    nothing behind: the next one announces its calls again.
+    """
 
     __slots__ = ("_turns", "left", "streaming_only")
 
@@ -44,9 +43,9 @@ class OutgoingChunks:
         self._turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
         """Owners are calls: their part, and their place there."""
         self.left = self._turns.rota
-        """To be read: empty where nothing is left. Asked for each frame."""
+        """Read directly, for each frame: empty if nothing is left."""
         self.streaming_only = False
-        """All other calls go on over another stream."""
+        """The session has moved: all other calls leave over another stream."""
 
     def add(self, part: SentPart, call_id: int) -> None:
         """A call of this part was announced."""
@@ -54,7 +53,7 @@ class OutgoingChunks:
         self._turns.add((part, place), part.payloads[place])
 
     def take(self) -> call_pb2.Chunk | None:
-        """The next chunk; None where nothing is left."""
+        """The next chunk; None if nothing is left."""
         while self.left:
             chunk = self._turns.take()
             part, place = chunk.owner
@@ -73,7 +72,7 @@ class BatchWriter:
     """Appends batches to frames, and what is too large for them to the chunks that follow."""
 
     def __init__(self, default_wire: call_pb2.CallOptions | None, features: Collection[str]) -> None:
-        """`default_wire`: the options that the stream was opened with. `features`: what its router knows."""
+        """`default_wire`: the options that the stream was opened with. `features`: those that its router supports."""
         self._default_wire = default_wire
         self._columns = ORDERING_KEYS in features
         self._blocks = BLOCKS in features
@@ -82,7 +81,7 @@ class BatchWriter:
         self.large_beside = LARGE_BESIDE in features
         """Whether one call that is larger than the window is allowed beside all others."""
         self.chunks = OutgoingChunks()
-        """What was announced, and has not left."""
+        """Announced payloads that have not left."""
 
     def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
@@ -115,7 +114,7 @@ class BatchWriter:
                 batch.first_roster.CopyFrom(resent.part.roster)
 
     def _shorten(self, batch: router_service_pb2.CallBatch, part: SentPart) -> None:
-        """The time that calls have waited here is not given them again."""
+        """Subtracts the time that calls have waited here from their timeouts."""
         if not batch.HasField("options") and self._default_wire is not None:
             batch.options.CopyFrom(self._default_wire)
         left_s = max(0.0, part.since + (part.spec.options.timeout_s or 0.0) - part.sent_at)

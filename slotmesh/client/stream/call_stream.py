@@ -1,7 +1,8 @@
 """All calls of one endpoint: made here, sent over one connection.
 
-Purpose: takes calls at once, has them sent, gives futures.
-Invariants: every future gets its outcome. The connection is served by one task, while there is something to do.
+Purpose: takes calls without waiting, sends them, and returns futures.
+Invariants: every future gets its outcome. The connection is served by one task, while there is something to do. After
+the mesh was closed, no task of the endpoint is left.
 Owner: the `Mesh`; all views of an endpoint share one.
 """
 
@@ -28,27 +29,25 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import Dialer
 from slotmesh.v1 import router_service_pb2_grpc
 
-# How the streams of an endpoint end when its mesh is closed.
-#
-# Purpose: waits for the calls that a caller waits for, at most until the end of the grace; then the rest fails.
-# Invariants: no cancelled call is waited for, whether it was sent or not. No task of the endpoint is left afterwards.
-# Owner: the endpoint's `CallStream`.
-
 LOOK_S: Final = 0.05
-"""Between two looks whether a caller waits for a call: a future that is cancelled notifies nothing."""
+"""Between two checks whether a caller waits for a call: a cancelled future notifies no one."""
 
 IDLE_GRACE_S: Final = 1.0
-"""How long the orderly end of streams may take on which no caller waits for a call."""
+"""How long the orderly end of streams may take if no caller waits for their calls."""
 
 LAST_WORDS_S: Final = 0.2
-"""How long a router may take to read that no caller waits for what is unanswered."""
+"""How long a router may take to read the cancels of all unanswered calls."""
 
 Tasks = Callable[[], set[asyncio.Task[None]]]
-"""All that have calls under way now."""
+"""All tasks that have calls in progress."""
 
 
 async def end_streams(connection: Connection, tasks: Tasks, until: float, closed: Failure) -> None:
-    """Returns once all tasks have ended. `until`: the end of the grace, seconds of the event loop's clock."""
+    """Waits for the calls that a caller waits for, until the end of the grace; then the others fail.
+
+    Cancelled calls are not waited for, whether they were sent or not. Returns once all tasks have ended. `until`: the
+    end of the grace, seconds of the event loop's clock.
+    """
     if not tasks():
         return
     connection.finish()
@@ -62,7 +61,7 @@ async def end_streams(connection: Connection, tasks: Tasks, until: float, closed
 
 
 async def _finished(connection: Connection, tasks: Tasks, until: float) -> bool:
-    """Waits for all tasks as long as a caller waits for a call, and a moment longer for streams to end."""
+    """Waits for all tasks while a caller waits for a call, and a moment longer for streams to end."""
     loop = asyncio.get_running_loop()
     while tasks() and (left_s := until - loop.time()) > 0:
         if not connection.has_wanted:
@@ -75,7 +74,7 @@ async def _finished(connection: Connection, tasks: Tasks, until: float) -> bool:
 
 
 async def _have_ended(tasks: Tasks, within_s: float) -> None:
-    """Waits for all tasks: for those, too, that begin meanwhile because a router leaves."""
+    """Waits for all tasks, including those that start meanwhile because a router leaves."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while running := tasks():
@@ -88,7 +87,7 @@ log = logging.getLogger(__name__)
 
 
 class CallSink(Protocol):
-    """What takes a call's outcome, once. An asyncio future does; whatever else does must be as quick."""
+    """Takes a call's outcome, once. An asyncio future does; another sink must be as quick."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
@@ -97,7 +96,7 @@ class CallSink(Protocol):
 
 
 class CallStream:
-    """Takes calls, gives futures."""
+    """Takes calls, returns futures."""
 
     def __init__(
         self,
@@ -108,18 +107,18 @@ class CallStream:
         names_executors: bool = False,
         buffer: ClientBuffer | None = None,
     ) -> None:
-        """`names_executors`: routers say which backend has executed each call, for who wants `EXECUTED_PAYLOADS`.
+        """`names_executors`: routers report the backend that executed each call, for callers of `EXECUTED_PAYLOADS`.
 
-        `buffer`: how many calls may wait here; None: any number.
+        `buffer`: bounds the calls that wait here; None: no bound.
         """
         self.endpoint = endpoint
         self._routers = routers
         shares = BufferShares(buffer)
         self._outbox = CallOutbox(shares)
         self._counts_here = not shares.buffer.has_threads
-        """Calls are counted up without a lock."""
+        """Without other threads, calls are counted without a lock."""
         self._has_looked = False
-        """For cancelled calls, in this turn of the event loop."""
+        """Whether cancelled calls were looked for in this turn of the event loop."""
         self._feeds = MapFeeds(endpoint, self._add_map, CLOSED)
         self._connection = Connection(
             endpoint, routers, connect_timeout_s, self._outbox, self._make_again, names_executors=names_executors
@@ -138,12 +137,12 @@ class CallStream:
 
     @property
     def dialer(self) -> Dialer:
-        """What connects to routers."""
+        """Connects to routers."""
         return self._routers.dialer
 
     @property
     def stub(self) -> router_service_pb2_grpc.RouterServiceStub:
-        """Of that router: for calls without a stream."""
+        """The stub of that router: for calls without a stream."""
         return self._routers.stub(self.address)
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class CallStream:
                 self.share_of(spec).give(1, size)
             run = self._open_run(spec)
             if has_place and self._feeds.is_waiting(spec.queue):
-                spec.queue.tail = None  # the next call comes behind what waits
+                spec.queue.tail = None  # the next call follows those that wait
         elif has_place:
             pass
         elif self._counts_here:
@@ -236,7 +235,7 @@ class CallStream:
         self._check_open()
 
     def share_of(self, spec: CallSpec) -> BufferShare:
-        """In which calls of this spec are counted that wait here."""
+        """The share in which waiting calls of this spec are counted."""
         return self._outbox.share_of(spec)
 
     async def aclose(self, grace_s: float) -> None:
@@ -254,7 +253,7 @@ class CallStream:
         return queue
 
     def stop_of(self, queue: CallQueue[Any], ordering_key: str) -> LaneStop[CallQueue[Any]]:
-        """Whether the lane of this queue, which stops at failures, goes on."""
+        """The stop state of the lane of this queue, which stops at failures."""
         return self._stops.stop_of(queue, ordering_key)
 
     def _on_lane_failure(self, queue: CallQueue[Any], generation: int) -> None:
@@ -262,7 +261,7 @@ class CallStream:
             refuse(part)
 
     def _make_again(self, spec: CallSpec, payload: bytes, sink: CallSink, since: float) -> None:
-        """A call that its router has not begun with before it left. Its timeout counts from `since` on, as ever."""
+        """Makes a call again that its router had not started when it left. Its timeout still counts from `since` on."""
         if self._closing:
             fail(SentPart(spec, [payload], 0, [sink]), 0, 1, CLOSED)
         else:
@@ -282,14 +281,14 @@ class CallStream:
             raise RuntimeError(f"the mesh is closed: no more calls of {self.endpoint}")
 
     def _take_place(self, spec: CallSpec, size: int) -> bool:
-        """False also where the call would overtake what waits of its lane."""
+        """Returns False also if the call would overtake waiting calls of its lane."""
         if spec.ordering_key and self._feeds.is_waiting(spec.queue):
             return False
         share = self.share_of(spec)
         return share.take(1, size) or (self._drop_cancelled() and share.take(1, size))
 
     def _drop_cancelled(self) -> bool:
-        """Looks for calls that were cancelled and take room, at most once in a turn of the event loop."""
+        """Removes cancelled calls, which take room, at most once in a turn of the event loop."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -310,7 +309,7 @@ class CallStream:
         return future
 
     def refuse_full(self, spec: CallSpec, future: Any) -> asyncio.Future[Any]:
-        """Fails a call for which there is no room. Of many in a row asyncio reports one as never retrieved."""
+        """Fails a call for which there is no room. Of many in a row, asyncio reports one as never retrieved."""
         share = self.share_of(spec)
         fail(SentPart(spec, [b""], 0, [future]), 0, 1, share.full(), is_repeated=share.has_refused)
         share.has_refused = True
@@ -362,7 +361,7 @@ class CallStream:
             self._connection.wake()
 
     async def _run(self) -> None:
-        """Until nothing is left to send and nothing unanswered, or nobody is left to send it to."""
+        """Runs until no call is left, or no router is found."""
         failure = CLOSED
         try:
             failure = await self._connection.serve()

@@ -1,10 +1,10 @@
-"""The signs of life on a session's stream, and the word that results have arrived.
+"""Heartbeats on a session's stream, acknowledgements of results, and the detection of a silent router.
 
-Purpose: heartbeats, the silence of a router that is gone without a word, acknowledgements.
-Invariants: one timer a stream, none a call. Silence is counted in beats of our own loop: a program that blocked its
-loop has not listened, and accuses nobody. Acks go up, at most one each `ACK_INTERVAL_S`. A stream without unanswered
-calls rests where its router allows that: it sends a heartbeat at long intervals only. The first call that leaves ends
-the rest together with a heartbeat, so a dead router is found as quickly after that call as after any other.
+Invariants: one timer a stream, none a call. Silence is counted in beats of the client's own loop: a program that
+blocked its loop was not listening, and does not give up its router. Acks are sent at most once each `ACK_INTERVAL_S`. A
+stream without unanswered calls rests if its router allows that: it sends a heartbeat at long intervals only. The first
+call that leaves ends the rest together with a heartbeat, so a dead router is found as quickly after that call as after
+any other.
 Owner: the stream's `RouterLink`.
 """
 
@@ -31,16 +31,16 @@ IDLE_BEATS: Final = 4
 MAX_REST_S: Final = 120.0
 """The longest interval between heartbeats of a resting stream, whatever its router allows."""
 ACK_INTERVAL_S: Final = 0.05
-"""What a result frame waits at most until it is acknowledged, together with those that came meanwhile."""
+"""How long a result frame waits at most until it is acknowledged, together with later ones."""
 
 
 class Pulse:
-    """Runs from its making until `stop`."""
+    """Runs from its creation until `stop`."""
 
     def __init__(
         self, wake: Callable[[], None], on_silence: Callable[[], None], *, awaits_answers: Callable[[], bool]
     ) -> None:
-        """`wake` is called when there is something for `next_frame`, `on_silence` once.
+        """`wake` is called when `next_frame` has a frame, `on_silence` once.
 
         `awaits_answers`: whether calls are unanswered. While it is true, the stream does not rest.
         """
@@ -55,9 +55,9 @@ class Pulse:
         self._idle_beats = 0
         self._rest_s = 0.0
         self.is_resting = False
-        """No calls are unanswered, and the next heartbeat is a long time away."""
+        """No calls are unanswered, and the next heartbeat is far away."""
         self.is_due = False
-        """`next_frame` may have something to give."""
+        """`next_frame` may have a frame."""
         self._heartbeat_due = False
         self._ack_due = False
         self._delivered = 0
@@ -67,14 +67,14 @@ class Pulse:
         """Set with each frame that comes."""
 
     def stop(self) -> None:
-        """Nothing is sent or watched any more."""
+        """Sends and watches nothing more."""
         self.is_resting = False
         for timer in (self._beat_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
 
     def allow_rest(self, interval_s: float) -> None:
-        """The router allows heartbeats to be so far apart while no calls are unanswered. 0: it does not say so."""
+        """Sets the interval of heartbeats while no calls are unanswered. 0: the router does not state one."""
         self._rest_s = min(interval_s, MAX_REST_S)
 
     def rise(self) -> None:
@@ -83,21 +83,21 @@ class Pulse:
         self._rouse()
 
     def delivered(self, frame_no: int) -> None:
-        """Everything in this result frame has reached those who wait."""
+        """The results in this frame were delivered."""
         self._delivered = max(frame_no, self._delivered)
         if self._ack_timer is None and self._delivered > self._acked:
             self._ack_timer = self._loop.call_later(ACK_INTERVAL_S, self._on_ack_time)
 
     def beaten(self, heartbeat: call_pb2.Heartbeat) -> None:
-        """The router's own heartbeat, whose stamp goes back with our next one."""
+        """The router's own heartbeat, whose timestamp is echoed with the next one here."""
         self._echo = max(heartbeat.stamp, self._echo)
 
     def flush(self) -> None:
-        """The next frame acknowledges whatever there is: it is the last chance."""
+        """The next frame acknowledges everything: the stream is about to end."""
         self.is_due = self._ack_due = True
 
     def next_frame(self) -> Request | None:
-        """What is due."""
+        """The frame that is due; None if none is."""
         if self._ack_due:
             self._ack_due = False
             if self._delivered > self._acked:
@@ -136,7 +136,7 @@ class Pulse:
         self._beat_timer = self._loop.call_later(self._rest_s * random.uniform(0.8, 1.0), self._rouse)  # noqa: S311 - spreads load
 
     def _rouse(self) -> None:
-        """Beats again, with a heartbeat now. After `IDLE_BEATS` the stream rests as soon as that is answered."""
+        """Resumes beating, with a heartbeat now. After `IDLE_BEATS` the stream rests once that is answered."""
         if self._beat_timer is not None:
             self._beat_timer.cancel()
         self.is_resting = self.heard = False

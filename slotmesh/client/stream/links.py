@@ -1,7 +1,7 @@
-"""One connected StreamCalls stream: frames of calls down, outcomes up.
+"""Connected streams to routers: the current one, those to leaving routers, and the search for the next one.
 
-Purpose: the life of a stream, and which part takes each frame that comes; what leaves is `OutgoingFrames`' affair, what
-outcomes come to `IncomingResults`'.
+Purpose: the life of a stream, and which part handles each frame that arrives; `OutgoingFrames` handles what leaves,
+`IncomingResults` the outcomes.
 Invariants: when `run` returns, every call that was sent and not answered is still pending.
 Owner: the endpoint's `Connection`.
 """
@@ -31,7 +31,7 @@ _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asynci
 
 
 class RouterLink:
-    """The client's side of one stream, after `opened`."""
+    """The client's side of one stream, after it was opened."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class RouterLink:
         on_leaving: Callable[[Sequence[str]], None],
         on_unstarted: OnUnstarted,
     ) -> None:
-        """`batches` writes them as this router understands them; `rosters` are what its client has acknowledged.
+        """`batches` writes them in the form that this router supports; `rosters`: acknowledged by this client.
 
-        `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
-        pending. `on_leaving` hears that the router leaves, and of the routers that it names instead; `on_unstarted`, of
-        calls that are to be made again elsewhere.
+        `in_session`: the router keeps sessions, so pending calls are sent again here; without, none is pending.
+        `on_leaving` is called with the routers that a leaving router names as alternates; `on_unstarted` takes calls
+        that are to be sent again elsewhere.
         """
         self._call = call
         self._pending = pending
@@ -64,11 +64,11 @@ class RouterLink:
         self.wake = self._out.wake
         """Calls wait in the outbox."""
         self.silent = False
-        """The router is gone without a word."""
+        """The router is lost without notice."""
 
     @property
     def in_session(self) -> bool:
-        """Whether another stream can go on where this one ends."""
+        """Whether the session can continue on another stream when this one ends."""
         return self._pulse is not None
 
     @property
@@ -82,27 +82,27 @@ class RouterLink:
         return self._pending.has_wanted
 
     def finish(self) -> None:
-        """Half-closes once there is nothing more to say; `run` returns when all was answered."""
+        """Half-closes once nothing more is to be sent; `run` returns when all was answered."""
         self._out.finish()
 
     def take_back_all(self) -> None:
-        """Nobody waits for what is pending any more: the client goes."""
+        """Cancels all pending calls: the client is closed."""
         self._out.take_back_all()
 
     def end(self) -> None:
-        """`run` returns at once: another stream goes on."""
+        """Ends `run` immediately: the session continues on another stream."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def linger(self) -> None:
-        """Another stream goes on, but for calls that cannot move: `run` returns when those have ended here, too."""
+        """The session moves to another stream, but for calls that cannot move: `run` returns when those have ended."""
         self._lingers = self._results.session_moved = True
         self._out.linger()
         if not self._pending.calls:
             self.end()
 
     async def run(self) -> None:
-        """Moves frames until the stream ends. Raises what ended it, unless that is an orderly end or was asked for."""
+        """Moves frames until the stream ends. Raises the error that ended it, unless that is an orderly end."""
         reader = asyncio.create_task(self._read(), name="slotmesh-client-read")
         writer = asyncio.create_task(self._out.run(), name="slotmesh-client-write")
         try:
@@ -111,7 +111,7 @@ class RouterLink:
                 error = writer.exception()
                 if error is not None and not isinstance(error, _TRANSPORT):
                     raise error
-                # Half-closed, then answers still come; or the transport broke, then the reader knows why.
+                # After the half-close, answers still arrive; if the transport broke, the reader has the reason.
                 await asyncio.wait((reader, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 await reader
@@ -127,7 +127,7 @@ class RouterLink:
         self._call.cancel()
 
     def accept(self, response: Response) -> None:
-        """A frame from the router."""
+        """Processes a frame from the router."""
         pulse = self._pulse
         if pulse is not None:
             pulse.heard = True
@@ -154,7 +154,7 @@ class RouterLink:
             case "go_away":
                 self._leave(response.go_away)
             case _:
-                return  # clients ignore frames they do not know
+                return  # unknown frames are ignored
         if not self._lingers:
             self._out.go_on()
         elif not self._pending.calls:
@@ -185,29 +185,28 @@ class RouterLink:
         self.end()
 
 
-# Streams to routers that leave, on which iterations go on that had begun there.
-#
-# Purpose: calls whose values come one by one cannot move, so they go on where they are until they end, or until the
-# router does; everything else of the session has moved to another router by then.
-# Invariants: nothing new is sent on such a stream, and nothing on it is acknowledged: results of calls that moved come
-# over the new one. When the stream ends, what is left of it has failed.
-# Owner: the endpoint's `Connection`.
-
 FailRest: TypeAlias = Callable[[Failure | None, bool], object]
-"""Takes the failure of a stream that ended as the caller may not go on, else None; and whether it was cancelled."""
+"""Takes the failure of a stream that ended because of the caller's credential, else None; and whether it was
+cancelled."""
 
 log = logging.getLogger(__name__)
 
 
 class LingeringLinks:
-    """Usually none; one at a time, unless routers leave faster than iterations end."""
+    """Streams to leaving routers, on which calls continue whose values arrive one by one: they cannot move.
+
+    Usually there is none; one at a time, unless routers leave faster than the calls end.
+    Invariants: no new calls are sent on such a stream, and nothing on it is acknowledged: results of calls that moved
+    arrive over the new one. When the stream ends, its remaining calls have failed.
+    Owner: the endpoint's `Connection`.
+    """
 
     def __init__(self) -> None:
         self._links: dict[asyncio.Task[None], RouterLink] = {}
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Each ends with its stream."""
+        """One task for each stream."""
         return set(self._links)
 
     @property
@@ -223,7 +222,7 @@ class LingeringLinks:
         task.add_done_callback(self._ended)
 
     def abandon(self) -> None:
-        """Nobody waits any more: the routers are told so."""
+        """Cancels all calls at their routers."""
         for link in self._links.values():
             link.take_back_all()
 

@@ -1,11 +1,11 @@
-"""Frames as they leave over one stream, and in which order.
+"""The frames that leave over one stream, and their order.
 
-Purpose: keeps the window, sends again what an earlier stream of the session has left unanswered, and closes the writing
-half when there is nothing more to say. One write in flight; what gathers meanwhile is the next frame, and a few calls
-wait for a moment where more are about to join (`slotmesh.streams.pacing`).
+Purpose: stays within the window, sends again what an earlier stream of the session has left unanswered, and closes the
+writing half when nothing more is to be sent. One write is in progress; what accumulates meanwhile is the next frame,
+and a few calls wait for a moment if more are about to join (`slotmesh.streams.pacing`).
 Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
-is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
-call that was taken back counts until its outcome is there, which nobody hears.
+is allowed beside the others, or alone if the router does not support that); calls that are sent again go first; a
+cancelled call counts until its outcome arrives, which is dropped.
 Owner: the `RouterLink` of one connection.
 """
 
@@ -49,14 +49,14 @@ class OutgoingFrames:
         *,
         on_silence: Callable[[], None] | None,
     ) -> None:
-        """`on_silence` hears that the router says nothing any more; None: it keeps no sessions, and gives no signs."""
+        """`on_silence` is called when the router falls silent; None: it keeps no sessions, and sends no heartbeats."""
         self._call = call
         self._outbox = outbox
         self._pending = pending
         self._batches = batches
         self._rosters = rosters
         self._roster: router_service_pb2.RosterVersion | None = None
-        """What is to be acknowledged."""
+        """The roster version to acknowledge."""
         self._chunk_left_last = False
         self._window_calls = START_WINDOW_CALLS
         self._window_bytes = START_WINDOW_BYTES
@@ -70,39 +70,39 @@ class OutgoingFrames:
         self._leaving = False
         self._closing = False
         self.values = ArrivingValues(pending, self._pump.wake)
-        """Says what was taken."""
+        """Acknowledges values that were read."""
         self.pulse = (
             None
             if on_silence is None
             else Pulse(self._pump.wake, on_silence, awaits_answers=lambda: self._pending.calls > 0)
         )
-        """Gives signs of life, in a session."""
+        """Sends heartbeats, in a session."""
         self.wake: Callable[[], None] = self._pump.wake
         """Calls wait in the outbox."""
         if self._resends:
             self._pump.wake()
 
     async def run(self) -> None:
-        """Writes until the half-close. Raises what broke the stream."""
+        """Writes until the half-close. Raises the error that broke the stream."""
         await self._pump.start()
         await self._call.done_writing()
 
     def stop(self) -> None:
-        """Nothing more leaves."""
+        """Sends nothing more."""
         self._recalls.stop()
         self._pacer.stop()
         if self.pulse is not None:
             self.pulse.stop()
 
     def finish(self) -> None:
-        """Half-closes once there is nothing more to say."""
+        """Half-closes once nothing more is to be sent."""
         self._closing = True
         self._pacer.hurry()
         self._look_for_recalls()
         self._half_close_if_over()
 
     def leave(self) -> bool:
-        """The router leaves: nothing new is sent. False where that was known."""
+        """The router leaves: no new calls are sent. Returns False if that was known."""
         if self._leaving:
             return False
         self._leaving = True
@@ -110,27 +110,27 @@ class OutgoingFrames:
         return True
 
     def linger(self) -> None:
-        """Another stream goes on, but for calls that cannot move: all that is sent is theirs."""
+        """The session moves to another stream, except for calls that cannot move: all further frames are for those."""
         self._batches.chunks.streaming_only = True
-        self._roster = None  # this router may use no replica that the next one may not know of
+        self._roster = None  # this router may not use replicas that the next router does not know
 
     def take_back_all(self) -> None:
-        """Nobody waits for what is pending any more: the client goes."""
+        """Cancels all pending calls: the client is closed."""
         if not self._resends:
             self._recalls.take_back_all()
 
     def set_window(self, window: router_service_pb2.Window) -> None:
-        """What may be unanswered from now on."""
+        """Sets how much may be unanswered from now on."""
         self._window_calls = max(window.calls, 1)
         self._window_bytes = max(window.bytes, 1)
 
     def acknowledge(self, version: router_service_pb2.RosterVersion) -> None:
-        """The router has named a roster."""
+        """The router has sent a version of the roster."""
         self._roster = version
         self._pump.wake()
 
     def go_on(self) -> None:
-        """There may be room now, or nothing left to say."""
+        """There may be room now, or nothing left to send."""
         if self._outbox.rota or self._resends.parts:
             self._pump.wake()
         if self._closing or self._leaving:
@@ -139,7 +139,7 @@ class OutgoingFrames:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _next_frame(self) -> Request | None:
-        """A chunk leaves at most between two other frames, if there are others."""
+        """At most one chunk leaves between two other frames, if there are others."""
         chunks = self._batches.chunks
         if not chunks.left:
             return self._next_other_frame()
@@ -172,11 +172,11 @@ class OutgoingFrames:
         return Request(roster=version)
 
     def _holds_back(self) -> bool:
-        """Whether few calls wait, and better wait for those that the next answers lead to."""
+        """Whether few calls wait, and should wait for the calls that follow the next answers."""
         return self._pacer.holds(self._outbox.count(FULL_CALLS), self._pending.calls, are_quick=False)
 
     def _resent_frame(self) -> Request | None:
-        """Of calls that this router has not seen. Nobody is told of calls that were taken back until all are sent."""
+        """Calls that this router has not received. No cancels are sent until all of them have left."""
         pending, resends = self._pending, self._resends
         here = pending.calls - resends.calls
         large = self._large_calls()
@@ -192,7 +192,7 @@ class OutgoingFrames:
             if resends:
                 return None
             self._recalls.start()
-            request = self._frame_of_new() or Request()  # what was left has been answered meanwhile
+            request = self._frame_of_new() or Request()  # the rest was answered meanwhile
             request.calls.resent_all = True
             return request
         request = Request()
@@ -207,7 +207,7 @@ class OutgoingFrames:
         return request
 
     def _refuse_resends(self) -> None:
-        """A lane that stops at failures has stopped. Its calls behind the failure are not sent again."""
+        """Refuses calls behind a failure in a lane that stops at failures: they are not sent again."""
         ids, self._resends.stopped = self._resends.stopped, []
         for part, at, _, count in self._pending.settle(ids):
             for place in range(at, at + count):
@@ -256,7 +256,7 @@ class OutgoingFrames:
         return request
 
     def _large_calls(self) -> LargeCalls | None:
-        """None where the router counts them as any other."""
+        """None if the router counts them as any other."""
         return LargeCalls(self._window_bytes, not self._bytes_beside()) if self._batches.large_beside else None
 
     def _bytes_beside(self) -> int:
@@ -269,7 +269,7 @@ class OutgoingFrames:
             self._recalls.look_now()
 
     def _half_close_if_over(self) -> None:
-        """In a session only when all was answered, so that acks, heartbeats and cancels can be sent until then."""
+        """In a session, half-closes only when all was answered, so that acks, heartbeats and cancels can be sent."""
         if self._outbox and not self._leaving:
             return
         if self.pulse is not None:

@@ -1,10 +1,10 @@
-"""Calls that were sent and have no outcome yet: which call an id on the wire means.
+"""Calls that were sent and have no outcome yet, by their ids on the wire. Pure.
 
-Purpose: correlates answers with calls, by slices: cost is per run of neighbouring ids, not per call; and knows what a
-session has to send again. Pure.
+Purpose: correlates answers with calls, by slices: the cost is per run of consecutive ids, not per call. Returns what a
+session has to send again.
 Invariants: ids strictly increase over the life of an endpoint's client. Each call is settled at most once; an id that
-is unknown or settled already is counted as stray and changes nothing. `calls` and `nbytes` are what is unanswered.
-Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as calls outlive a stream that broke.
+is unknown or settled already is counted as stray and changes nothing. `calls` and `nbytes` count the unanswered calls.
+Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as calls outlive a broken stream.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2
 
 Settled = tuple[SentPart, int, int, int]
-"""Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
-that was asked about, and how many they are."""
+"""Consecutive calls that have their outcome now: their part, the place of the first in it, its index in the list of
+ids, and their number."""
 
 SettledPlaces = tuple[SentPart, list[int], int]
 """Calls of a part that have their outcome now: their places in it, and where they start in the list of ids."""
 
 _FREED: Final = [b""]
-"""Stands where a payload was that is not sent again."""
+"""Replaces the payload of a call that is not sent again."""
 
 
 class PendingCalls:
@@ -45,7 +45,7 @@ class PendingCalls:
         self._by_tenant: dict[str, list[int]] = {}
         """Calls and bytes of each tenant that has any; of calls without a tenant nothing."""
         self.strays = 0
-        """Answers that belonged to no unanswered call."""
+        """Answers for ids without an unanswered call."""
 
     @property
     def has_wanted(self) -> bool:
@@ -58,7 +58,7 @@ class PendingCalls:
         return self._sent.next_id
 
     def add(self, part: SentPart, now: float = 0.0, roster: router_service_pb2.RosterVersion | None = None) -> None:
-        """Gives the calls of a part their ids, for they leave now; `roster` is the newest that was acknowledged."""
+        """Gives the calls of a part their ids, as they leave now; `roster` is the newest acknowledged version."""
         part.sent_at = now
         part.roster = roster
         self._sent.number(part)
@@ -68,7 +68,7 @@ class PendingCalls:
             self._count_tenant(part.spec.tenant, part.count, part.nbytes)
 
     def by_tenant(self) -> dict[str, TenantWindow]:
-        """What each tenant has unanswered. Calls without a tenant are those of one more."""
+        """What each tenant has unanswered. Calls without a tenant count as one more tenant."""
         held = {tenant: TenantWindow(calls, nbytes) for tenant, (calls, nbytes) in self._by_tenant.items()}
         calls, nbytes = (sum(each[at] for each in held.values()) for at in (0, 1))
         held[""] = TenantWindow(self.calls - calls, self.nbytes - nbytes)
@@ -116,7 +116,7 @@ class PendingCalls:
             start = stop
 
     def find(self, call_id: int) -> tuple[SentPart, int] | None:
-        """The part of a call, and its place there; None where the call is not known any more."""
+        """The part of a call, and its place there; None if the call is no longer known."""
         part = self._sent.covering(call_id)
         return None if part is None else (part, call_id - part.first)
 
@@ -162,9 +162,9 @@ class PendingCalls:
         return ids
 
     def take_unwanted(self, before: int) -> list[Range]:
-        """Ranges of ids, both ends included, below `before`: calls that nobody waits for any more. Each is told once.
+        """Ranges of ids, both ends included, below `before`: cancelled calls. Each is returned once.
 
-        They stay unanswered until their outcome is there.
+        They stay unanswered until their outcome arrives.
         """
         ranges: list[Range] = []
         for first_id, part in self._sent.items():
@@ -174,8 +174,8 @@ class PendingCalls:
                 append(ranges, first_id + at, first_id + at)
         return ranges
 
-    def take_untold(self) -> list[Range]:
-        """As `take_unwanted`, but of all unanswered calls, whoever waits for them."""
+    def take_all(self) -> list[Range]:
+        """As `take_unwanted`, but for all unanswered calls, cancelled or not."""
         ranges: list[Range] = []
         for first_id, part in self._sent.items():
             for at in part.untold():
@@ -183,21 +183,21 @@ class PendingCalls:
         return ranges
 
     def drain(self) -> Iterator[Settled]:
-        """All that is left, in the order sent, which is unanswered no longer. There is no list of ids here."""
+        """All calls, in the order sent, which are unanswered no longer. There is no list of ids here."""
         for part in self.parts():
             for at, count in list(part.open_spans()):
                 self._mark(part, at, count)
                 yield part, at, 0, count
 
     def drain_unwanted(self) -> Iterator[Settled]:
-        """All that nobody waits for any more, as `drain`: told or not, a new stream does not hear of it."""
+        """All cancelled calls, as `drain`, whether their cancel was sent or not: a new stream does not get them."""
         for part in self.parts():
             for at in part.unwanted():
                 self._mark(part, at, 1)
                 yield part, at, 0, 1
 
     def drain_streaming(self) -> Iterator[Settled]:
-        """All whose values come one by one, as `drain`: such calls do not outlive their connection."""
+        """All calls whose values arrive one by one, as `drain`: such calls do not outlive their connection."""
         for part in self.parts():
             if part.spec.streaming:
                 for at, count in list(part.open_spans()):
@@ -205,7 +205,7 @@ class PendingCalls:
                     yield part, at, 0, count
 
     def hand_over(self) -> PendingCalls:
-        """All but the calls whose values come one by one, which stay here: those cannot go on over another stream."""
+        """All but the calls whose values arrive one by one, which stay here: those cannot move to another stream."""
         successor = PendingCalls(self.next_id)
         for part in self.parts():
             if not part.spec.streaming:
@@ -215,12 +215,12 @@ class PendingCalls:
         return successor
 
     def _take(self, part: SentPart) -> None:
-        """A part that was sent, after all that are here."""
+        """Adds a part that was sent, behind all others."""
         self._sent.take_over(part)
         self._count(part, part.left, part.nbytes)
 
     def _count(self, part: SentPart, calls: int, nbytes: int) -> None:
-        """So many calls and bytes of the part are unanswered now; negative: no longer."""
+        """Counts this number of calls and bytes of the part as unanswered; negative: as answered."""
         self.calls += calls
         self.nbytes += nbytes
         if part.spec.tenant:
@@ -255,7 +255,7 @@ class PendingCalls:
         self._count(part, -count, -nbytes)
 
     def _mark_places(self, part: SentPart, places: list[int]) -> bool:
-        """Marks calls of a part, unless one of them is answered already, or stands there twice."""
+        """Marks calls of a part, unless one of them is answered already, or occurs twice."""
         answered, payloads, nbytes = part.answered, part.payloads, 0
         if answered is None:
             answered = bytearray(part.count)

@@ -1,9 +1,7 @@
-"""What a resumed session sends again: the calls that an earlier connection has sent, and that have no outcome.
+"""The session of an endpoint's calls: its identity, what each connection states when it opens, and what it sends again.
 
-Purpose: cuts them into frames. Pure.
-Invariants: in the order of their ids, each once, and nothing that was answered meanwhile. What is left counts as
-unanswered, but not against the window of the new stream, as its router has not seen it.
-Owner: the `RouterLink` of the new connection.
+Purpose: a resumed session sends the calls again that an earlier connection has sent and that have no outcome. Pure.
+Owner: the endpoint's `Connection`; the `RouterLink` of a new connection has its `Resends`.
 """
 
 from __future__ import annotations
@@ -24,35 +22,31 @@ from slotmesh.streams import features
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_ROSTERS
 from slotmesh.v1 import router_service_pb2
 
-# The rosters that a session's client has acknowledged: by them the next router knows whom to ask.
-#
-# Purpose: what to acknowledge, what to say at the next opening, and what each call was first sent under. Pure.
-# Invariants: what was acknowledged is said to every later router, as long as a call is unanswered that was sent by
-# then;
-# of each generation the highest revision.
-# Owner: the endpoint's `Connection`.
-
 
 class Rosters:
-    """What the client knows."""
+    """The versions of the roster that the client has acknowledged: the next router needs them to find unanswered calls.
+
+    Invariant: an acknowledged version is stated to every later router while a call is unanswered that was sent under
+    it; of each generation the highest revision.
+    """
 
     __slots__ = ("_known", "newest")
 
     def __init__(self) -> None:
         self._known: dict[str, router_service_pb2.RosterVersion] = {}
-        """By generation, the one that was acknowledged last at the end."""
+        """By generation, the last acknowledged one at the end."""
         self.newest: router_service_pb2.RosterVersion | None = None
         """Of the generation that was acknowledged last."""
 
     def acknowledge(self, version: router_service_pb2.RosterVersion) -> None:
-        """The router hears now that this roster is known."""
+        """Records a version that this client acknowledges to its router."""
         known = self._known.pop(version.generation, version)
         self.newest = self._known[version.generation] = known if known.revision > version.revision else version
         if len(self._known) > MAX_ROSTERS:
-            del self._known[next(iter(self._known))]  # the router takes as unknown what was sent under it
+            del self._known[next(iter(self._known))]  # the router treats calls that were sent under it as unknown
 
     def at_opening(self, *, is_resuming: bool) -> Sequence[router_service_pb2.RosterVersion]:
-        """What the next router must cover; nothing where no call is unanswered (not `is_resuming`)."""
+        """What the next router must cover; empty if no call is unanswered (not `is_resuming`)."""
         if not is_resuming:
             self._known.clear()
         return list(self._known.values())
@@ -60,7 +54,7 @@ class Rosters:
 
 @dataclass(slots=True)
 class ResentCalls:
-    """Calls of one part that leave again together."""
+    """Calls of one part that are sent again together."""
 
     part: SentPart
     ids: Sequence[int]
@@ -70,21 +64,25 @@ class ResentCalls:
 
     @property
     def consecutive(self) -> bool:
-        """Whether the ids follow one by one."""
+        """Whether the ids are consecutive."""
         return self.ids[-1] - self.ids[0] == len(self.ids) - 1
 
 
 class Resends:
-    """What is left to send again. True while something is."""
+    """The calls to send again, cut into frames. True while some are left.
+
+    Invariants: calls leave in the order of their ids, each once, and none that was answered meanwhile. Those that are
+    left count as unanswered, but not against the window of the new stream, as its router has not seen them.
+    """
 
     __slots__ = ("_at", "_counted", "calls", "nbytes", "parts", "stopped")
 
     def __init__(self, parts: Iterable[SentPart] = ()) -> None:
         """`parts`: all that have unanswered calls, in the order of their ids."""
         self.parts: deque[tuple[SentPart, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
-        """To be read: empty where nothing is left, which is asked for each frame."""
+        """Read directly, for each frame: empty if nothing is left."""
         self._at = 0
-        """Place in the first part from which on nothing has left."""
+        """The place in the first part from which on nothing has left."""
         self._counted = (0, 0)
         """Calls and bytes of the first part that have left."""
         self.calls = sum(calls for _, calls, _ in self.parts)
@@ -92,7 +90,7 @@ class Resends:
         self.nbytes = sum(nbytes for _, _, nbytes in self.parts)
         """Their payload bytes."""
         self.stopped: list[int] = []
-        """Ids of calls that are not sent again: their lane stops at failures, and one before them has failed."""
+        """Ids of calls that are not sent again: their lane stops at failures, and an earlier call has failed."""
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -100,11 +98,11 @@ class Resends:
     def take(
         self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
     ) -> list[ResentCalls]:
-        """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, which is what the window has left.
+        """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, the rest of the window.
 
-        `alone`: this router has nothing unanswered, so that one call may have more bytes than the window.
-        `cuts`: large payloads follow the frame in chunks. `large`: where one with more bytes may leave at any time; the
-        next of that size waits for it, and so does what comes after that, as order is kept.
+        `alone`: this router has nothing unanswered, so one call may have more bytes than the window. `cuts`: large
+        payloads follow the frame in chunks. `large`: if one with more bytes may leave at any time; the next of that
+        size waits for it, and so do the calls behind that, as the order is kept.
         """
         taken: list[ResentCalls] = []
         calls, room, options_room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES, MAX_FRAME_BYTES
@@ -123,7 +121,7 @@ class Resends:
                 is_first = not taken and not places
                 if large is not None and size > large.over:
                     if large.is_free and places:
-                        is_cut = True  # it leaves by itself, next
+                        is_cut = True  # it leaves alone, next
                         break
                     is_beside = fits = large.is_free and (is_first or weight <= room)
                 else:
@@ -158,7 +156,7 @@ class Resends:
         self._counted = (self._counted[0] + calls, self._counted[1] + nbytes)
 
     def _next_part(self) -> None:
-        """What was answered before it could leave again is not left to send, either."""
+        """Calls that were answered before they could leave again are not left, either."""
         _, calls, nbytes = self.parts.popleft()
         self._left(calls - self._counted[0], nbytes - self._counted[1])
         self._at, self._counted = 0, (0, 0)
@@ -174,7 +172,7 @@ def _resent(part: SentPart, places: list[int]) -> ResentCalls:
 
 
 def refuse_oversize(outbox: CallOutbox, pending: PendingCalls, limit: int) -> None:
-    """What waits, or is to be sent again, and is too large for the next router, fails before it is sent."""
+    """Fails calls, waiting or to be sent again, that are too large for the next router."""
     for part in outbox.take_oversize(limit):
         refuse(part, limit)
     ids, sizes = pending.oversize(limit)
@@ -184,23 +182,20 @@ def refuse_oversize(outbox: CallOutbox, pending: PendingCalls, limit: int) -> No
         part.settled(at, count)
 
 
-# The session of an endpoint's calls: what each connection of it states when it opens.
-#
-# Invariants: an epoch is used once. What a router is asked to resume is all that was sent and has no outcome.
-# Owner: the endpoint's `Connection`.
-
-
 class EndpointSession:
-    """One after another: a session that routers refuse to resume is followed by a new one."""
+    """The current session; if routers refuse to resume it, it is followed by a new one.
+
+    Invariants: an epoch is used once. A router is asked to resume all calls that were sent and have no outcome.
+    """
 
     def __init__(self) -> None:
         self._id = new_id()
         self._epoch = 0
         self.rosters = Rosters()
-        """What the client has acknowledged of this session."""
+        """The acknowledged rosters of this session."""
 
     def identify(self, opening: router_service_pb2.OpenStream, pending: PendingCalls) -> None:
-        """Another connection is opened. `pending`: the unanswered calls of those before it."""
+        """Another connection is opened. `pending`: the unanswered calls of earlier ones."""
         self._epoch += 1
         opening.session_id = self._id
         opening.epoch = self._epoch

@@ -193,4 +193,4 @@ def test_those_who_were_told_are_not_told_again_in_the_end() -> None:
     pending.add(make_map_part(1))
     part.sinks[1].cancelled = True
     assert pending.take_unwanted(before=9) == [(2, 2), (4, 5)]
-    assert pending.take_untold() == [(1, 1), (3, 3), (6, 6)]
+    assert pending.take_all() == [(1, 1), (3, 3), (6, 6)]
