@@ -29,7 +29,7 @@ MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
 THRESHOLD: Final = DynamicThreshold(times=8)
 """Of what one share may hold."""
 _BLOCKS: Final = 64
-"""A share is granted a part of the bound ahead: one of so many."""
+"""The number of parts of the bound, of which a share is granted one ahead."""
 _BOUNDLESS: Final = 1 << 62
 MAX_IDLE_SHARES: Final = 4_096
 """Shares of an endpoint that are kept while they hold nothing, about."""
@@ -249,7 +249,7 @@ class BufferShares:
         """None: without a bound."""
         self.buffer = buffer or ClientBuffer(_BOUNDLESS, _BOUNDLESS)
         self._shares: dict[str, BufferShare] = {}
-        """The one that was looked at last is last."""
+        """By tenant, the most recently used last."""
         self._dropped: WeakValueDictionary[str, BufferShare] = WeakValueDictionary()
         """Shares that held nothing, for as long as a method or a call has them: a tenant never has two."""
 

@@ -1,7 +1,11 @@
-"""How calls are made: what the options of a view come to for one method.
+"""How calls are made: the specification of calls of one method of a view, and what they inherit from another call.
 
-Invariant: each view and method has one `CallSpec`, so that "the same options" is one identity check a call, and the
-options' message is built once.
+Invariant: each view and method has one `CallSpec`, so that comparing options is one identity check for each call, and
+the options' message is built once.
+
+With the option `inherits`, a call takes over the trace of the call in which it is made, and at most its remaining time.
+It takes over nothing outside of a call, or if the place cannot determine which of several calls is meant. In a batch
+method the calls of the batch count together: the longest remaining time, and no trace unless there is one call.
 """
 
 from __future__ import annotations
@@ -36,22 +40,14 @@ from slotmesh.errors import Executed
 from slotmesh.handlers.context import CallContext, asking, current_place
 from slotmesh.status import to_exception
 
-# What a call takes over from the call in which it is made: its trace, and no more time than that has left.
-#
-# Invariants: a call that is made in none takes over nothing; nor does one whose place cannot tell which of several
-# calls
-# is meant. In a batch method the calls of the batch count together: the one that has the most time, and no trace unless
-# there is one call.
-# Owner: methods of views with the option `inherits`; asked where a call is made, in whichever thread.
-
 _STEPS: int = 64
-"""Different times left between one and its double: calls that are made together share their options, and so a batch."""
+"""Distinct times between one and its double: calls that are made together share their options, and so a batch."""
 _SHORTEST_S: float = 0.001
-"""Less is not rounded."""
+"""Shorter times are not rounded."""
 
 
 def time_left_s() -> float | None:
-    """What the call that is executed here has left, rounded down by 1.6 % at most; None: no limit, or no call."""
+    """The remaining time of the executed call, rounded down by 1.6 % at most; None: no limit, or no call."""
     each = [call.time_left() for call in _calls()]
     known = [left_s for left_s in each if left_s is not None]
     if not known or len(known) < len(each):
@@ -60,7 +56,7 @@ def time_left_s() -> float | None:
 
 
 def inherited_trace() -> TraceContext | None:
-    """The span that is current here, else the one of the call that is executed here; None where there is none."""
+    """The current span, else the one of the executed call; None if there is none."""
     if (current := current_trace()) is not None:
         return current
     calls = _calls()
@@ -70,7 +66,7 @@ def inherited_trace() -> TraceContext | None:
 
 
 def rounded_down(time_s: float) -> float:
-    """The time, or a bit less: one of few values."""
+    """The time, or a little less: one of few values."""
     if time_s < _SHORTEST_S:
         return time_s
     step = ldexp(1.0, frexp(time_s)[1] - 1) / _STEPS
@@ -78,21 +74,21 @@ def rounded_down(time_s: float) -> float:
 
 
 def _calls() -> Sequence[CallContext]:
-    """Those that are executed here."""
+    """The calls that are executed here."""
     asking.is_known = True
     place = current_place.get()
     if place is None:
         return ()
     try:
         return place.contexts()
-    except RuntimeError:  # it cannot be told which of several
+    except RuntimeError:  # it is unknown which of several calls runs here
         return ()
 
 
 PAYLOADS: Final = object()
-"""In place of a type of results: payloads are handed out as they came, for who passes them on."""
+"""In place of a type of results: payloads are returned undecoded, for callers that pass them on."""
 EXECUTED_PAYLOADS: Final = object()
-"""The same, each in a pair with the backend that executed the call; empty where the router has not said it."""
+"""The same, each in a pair with the backend that executed the call; empty if the router has not reported it."""
 
 PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")

@@ -1,7 +1,8 @@
-"""The options of a view of an endpoint, which all of its calls have.
+"""The options of a view of an endpoint, which all of its calls have, and checks of the values that callers pass.
 
-Invariants: options never change once made. What every router would refuse is refused here, by the same reason, before
-anything is sent. Options themselves are declared in `slotmesh.calls.call_options`.
+Invariants: options never change once made. Values that every router would refuse are refused here, with the same
+reason, before anything is sent. Each check takes the name of the argument, and raises BadOption, which names it and the
+valid values. Options themselves are declared in `slotmesh.calls.call_options`.
 """
 
 from __future__ import annotations
@@ -21,19 +22,13 @@ from slotmesh.status import code_of, name_of
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
-# What callers give as options and arguments, checked where they give it.
-#
-# Purpose: a wrong value is named there, with what would be right, and not deep inside, or by a router.
-# Invariants: what routers refuse is refused here (`slotmesh.convert.call_options`). Each check takes the name of the
-# argument, and raises BadOption.
-
 _STATUS: Final = name_of(code_of(Failure(reason=Reason.BAD_REQUEST, message="")))
 _FIRST_YEAR: Final = 1970
-"""Earlier times of day cannot be said on the wire."""
+"""The wire cannot express earlier times of day."""
 
 
 class BadOption(BadRequest, ValueError):
-    """An option that no call may have: what a router would answer, and a mistake of the calling program."""
+    """An invalid option: the error that a router would return, and a ValueError."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(
@@ -42,12 +37,12 @@ class BadOption(BadRequest, ValueError):
 
 
 def seconds(time: float | timedelta | None) -> float | None:
-    """A length of time as people write it, in seconds."""
+    """A duration in seconds, of a number or a timedelta."""
     return time.total_seconds() if isinstance(time, timedelta) else time
 
 
 def checked_seconds(name: str, time: Any) -> float:
-    """A length of time as people write it, in seconds: a number, of whatever size."""
+    """A duration in seconds, of a number of any size or a timedelta."""
     value: Any = seconds(time)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadOption(name, f"must be a number of seconds or a timedelta, got {time!r}")
@@ -73,14 +68,14 @@ def check_key(name: str, value: Any) -> None:
 
 
 def check_tenant(name: str, value: Any) -> None:
-    """On whose behalf calls are made."""
+    """The tenant on whose behalf calls are made."""
     check_text(name, value)
     if problem := tenant_problem(value):
         raise BadOption(name, f"must have {problem}")
 
 
 def check_mark(name: str, value: Any) -> None:
-    """Bytes that nobody can guess."""
+    """Bytes that cannot be guessed."""
     if not isinstance(value, bytes):
         raise BadOption(name, f"must be bytes, got {type(value).__name__}")
     if problem := mark_problem(value):
@@ -88,7 +83,7 @@ def check_mark(name: str, value: Any) -> None:
 
 
 def check_ordering_key(value: Any) -> None:
-    """The key of a lane: there is one."""
+    """The key of a lane, which is not empty."""
     if value == "":
         raise BadOption("ordering_key", "must not be empty: calls without an ordering key need no lane")
     check_key("ordering_key", value)
@@ -102,7 +97,7 @@ def check_method_name(value: Any) -> None:
 
 
 def check_content_type(name: str, value: Any) -> None:
-    """One that there is."""
+    """A supported content type."""
     if value not in CONTENT_TYPES:
         raise BadOption(name, f"must be one of {', '.join(CONTENT_TYPES)}, got {value!r}")
 
@@ -114,7 +109,7 @@ def check_duration(name: str, value: Any) -> None:
 
 
 def check_time(name: str, value: Any) -> None:
-    """A time of day that says its zone."""
+    """A time of day, aware of its zone."""
     if not isinstance(value, datetime):
         raise BadOption(name, f"must be a datetime that is aware of its time zone, as datetime.now(UTC), got {value!r}")
     if value.utcoffset() is None:
@@ -124,7 +119,7 @@ def check_time(name: str, value: Any) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """True or False, and nothing that Python takes for one: `"no"` would be True."""
+    """True or False, and no other value that Python treats as one: `"no"` would be True."""
     if not isinstance(value, bool):
         raise BadOption(name, f"must be True or False, got {value!r}")
 
@@ -153,15 +148,15 @@ AfterFailure = Literal["continue", "stop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions(StatedOptions):
-    """The options of a view of an endpoint, for all of its calls. Raises BadOption where no call may have one."""
+    """The options of a view of an endpoint, for all of its calls. Raises BadOption for an invalid one."""
 
     content_type: str = MSGPACK
     after_failure: AfterFailure = "continue"
     """What calls of a lane do after one of them has failed."""
     traced: bool = False
-    """Calls say in which OpenTelemetry span they were made."""
+    """Calls carry the OpenTelemetry span that they were made in."""
     inherits: bool = False
-    """Calls that are made in a call have no more time than that has left, and say in which trace they were made."""
+    """Calls that are made in a call inherit its remaining time, and carry its trace."""
     reply: bool = field(init=False)
     """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 
@@ -183,7 +178,7 @@ class ViewOptions(StatedOptions):
         return self.after_failure == "stop"
 
     def changed(self, **changes: Unpack[OptionChanges]) -> ViewOptions:
-        """These options with some of them changed. A new SLO takes the place of the other kind."""
+        """These options with some changes. A new SLO replaces the other kind."""
         if unknown := changes.keys() - OptionChanges.__annotations__.keys():
             known = ", ".join(OptionChanges.__annotations__)
             raise TypeError(f"there is no option {', '.join(sorted(unknown))}; there are {known}")
@@ -231,4 +226,4 @@ _DEFAULTS: Final = tuple(
 )
 """Values that need no check."""
 _DURATIONS: Final = {each.argument: each.attribute for each in OPTIONS.values() if each.kind is OptionKind.DURATION}
-"""Options that callers may give as a timedelta: argument -> attribute."""
+"""Options that callers may pass as a timedelta: argument -> attribute."""

@@ -54,7 +54,7 @@ class CallOutbox:
     __slots__ = ("refused", "rota", "shares")
 
     def __init__(self, shares: BufferShares | None = None) -> None:
-        """`shares`: in which waiting calls are counted, by whoever adds them; None: they have no bound."""
+        """`shares`: count the waiting calls that the `CallStream` adds; None: no bound."""
         self.shares = shares or BufferShares()
         self.rota = QueueTurns()
         """To be read: empty where nothing waits, which is asked for each frame."""
@@ -94,7 +94,7 @@ class CallOutbox:
         return self.shares.of(spec.tenant)
 
     def open_run(self, spec: CallSpec) -> WaitingRun:
-        """A run that takes the spec's next call, empty where it is a new one: the caller appends the call at once."""
+        """A run that takes the spec's next call, empty if it is new: the caller must append the call immediately."""
         queue = spec.queue
         if spec.group is not None and not queue.runs:
             last, column = queue.column, spec.group.tail

@@ -1,8 +1,8 @@
-"""Payloads of calls that say in which span they were made.
+"""Payloads of calls: their trace contexts, their limits, and the payloads of a map.
 
-Purpose: few calls have a trace context. It goes with the payload, from where the call is made to where its batch is
-written, however often it is sent: so nothing else has a place for it, and calls without one pay nothing.
-Owner: the `CallSpec` of a view that is `traced`, or that `inherits`.
+Few calls have a trace context. It is attached to the payload, from where the call is made to where its batch is
+written, however often it is sent: so no other structure needs a place for it, and calls without one pay nothing.
+Owner of trace contexts: the `CallSpec` of a view that is `traced`, or that `inherits`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slotmesh.v1 import router_service_pb2
 
 Encode = Callable[[tuple[Any, ...], Mapping[str, Any]], bytes]
 TraceOf = Callable[[], TraceContext | None]
-"""The trace of where it is called."""
+"""Returns the trace of the caller."""
 
 
 class TracedPayload(bytes):
@@ -33,7 +33,7 @@ class TracedPayload(bytes):
 
 
 def traced_encode(encode: Encode, trace_of: TraceOf) -> Encode:
-    """Encodes arguments, and notes the trace of where that is done."""
+    """Encodes arguments, and attaches the trace of the caller."""
 
     def encoded(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         (payload,) = traced_payloads([encode(args, kwargs)], trace_of)
@@ -43,7 +43,7 @@ def traced_encode(encode: Encode, trace_of: TraceOf) -> Encode:
 
 
 def traced_payloads(payloads: list[bytes], trace_of: TraceOf) -> list[bytes]:
-    """The payloads of calls that are made now, with the trace that is known here; as they are where there is none."""
+    """The payloads of calls that are made now, with the current trace; unchanged if there is none."""
     context = trace_of()
     if context is None:
         return payloads
@@ -54,7 +54,7 @@ def traced_payloads(payloads: list[bytes], trace_of: TraceOf) -> list[bytes]:
 
 
 def current_trace() -> TraceContext | None:
-    """The span that is current here; None where there is none."""
+    """The span that is current here; None if there is none."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return None
@@ -64,7 +64,7 @@ def current_trace() -> TraceContext | None:
 
 
 def write_traces(batch: router_service_pb2.CallBatch, payloads: Sequence[bytes]) -> None:
-    """Says in which spans the calls of a batch were made."""
+    """Sets the columns of a batch with the spans that its calls were made in."""
     traces = [each.trace if isinstance(each, TracedPayload) else None for each in payloads]
     if any(traces):
         starts, traceparents, tracestates, requests = columns_of(traces)
@@ -75,22 +75,22 @@ def write_traces(batch: router_service_pb2.CallBatch, payloads: Sequence[bytes])
 
 
 def request_bytes(payload: bytes) -> int:
-    """What a frame has of the call beside its payload: its HTTP request."""
+    """Bytes of the call in a frame beside its payload: its HTTP request."""
     return len(payload.trace.http) if isinstance(payload, TracedPayload) else 0
 
 
 def trace_metadata(payload: bytes) -> tuple[tuple[str, str], ...] | None:
-    """What an rpc of its own says in gRPC metadata; None where the call was made in no span."""
+    """The trace in gRPC metadata, for an rpc of its own; None if the call was made in no span."""
     if not isinstance(payload, TracedPayload):
         return None
     traceparent, tracestate, _ = payload.trace
     if not traceparent:
         return None
-    said = (("traceparent", traceparent),)
-    return (*said, ("tracestate", tracestate)) if tracestate else said
+    metadata = (("traceparent", traceparent),)
+    return (*metadata, ("tracestate", tracestate)) if tracestate else metadata
 
 
-# How large a payload may be, and the failure of a larger one.
+# -- how large a payload may be ----------------------------------------------------------------------------------------
 
 MAX_UNARY_BYTES: Final = MAX_INLINE_BYTES
 """Of a call by a unary rpc, which has no chunks."""
@@ -115,11 +115,11 @@ def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
     )
 
 
-# How many calls fit into a frame and into the window. Pure.
+# -- how many calls fit into a frame and into the window ---------------------------------------------------------------
 
 
 def inline_sizes(sizes: list[int]) -> list[int]:
-    """What payloads of these sizes add to a frame: nothing where they follow it in chunks."""
+    """Bytes that payloads of these sizes add to a frame: 0 for those that follow it in chunks."""
     return [0 if size > CHUNK_BYTES else size for size in sizes]
 
 
@@ -129,33 +129,31 @@ def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> in
     return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
 
 
-# The payloads of a map, encoded a piece of its iterables at a time.
-#
-# Purpose: a map may have more items than a client may hold. Its iterables are read as its calls find room.
-# Invariants: items are read once, in order. What a piece raises, it raises again for no later one.
+# -- the payloads of a map: its iterables are read and encoded piece by piece, as its calls find room ------------------
 
 PIECE_CALLS: Final = 4_096
 """Items of one piece at most."""
 PIECE_BYTES: Final = 1024 * 1024
-"""A piece has so many bytes, or one item, as far as its items are as large as those of the piece before."""
+"""A piece has this number of bytes, or one item, if its items are as large as those of the piece before."""
 WHOLE_CALLS: Final = 1_024
-"""A map of a list with so many items is one piece."""
+"""A map of a list with at most this number of items is one piece."""
 _FIRST_CALLS: Final = 64
 """Items of the first piece, whose size is not known."""
 _SLICED: Final = (list, tuple, range)
 
 EncodeColumns = Callable[[tuple[Iterable[Any], ...]], list[bytes]]
 Piece = tuple[list[bytes], int]
-"""Payloads, which belong to who asks for them, and their bytes."""
+"""Payloads, owned by the receiver, and their bytes."""
 
 
 def pieces_of(encode: EncodeColumns, columns: tuple[Iterable[Any], ...]) -> Iterator[Piece]:
-    """The payloads of a map of these iterables.
+    """The payloads of a map of these iterables. Items are read once, in order.
 
-    Raises, from the iterator: what `encode` does: EncodeError, and ValueError if the iterables differ in length.
+    Raises, from the iterator: what `encode` does: EncodeError, and ValueError if the iterables differ in length. Later
+    pieces do not raise it again.
     """
     if all(isinstance(each, _SLICED) and len(each) <= WHOLE_CALLS for each in columns) or not _are_iterable(columns):
-        yield _piece(encode(columns))  # which says what is wrong
+        yield _piece(encode(columns))  # which raises if they are not iterable
         return
     readers = [_reader_of(each) for each in columns]
     count = _FIRST_CALLS

@@ -1,7 +1,7 @@
-"""The queues in which calls keep their order: those of a lane, of a group of lanes, or of one method without a key.
+"""The queues in which calls keep their order: of a lane, of a group of lanes, or of one method without a key. Pure.
 
 Purpose: what waits in each queue, and how many of its calls have left without an outcome; which lanes may send in one
-batch: those that differ in nothing but their ordering key, a *group*. Pure: what a queue holds is the outbox's affair.
+batch: those that differ only in their ordering key, a *group*; which lanes have stopped at a failure.
 Invariants: calls of one queue leave in the order in which they were made. Of one endpoint's client, specs that agree in
 all but their ordering key have the same group.
 Owner: the endpoint's `CallStream`.
@@ -19,20 +19,11 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.limits import MAX_STOP_GENERATIONS
 from slotmesh.v1 import call_pb2
 
-# Lanes that stop at a failure: which generation of a lane has failed, as far as the client knows.
-#
-# Purpose: the mesh enforces the stop, and the client does for calls that were not sent, and for calls that a new
-# connection would send again, to a router that does not know of the failure.
-# Invariants: generations of a lane go up. A generation that is new is above all that ever failed in the session, so
-# that
-# a lane object that was dropped for a while begins anew. Calls before the failed one are not touched. Pure.
-# Owner: the endpoint's `CallStream`; a `LaneStop` belongs to its lane's queue.
-
 GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
 
 
 class StoppingQueue(Protocol):
-    """What the calls of a lane wait in."""
+    """The queue of a lane."""
 
     stop: LaneStop[Any] | None
 
@@ -41,7 +32,13 @@ QueueT = TypeVar("QueueT", bound=StoppingQueue)
 
 
 class StopGenerations(Generic[QueueT]):
-    """The generations of one session."""
+    """Which generations of lanes have failed in one session, as far as the client knows.
+
+    Purpose: the mesh enforces the stop; the client does for calls that were not sent, and for calls that a new
+    connection would send again, to a router that does not know of the failure.
+    Invariants: generations of a lane increase. A new generation is above all that have failed in the session, so that a
+    lane object that was dropped for a while starts anew. Calls before the failed one are not affected.
+    """
 
     __slots__ = ("newest_failed", "on_failure")
 
@@ -59,7 +56,7 @@ class StopGenerations(Generic[QueueT]):
 
 
 class LaneStop(Generic[QueueT]):
-    """Whether calls of one ordering key that stop at failures go on."""
+    """Whether calls of one ordering key that stop at failures continue. Belongs to its lane's queue."""
 
     __slots__ = (
         *("_failed_ids", "_failure", "_generations", "_ordering_key"),
@@ -74,10 +71,10 @@ class LaneStop(Generic[QueueT]):
         self.failed = 0
         """The newest generation that has failed."""
         self._failed_ids: dict[int, int] = {}
-        """By generation, the first call of it that failed and was sent, as far as it is known: of the newest ones."""
+        """By generation, its first known call that was sent and failed: of the newest generations."""
         self._failure: Failure = GAVE_UP
         self.methods: WeakSet[Any] = WeakSet()
-        """Those that make calls of this lane, and follow when the next generation begins."""
+        """Methods of this lane, which follow when the next generation begins."""
 
     def reset(self) -> None:
         """Begins the next generation."""
@@ -88,7 +85,7 @@ class LaneStop(Generic[QueueT]):
     def fail(self, queue: QueueT, generation: int, call_id: int, failure: Failure) -> None:
         """A call of the lane has failed; `queue` is the lane's.
 
-        `call_id`: 0 where it was never sent. Then nothing that was sent comes after it.
+        `call_id`: 0 if it was never sent. Then no call behind it was sent.
         """
         if generation > self.failed:
             self.failed, self._failure = generation, failure
@@ -113,9 +110,9 @@ class LaneStop(Generic[QueueT]):
         return any(generation <= failed and call_id > failed_id for failed, failed_id in self._failed_ids.items())
 
     def refusal(self, *, was_sent: bool = False) -> Failure:
-        """The failure of calls after the failed one.
+        """The failure of calls behind the failed one.
 
-        Those that were sent may have run: before the one that failed was known to have, or with it in one batch.
+        Those that were sent may have run: before the failure was known, or together with it in one batch.
         """
         refusal = Failure(
             reason=Reason.PREDECESSOR_FAILED,
@@ -157,7 +154,7 @@ class CallQueue(Generic[RunT]):
         return not self.unanswered and not self.runs
 
     def call_when_idle(self, function: Callable[[], object]) -> None:
-        """Calls `function` once, when every call has its outcome; at once where that is so."""
+        """Calls `function` once, when every call has its outcome; now if they have."""
         self._on_idle.append(function)
         self.tell_if_idle()
 

@@ -1,7 +1,7 @@
-"""Calls that left together, as one batch of a frame.
+"""Calls that left together, as one batch of a frame, and the combined outcome of a map.
 
-Columnar: lists of payloads and of sinks, no object a call. Pure: a sink is an asyncio future, of which only `done()` is
-asked here.
+Columnar: lists of payloads and of sinks, no object for each call. Pure: a sink is an asyncio future, of which only
+`done()` is called here.
 Owner: the endpoint's `PendingCalls`, from when they leave until each has its outcome.
 """
 
@@ -17,22 +17,20 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.errors import SlotmeshError, items_failed
 from slotmesh.v1 import call_pb2, router_service_pb2
 
-# The outcome of a `map`: one list and one future for any number of calls.
-#
-# Invariants: the future is done only when every call has its outcome (or when it was cancelled). Of several failures
-# the
-# first by input order is raised, whichever came first, and says which items failed.
-
 
 class Gather:
-    """Collects results at their places."""
+    """The outcome of a `map`: one list and one future for any number of calls.
+
+    Invariants: the future is done only when every call has its outcome (or when it was cancelled). Of several failures,
+    the first by input order is raised, not by time, and lists the items that failed.
+    """
 
     __slots__ = ("_failed", "_failed_at", "_failure", "_keeps_failures", "_left", "_results", "future")
 
     def __init__(
         self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool, is_open: bool = False
     ) -> None:
-        """`keeps_failures`: exceptions are entries of the list, and nothing is raised. `is_open`: more calls come."""
+        """`keeps_failures`: exceptions are entries of the list, nothing is raised. `is_open`: calls may be added."""
         self.future = future
         self._keeps_failures = keeps_failures
         self._results: list[Any] = [None] * count
@@ -41,32 +39,32 @@ class Gather:
         self._failure: Exception | None = None
         self._failed_at: float = inf
         self._failed: list[tuple[int, int]] = []
-        """Items that failed, as place and number of neighbours, in the order of their outcomes."""
+        """Items that failed, as place and number of consecutive ones, in the order of their outcomes."""
 
     def done(self) -> bool:
         """Whether the future is done or cancelled."""
         return self.future.done()
 
     def extend(self, count: int) -> int:
-        """More calls are made. Returns the place of the first one. Only while it is open."""
+        """Adds calls. Returns the place of the first one. Only while it is open."""
         at = len(self._results)
         self._results += [None] * count
         self._left += count
         return at
 
     def close(self, error: Exception | None = None) -> None:
-        """No more calls come; because of the error, if there is one, which is raised after the failure of a call."""
+        """No more calls follow; `error`: the reason, if any, raised after the failure of a call."""
         if error is not None and self._failure is None:
             self._failure, self._failed = error, []
         self._settled(1)
 
     def put(self, at: int, results: list[Any]) -> None:
-        """Results of neighbouring calls."""
+        """Sets results of consecutive calls."""
         self._results[at : at + len(results)] = results
         self._settled(len(results))
 
     def fail(self, at: int, failures: Sequence[Exception]) -> None:
-        """Failures of neighbouring calls."""
+        """Sets failures of consecutive calls."""
         if self._keeps_failures:
             self._results[at : at + len(failures)] = failures
         else:
@@ -147,11 +145,11 @@ class SentPart:
         specs: list[CallSpec] | None = None,
     ) -> None:
         self.spec = spec
-        """Of the first call, and of all where there are no `specs`."""
+        """Of the first call, and of all if there are no `specs`."""
         self.specs = specs
-        """One for each call, where calls of several lanes left together. They differ in their lane alone."""
+        """One for each call, if calls of several lanes left together. They differ only in their lane."""
         self.payloads = payloads
-        """Of each call; empty where it has its outcome, unless all have."""
+        """Of each call; empty if it has its outcome, unless all have."""
         self.nbytes = nbytes
         """Payload bytes of those without an outcome."""
         self.sinks = sinks
@@ -166,28 +164,28 @@ class SentPart:
         self.first = 0
         """Set when it leaves; the others follow one by one. 0: never left."""
         self.made_at: float | None = None
-        """When its calls were made, as far as that was a while before they left; None where it was not."""
+        """When its calls were made, if that was a while before they left; else None."""
         self.sent_at = 0.0
         """When it left for the first time, seconds of the event loop's clock."""
         self.roster: router_service_pb2.RosterVersion | None = None
-        """The newest that was acknowledged by then."""
+        """The newest version that was acknowledged when it left."""
         self.answered: bytearray | None = None
         """1 for each call that has its outcome; None while none has."""
         self._taken_back = False
 
     @property
     def since(self) -> float:
-        """From when on its timeout counts, seconds of the event loop's clock. Only once it has left."""
+        """When its timeout starts, seconds of the event loop's clock. Only once it has left."""
         return self.sent_at if self.made_at is None else self.made_at
 
     @property
     def wire(self) -> call_pb2.CallOptions:
-        """The options that all of its calls share: without ordering key where that differs."""
+        """The options that all of its calls share; without ordering key if that differs."""
         group = self.spec.group
         return self.spec.wire if self.specs is None or group is None else group.wire
 
     def settled(self, at: int, count: int) -> None:
-        """Informs the queues of neighbours that these have outcomes. Not for calls that never were in an outbox."""
+        """Reports outcomes of consecutive calls to their queues. Not for calls that never were in an outbox."""
         if self.specs is None:
             self.spec.queue.settled(count)
             return
@@ -223,7 +221,7 @@ class SentPart:
             self.specs[at].queue.settled(1)
 
     def open_spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Neighbours without an outcome, from the place `start` on: the place of the first, and how many."""
+        """Consecutive calls without an outcome, from the place `start` on: the place of the first, and their number."""
         answered, count = self.answered, self.count
         if not self.left:
             return  # those that were answered last are not marked
@@ -238,7 +236,7 @@ class SentPart:
             at = -1 if end < 0 else answered.find(0, end)
 
     def forsake(self) -> None:
-        """Gives all the calls up, without cancels to the router."""
+        """Drops all calls, without cancels to the router."""
         self.sinks, self.gather = [_NOBODY] * self.count, None
 
     def unwanted(self) -> list[int]:
@@ -248,7 +246,7 @@ class SentPart:
             return places if self.gather.done() else []
         return [place for place in places if self.sinks[place].done()]
 
-    def untold(self) -> list[int]:
+    def untaken(self) -> list[int]:
         """Places of the calls that have no outcome, and that `take_unwanted` has not returned."""
         if self._taken_back:
             return []

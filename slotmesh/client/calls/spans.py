@@ -1,7 +1,7 @@
 """The span of a call, from where it is made to its outcome: the first one of its trace in the mesh.
 
-Invariants: where the process has set up no tracer, or the span around is not sampled, no span is made, and calls say
-what they would say without. What an error says may be of a handler, and is in no span.
+Invariants: if the process has set up no tracer, or the enclosing span is not sampled, no span is made, and calls carry
+the same trace as without one. The text of an error may come from a handler, and is in no span.
 Owner: methods of views that are `traced`, or that `inherit`.
 """
 
@@ -40,7 +40,7 @@ def spanned(spec: CallSpec, call: Callable[[], asyncio.Future[ResultT]]) -> asyn
             raise
 
     def ended(future: asyncio.Future[ResultT]) -> None:
-        # Not by `exception()`: that would count as the caller's look at it.
+        # Not `exception()`, which would mark the error as retrieved by the caller.
         error = asyncio.CancelledError() if future.cancelled() else getattr(future, "_exception", None)
         if error is not None:
             _fail(span, error)
@@ -52,7 +52,7 @@ def spanned(spec: CallSpec, call: Callable[[], asyncio.Future[ResultT]]) -> asyn
 
 @contextmanager
 def in_span(spec: CallSpec) -> Iterator[None]:
-    """A call that is made, and awaited, in the block."""
+    """The span of a call that is made, and awaited, in the block."""
     span = _started(spec)
     if span is None:
         yield
@@ -71,9 +71,9 @@ def _started(spec: CallSpec) -> Span | None:
     parent = spec.trace_of()
     if parent is not None and not is_sampled(parent):
         return None
-    said = {names.ENDPOINT: spec.endpoint, names.METHOD: spec.method}
+    attributes = {names.ENDPOINT: spec.endpoint, names.METHOD: spec.method}
     name = f"call {call_name(spec.endpoint, spec.method)}"
-    span = _TRACER.start_span(name, context_of(parent), SpanKind.CLIENT, said)
+    span = _TRACER.start_span(name, context_of(parent), SpanKind.CLIENT, attributes)
     return span if span.is_recording() else None
 
 

@@ -1,10 +1,10 @@
-"""The values of one call of a handler that yields, between the stream that brings them and the loop that takes them.
+"""The values of one call of a handler that yields, between the stream that delivers them and the loop that reads them.
 
-Purpose: takes the place of an ordinary call's future, so that correlation, windows and cancels need not know of it.
-Invariants: values are taken in the order in which they came, and a failure comes after those before it. Nothing is kept
-once the taker has given up. What is here is at most the handler's credit: the handler goes on only as values are taken
+Purpose: `CallValues` replaces an ordinary call's future, so that correlation, windows and cancels are the same.
+Invariants: values are read in the order in which they arrived, and a failure after those before it. Nothing is kept
+once the reader has given up. At most the handler's credit is buffered: the handler continues only as values are read
 and acknowledged.
-Owner: the call's part until its outcome is there, and the `ValueStream` that takes.
+Owner: the call's part until its outcome arrives, and the `ValueStream` that reads.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2
 
 
 class CreditReceiver(Protocol):
-    """Where values come from, and where they are acknowledged."""
+    """The source of values, which acknowledges them."""
 
     def taken(self, values: CallValues) -> None:
-        """So many values of these calls were taken that they should be acknowledged."""
+        """Enough values of these calls were read to acknowledge them."""
 
 
 class CallValues:
@@ -54,31 +54,31 @@ class CallValues:
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
         self._router: CreditReceiver | None = None
-        """Acknowledges values to the router; None while none has come."""
+        """Acknowledges values to the router; None before the first value."""
         self._untold = 0
-        """Values that were taken, and not acknowledged yet."""
+        """Values that were read, and not acknowledged yet."""
         self._untold_bytes = 0
         self.call_id = 0
-        """0 while nothing has come."""
+        """0 before the first value."""
 
     # -- what a call's future does ---------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether nothing more is wanted: the call has ended, or its iterator was given up."""
+        """Whether no more values are wanted: the call has ended, or its iterator was given up."""
         return self._over
 
     def set_result(self, _nothing: None) -> None:
-        """The call has ended well."""
+        """The call has succeeded."""
         self._over = True
         self._tell_taker()
 
     def set_exception(self, failure: SlotmeshError) -> None:
-        """The call has failed, or its values cannot be decoded: the iterator raises after the values that are here."""
+        """The call has failed, or its values cannot be decoded: the iterator raises after the buffered values."""
         self._failure = failure
         self.set_result(None)
 
     def exception(self) -> SlotmeshError | None:
-        """The failure that was not taken yet."""
+        """The failure, unless it was raised already."""
         return self._failure
 
     # -- in --------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class CallValues:
         self._tell_taker()
 
     def put_last(self, payload: bytes) -> None:
-        """The next value, with which the call has ended well."""
+        """Adds the last value, with which the call has succeeded."""
         self._arrived.append(payload)
         self.set_result(None)
 
@@ -98,11 +98,11 @@ class CallValues:
 
     @property
     def has_next(self) -> bool:
-        """Whether `take` does not wait, and returns a value."""
+        """Whether `take` returns a value without waiting."""
         return bool(self._arrived)
 
     async def take(self) -> bytes:
-        """The next value, once it is there. Of one taker at a time.
+        """The next value; waits for it. For one reader at a time.
 
         Raises: StopAsyncIteration: there are no more. SlotmeshError: the call failed. Raised once.
         """
@@ -126,7 +126,7 @@ class CallValues:
         return payload
 
     def tell(self) -> int:
-        """How many values were taken since this was asked last; 0 where the call needs no more credit."""
+        """The number of values read since the last call of this; 0 if the call needs no more credit."""
         untold, self._untold, self._untold_bytes = self._untold, 0, 0
         return 0 if self._over else untold
 
@@ -147,14 +147,6 @@ class CallValues:
             waiter.set_result(None)
 
 
-# Iterating over the values of a handler that yields.
-#
-# Purpose: what applications hold of such a call: an async iterator that is closed, left or dropped like any other.
-# Invariants: the call was made when the iterator was. Values come in order, then the failure, if there is one. However
-# the iteration ends before the handler does (`break`, `aclose`, an exception, a cancelled task, the garbage collector),
-# the call is taken back. A value that cannot be decoded ends the iteration, too.
-# Owner: the application; one task at a time.
-
 ResultT = TypeVar("ResultT")
 
 Response = router_service_pb2.CallStreamingResponse
@@ -166,11 +158,15 @@ _CLOSED = Failure(reason=Reason.CANCELLED, message="the mesh was closed before t
 class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
     """The values of one call: `async for value in digits.explain.stream(pixels)`.
 
-    The handler runs ahead of the loop by 256 values or 1 MiB at most, and waits then. Leaving the loop takes the call
-    back; where the iterator lives on after that, `aclose` does, or `async with`.
+    The handler runs ahead of the loop by 256 values or 1 MiB at most, and waits then. Leaving the loop cancels the
+    call; if the iterator is kept after that, use `aclose`, or `async with`.
 
-    Iterating raises SlotmeshError where the call failed, DecodeError where a value is not of the type asked for, and
-    RuntimeError where another task waits for the next value already.
+    Iterating raises SlotmeshError if the call failed, DecodeError if a value is not of the requested type, and
+    RuntimeError if another task waits for the next value already.
+
+    Invariants: the call is made when the iterator is created. If the iteration ends before the handler does (`break`,
+    `aclose`, an exception, a cancelled task, the garbage collector), the call is cancelled. A value that cannot be
+    decoded ends the iteration, too. Owner: the application; one task at a time.
     """
 
     __slots__ = ("__weakref__", "_is_asked", "_spec")
@@ -198,11 +194,11 @@ class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
 
     @property
     def has_next(self) -> bool:
-        """Whether the next value is here already, so that asking for it does not wait."""
+        """Whether the next value has arrived, so that reading it does not wait."""
         return False
 
     async def aclose(self) -> None:
-        """Takes the call back, unless it has ended: the handler is closed where it stands. There are no more values."""
+        """Cancels the call, unless it has ended: its handler is closed where it waits. There are no more values."""
         self._close()
 
     async def __aenter__(self) -> ValueStream[ResultT]:
@@ -233,7 +229,7 @@ class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
 
 
 class StreamedValues(ValueStream[ResultT]):
-    """Of a call that travels with the others."""
+    """The values of a call on the endpoint's stream."""
 
     __slots__ = ("_values",)
 
@@ -256,12 +252,12 @@ class StreamedValues(ValueStream[ResultT]):
 
 
 class RpcValues(ValueStream[ResultT]):
-    """Of a call with an rpc of its own."""
+    """The values of a call with an rpc of its own."""
 
     __slots__ = ("_address", "_call", "_dialer", "_is_over", "_loop")
 
     def __init__(self, spec: CallSpec, call: StreamingCall, address: str, dialer: Dialer) -> None:
-        """`address` is where the call went, by `dialer`."""
+        """`address`: where the call was sent, by `dialer`."""
         super().__init__(spec)
         self._call = call
         self._address = address
@@ -280,7 +276,7 @@ class RpcValues(ValueStream[ResultT]):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            failure = _CLOSED  # not this task was cancelled, but the rpc
+            failure = _CLOSED  # the rpc was cancelled, not this task
         else:
             if isinstance(response, Response):
                 return response.payload
@@ -296,7 +292,7 @@ class RpcValues(ValueStream[ResultT]):
         if _runs_here(self._loop):
             self._call.cancel()
         else:
-            with suppress(RuntimeError):  # the loop has ended, and the rpc with it
+            with suppress(RuntimeError):  # the loop is closed, and the rpc with it
                 self._loop.call_soon_threadsafe(self._call.cancel)
 
 

@@ -1,10 +1,10 @@
-"""Calls that wait to be sent: neighbours in a queue that share how they are made.
+"""Calls that wait to be sent, or for room in the client.
 
-Columnar: lists of payloads and of sinks, no object a call. Pure: a sink is an asyncio future, of which only `done()` is
-asked here.
-Invariants: a run takes more calls only until its first one has left. Where many lanes have few calls each, these wait
-together in one run, a *column*: its `specs` name the lane of each, and share everything but the ordering key. What a
-lane has besides waits until that column has left.
+A run has consecutive calls of a queue with one specification. It is columnar: lists of payloads and of sinks, no object
+for each call. Pure: a sink is an asyncio future, of which only `done()` is called here.
+Invariants: a run takes more calls only until its first one has left. If many lanes have few calls each, these wait
+together in one run, a *column*: its `specs` name the lane of each, and differ only in the ordering key. Further calls
+of a lane wait until that column has left.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -27,13 +27,13 @@ from slotmesh.errors import Failure
 from slotmesh.status import to_exception
 
 IsOut = Callable[[CallSpec, bytes, Any], bool]
-"""Whether a waiting call is to be taken out: its spec, its payload, and its sink or gather. Asked in order."""
+"""Whether to take out a waiting call: its spec, its payload, and its sink or gather. Called in order."""
 
 _is_done = methodcaller("done")
 
 
 class WaitingRun:
-    """Neighbours in a queue that share their spec, or a column. Empty once all have left."""
+    """Consecutive calls of a queue that share their spec, or a column. Empty once all have left."""
 
     __slots__ = ("_at", "followers", "gather", "made_at", "offset", "payloads", "share", "sinks", "spec", "specs")
 
@@ -50,7 +50,7 @@ class WaitingRun:
     ) -> None:
         self.spec = spec
         self.share = share
-        """In which its calls are counted. They were when they came here, and are not once they leave."""
+        """The share that counts its waiting calls."""
         self.payloads = payloads
         self.sinks = sinks
         """One for each payload; empty where `gather` takes all outcomes."""
@@ -96,7 +96,7 @@ class WaitingRun:
             self._drop_done()
 
     def split(self, count: int, nbytes: int) -> SentPart:
-        """Takes so many calls, of so many payload bytes, off the front."""
+        """Takes `count` calls, of `nbytes` payload bytes, off the front."""
         start, stop = self._at, self._at + count
         self.share.give(count, nbytes)
         payloads, sinks, specs = self.payloads, self.sinks, self.specs
@@ -129,7 +129,7 @@ class WaitingRun:
         return list(dict.fromkeys(compress(self.specs[self._at :], map(_is_done, sinks))))
 
     def take_out(self, is_out: IsOut) -> tuple[list[WaitingRun], list[SentPart]]:
-        """What stays of the run, in order, and what does not wait any more, one part a call or more."""
+        """The calls that stay, as runs in order, and those taken out, as parts."""
         payloads, sinks = self.payloads[self._at :], self.sinks[self._at :]
         gather, offset = self.gather, self.offset + self._at
         specs = self.specs and self.specs[self._at :]
@@ -188,16 +188,8 @@ WaitingRunQueue = CallQueue[WaitingRun]
 """A queue, for the code that takes calls out of it."""
 
 
-# Calls that wait for room in the client: maps with more calls than it may hold, and calls of lanes made by `send`.
-#
-# Invariants: the iterables of a map are read no further than there is room for calls, but for one piece. A map's calls
-# are made in order; of a lane, calls made after a map, or after a call that waits, are made behind all of these: each
-# has
-# its place in the line of the lane until it is made, with no moment between in which another could pass.
-# Owner: the endpoint's `CallStream`.
-
 Add = Callable[[CallSpec, list[bytes], Gather, int], object]
-"""Makes the calls of a map whose places are taken: the first one at a place of the gather."""
+"""Makes calls of a map whose places are taken: the first one at this place of the gather."""
 
 
 class LinePlace:
@@ -211,23 +203,28 @@ class LinePlace:
 
 
 class MapFeeds:
-    """Those under way."""
+    """Maps with more calls than the client may hold, and calls of lanes that wait for room (`send`).
+
+    Invariants: the iterables of a map are read as far as there is room for calls, and one piece more. A map's calls are
+    made in order. In a lane, later calls are made behind a map, or a call that waits: each has its place in the line of
+    the lane until it is made, and none can pass it.
+    """
 
     def __init__(self, endpoint: str, add: Add, closed: Failure) -> None:
-        """`closed`: of the calls that were not made when the client is closed."""
+        """`closed`: the failure of calls that were not made when the client is closed."""
         self._endpoint = endpoint
         self._add = add
         self._closed = closed
         self._lines: dict[CallQueue[WaitingRun], deque[LinePlace]] = {}
-        """What waits in each queue, in order. No entry where nothing does."""
+        """The line of each queue, in order. No entry for an empty one."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_waiting(self, queue: CallQueue[WaitingRun]) -> bool:
-        """Whether the queue's next call comes behind something that waits."""
+        """Whether the queue's next call must wait behind others."""
         return queue in self._lines
 
     def join(self, queue: CallQueue[WaitingRun]) -> LinePlace:
-        """The last place in the queue's line; `leave` it once its calls are made, or never will be."""
+        """Takes the last place in the queue's line; call `leave` once its calls are made, or never will be."""
         place = LinePlace()
         line = self._lines.setdefault(queue, deque())
         line.append(place)
@@ -236,7 +233,7 @@ class MapFeeds:
         return place
 
     def leave(self, queue: CallQueue[WaitingRun], place: LinePlace) -> None:
-        """The next one in the line has its turn."""
+        """Lets the next one in the line proceed."""
         line = self._lines[queue]
         line.remove(place)
         if not line:
@@ -256,7 +253,7 @@ class MapFeeds:
         gather.future.add_done_callback(lambda _: task.cancel())
 
     async def end(self, within_s: float) -> None:
-        """Waits until all calls are made, at most so long; the rest fails."""
+        """Waits until all calls are made, at most `within_s` seconds; the others fail."""
         feeds = set(self._tasks)
         if feeds:
             _, late = await asyncio.wait(feeds, timeout=within_s)
@@ -290,7 +287,7 @@ class MapFeeds:
                 if not payloads:
                     payloads, _ = next(rest, ([], 0))
             error = None
-        except Exception as problem:  # noqa: BLE001 - of the application's iterables: it belongs to whoever waits
+        except Exception as problem:  # noqa: BLE001 - the application's iterables raise it: it is the map's outcome
             error = problem
         finally:
             gather.close(error)

@@ -1,7 +1,8 @@
-"""Carries out what the plan of direct lanes decides: reserves slots, hands them to streams, sends calls, tells callers.
+"""Executes the decisions of the plan of direct lanes.
 
-Purpose: between callers, reservations and streams to replicas. All of it is synchronous but for the reservations.
-Invariants: each slot that was granted is handed to a stream, or given back; a stream without slots is closed.
+Reserves slots, attaches them to streams, sends calls, and sets the outcomes of futures. All of it is synchronous except
+for the reservations.
+Invariants: each granted slot is attached to a stream, or given back; a stream without slots is closed.
 Owner: the direct lanes.
 """
 
@@ -37,7 +38,7 @@ from slotmesh.v1 import slot_service_pb2
 
 
 class AttachedSlot(NamedTuple):
-    """The slot of a place, which was handed over to the stream to its replica."""
+    """The slot of a place, attached to the stream to its replica."""
 
     link: DirectReplicaLink
     number: int
@@ -45,7 +46,7 @@ class AttachedSlot(NamedTuple):
 
 
 class CallBody(NamedTuple):
-    """What is sent, and who waits for it."""
+    """The payload, and the future of the caller."""
 
     spec: CallSpec
     payload: bytes
@@ -98,14 +99,14 @@ class SlotHolder:
         return call
 
     def cancel(self, call: PlacedCall) -> None:
-        """Its caller wants it no more."""
+        """Its caller has cancelled it."""
         self._carry_out(self.plan.call_cancelled(call))
 
     async def finish(self, grace_s: float) -> None:
-        """Waits until all calls have their outcomes, at most so long; then gives all slots back."""
+        """Waits until all calls have their outcomes, at most `grace_s` seconds; then gives all slots back."""
         try:
             if not self.plan.is_quiet and grace_s > 0:
-                self._quiet = self._quiet or asyncio.Event()  # the mesh may be closed while somebody waits here
+                self._quiet = self._quiet or asyncio.Event()  # the mesh may be closed during another wait
                 with suppress(TimeoutError):
                     async with asyncio.timeout(grace_s if grace_s != inf else None):
                         await self._quiet.wait()

@@ -1,6 +1,7 @@
-"""Direct lanes, as applications see them: slots that are held for call after call, and the methods called in them.
+"""Direct lanes as applications use them: slots that are held for many calls, and the methods called in them.
 
-Invariant: all of it is the holder's; there is nothing to keep here but the methods by name.
+Invariants: the holder has all state, except the methods by name. A call is made when the method is called, not when its
+result is awaited. Cancelling its future cancels the call.
 """
 
 from __future__ import annotations
@@ -21,17 +22,12 @@ from slotmesh.client.direct.places import PlacedCall
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.terms import DispatchOptions, Terms, in_slot, terms_of
 
-# A handler's method, called over direct lanes.
-#
-# Invariants: a call is made when the method is called, not when its result is awaited. Cancelling its future takes it
-# back.
-
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 
 
 class DirectOptions(DispatchOptions, total=False):
-    """What a call over direct lanes may say differently from the view that they were made by."""
+    """Options in which a call over direct lanes may differ from the view that they were made by."""
 
     idempotent: bool
 
@@ -43,7 +39,7 @@ class DirectFuture(asyncio.Future[Any]):
     call: PlacedCall
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Takes the call back: it is not sent any more, or is cancelled at its replica."""
+        """Cancels the call: it is not sent any more, or is cancelled at its replica."""
         cancelled = super().cancel(msg)
         if cancelled:
             self.holder.cancel(self.call)
@@ -95,7 +91,7 @@ class DirectMethod(Generic[ResultT]):
         spec = self._spec
         return DirectMethod(self._holder, CallSpec(spec.endpoint, spec.method, spec.options, CallQueue(), result_type))
 
-    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+    # -- calls in two steps: `encode` in any thread, the rest on the event loop ----------------------------------------
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of a call. Raises as a call does."""

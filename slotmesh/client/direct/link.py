@@ -1,8 +1,8 @@
 """The client's side of a direct stream: all slots that direct lanes hold at one replica.
 
-Purpose: frames up, from where the call is made; outcomes to the owner, from where they are read.
-Invariants: nothing is said to the owner after `lost`, nor after `close`; a call that was sent is answered or lost. A
-replica that answers no renewal for as long as its leases last is given up: its leases are over by then.
+Purpose: frames are sent from where the call is made; outcomes reach the owner from where they are read.
+Invariants: the owner gets no event after `link_lost`, nor after `close`; a call that was sent is answered or lost. A
+replica that answers no renewal for the duration of its leases is given up: its leases have expired.
 Owner: the direct lanes.
 """
 
@@ -34,13 +34,13 @@ _RENEW = Request(renew=direct_service_pb2.RenewAttached())
 
 
 class LinkOwner(Protocol):
-    """Who hears what happens on a link."""
+    """Receives the events of a link."""
 
     def slot_attached(self, link: DirectReplicaLink, number: int, failure: Failure | None) -> None:
-        """The slot is the stream's, or why it is not."""
+        """The slot is attached to the stream, or the failure."""
 
     def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
-        """The stream holds the slot no longer, and not because it gave it back."""
+        """The stream holds the slot no longer, without having given it back."""
 
     def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
         """The call in this slot has ended."""
@@ -49,17 +49,17 @@ class LinkOwner(Protocol):
         """The replica drains."""
 
     def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
-        """The stream is gone, and all slots with it. `failure`: of calls that were sent and have no answer."""
+        """The stream is lost, and all its slots. `failure`: of calls that were sent and have no answer."""
 
 
 class DirectReplicaLink:
     """One stream to one replica."""
 
     def __init__(self, owner: LinkOwner, slot: slot_service_pb2.Slot, ttl_s: float, dialer: Dialer) -> None:
-        """Connects at once, to the slot's replica, and says by the owner's methods how that went.
+        """Connects to the slot's replica immediately, and reports the result to the owner.
 
         Raises:
-            ValueError: the address is none.
+            ValueError: the address is invalid.
         """
         self.replica_id = slot.replica_id
         self.is_over = False
@@ -67,7 +67,7 @@ class DirectReplicaLink:
         self.is_leaving = False
         """The replica drains."""
         self._is_open = False
-        """The replica has answered: calls may be there from now on."""
+        """The replica has answered: from now on, calls may have reached it."""
         self._owner = owner
         self._address = slot.replica_address
         self._backend = slot.backend
@@ -82,12 +82,12 @@ class DirectReplicaLink:
         self._slot_of: dict[int, int] = {}
         """Call id -> slot, of those that have no answer."""
         self._call_in: dict[int, int] = {}
-        """The opposite."""
+        """Slot -> call id."""
         self.held: set[int] = set()
-        """Slots that were handed over, and not given back."""
+        """Slots that were attached, and not given back."""
         self._loop = asyncio.get_running_loop()
         self._silent_since: float | None = None
-        """When the first renewal was sent that has no answer; monotonic seconds."""
+        """When the oldest unanswered renewal was sent; monotonic seconds."""
         self._timer = self._loop.call_later(ttl_s / RENEWALS_A_LEASE, self._renew)
         opening = direct_service_pb2.OpenAttach(version=VERSION, features=OF_DIRECT_STREAMS, replica_id=slot.replica_id)
         self._writer.send(Request(open=opening))
@@ -96,7 +96,7 @@ class DirectReplicaLink:
     # -- up --------------------------------------------------------------------------------------------------------
 
     def attach(self, token: str, endpoint: str) -> int:
-        """Hands a slot over; returns what the stream calls it."""
+        """Attaches a slot; returns its number on the stream."""
         self._last_number += 1
         number = self._last_number
         self.held.add(number)
@@ -106,14 +106,14 @@ class DirectReplicaLink:
         return number
 
     def call(self, number: int, options: call_pb2.CallOptions, payload: bytes) -> None:
-        """Sends a call to a slot, in which none is."""
+        """Sends a call to a free slot."""
         self._last_call_id = call_id = self._last_call_id + 1
         self._slot_of[call_id] = number
         self._call_in[number] = call_id
         self._writer.send(Request(call=_Call(slot_id=number, call_id=call_id, options=options, payload=payload)))
 
     def take_back(self, number: int) -> None:
-        """Nobody wants the call any more that runs in the slot."""
+        """Cancels the call that runs in the slot."""
         call_id = self._call_in.get(number)
         if call_id is not None:
             self._writer.send(Request(cancel=direct_service_pb2.CancelSlotCall(call_id=call_id)))
@@ -125,7 +125,7 @@ class DirectReplicaLink:
         self._writer.send(Request(detach=direct_service_pb2.DetachSlot(slot_id=number)))
 
     async def close(self) -> None:
-        """Ends the stream, once all that was sent is on its way. Never raises."""
+        """Ends the stream, once everything was sent. Never raises."""
         self._end()
         with suppress(Exception):
             async with asyncio.timeout(1.0):
@@ -181,7 +181,7 @@ class DirectReplicaLink:
                 pass
 
     def _detached(self, wire: direct_service_pb2.SlotDetached) -> None:
-        """Where a slot was given back there is nothing to say, nor where the replica is of a newer version."""
+        """Ignored for a slot that was given back, and if the replica is of a newer version."""
         if wire.HasField("failure"):
             self.held.discard(wire.slot_id)
             self._forget_call(wire.slot_id)

@@ -31,13 +31,13 @@ class PlacedCall:
 
     def __init__(self, body: Any, deadline: float = inf, *, is_idempotent: bool = False) -> None:
         self.body = body
-        """What is sent, and who waits for it. Opaque to the plan."""
+        """The payload and its future. Opaque to the plan."""
         self.deadline = deadline
-        """Monotonic seconds, exclusive: from then on nobody waits for it."""
+        """Monotonic seconds, exclusive: from then on its caller does not wait for it."""
         self.is_idempotent = is_idempotent
         """It may be sent again where its outcome is unknown."""
         self.is_over = False
-        """Its caller has its outcome, or wants none any more."""
+        """It has its outcome, or was cancelled by its caller."""
         self.may_have_run = False
         """It was lost at a replica, and is to be sent again."""
         self.attempts = 0
@@ -45,7 +45,7 @@ class PlacedCall:
         self.place: DirectPlace | None = None
         """Where it was sent to, and has no answer from."""
         self.alarm = inf
-        """When its time is over, while somebody looks after that."""
+        """When the heap reports it as overdue; infinite if it is not watched."""
 
 
 class PlaceState(Enum):
@@ -92,7 +92,7 @@ class SendCall(NamedTuple):
 
 
 class TakeCallBack(NamedTuple):
-    """Nobody wants the call any more that runs at the place. It is answered all the same."""
+    """Cancel the call at the place. The replica answers it all the same."""
 
     place: DirectPlace
 

@@ -1,10 +1,9 @@
-"""Which call runs where, which slots are held, and when they are given back: decisions of direct lanes.
+"""The decisions of direct lanes: which call runs where, which slots are held, and when they are given back. Pure.
 
-Purpose: `method(…, now) -> commands`; whoever owns the plan carries the commands out in order. Knows no clock, and
-nothing of streams.
+Purpose: `method(…, now) -> commands`; the owner executes the commands in order. The plan has no clock and no streams.
 Invariants: at most `slots` places; a place runs one call at a time; a call is answered once. A call is sent again only
-where its replica said that it was not executed, or where it is idempotent, and at most `MAX_ATTEMPTS` times. No place
-is idle while a call waits. Calls begin in the order in which they were made; one that is to be sent again is the first.
+if its replica has reported that it was not executed, or if it is idempotent, and at most `MAX_ATTEMPTS` times. No place
+is idle while a call waits. Calls start in the order in which they were made; one that is to be sent again is the first.
 Owner: the direct lanes of one view of an endpoint.
 """
 
@@ -32,12 +31,12 @@ from slotmesh.errors import Executed, Failure, Reason
 MAX_ATTEMPTS = 8
 """How many times a call is sent at most."""
 MAX_STRIKES = 8
-"""So many slots in a row may be lost before a call was answered in one of them."""
+"""The number of consecutive slots that may be lost before a call was answered in one of them."""
 MAX_WAITING = 65_536
 """Calls that wait for a place at most."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-"""Between two tries to have a place, where the last one failed: the first pause, doubled each time."""
+"""The first pause before a place is requested again after a failure; doubled each time."""
 
 SLOT_IS_LOST = frozenset({Reason.SLOT_EXPIRED, Reason.SLOT_UNKNOWN})
 """The replica has run nothing, and has the slot no longer."""
@@ -64,7 +63,7 @@ class DirectPlan:
     """The calls and places of one `DirectLanes`. All times are monotonic seconds."""
 
     def __init__(self, slots: int, idle_s: float) -> None:
-        """`slots`: places at most. `idle_s`: a place that has run nothing for so long is given back."""
+        """`slots`: places at most. `idle_s`: a place without a call for this time is given back."""
         self._slots = slots
         self._idle_s = idle_s
         self._waiting: OrderedDict[PlacedCall, None] = OrderedDict()
@@ -250,7 +249,7 @@ class DirectPlan:
         return SendCall(call, place, waited)
 
     def _send_again(self, call: PlacedCall, failure: Failure, commands: list[DirectCommand]) -> None:
-        """The call goes on elsewhere, before all others, unless nobody wants it or it was sent too often."""
+        """Queues the call again, before all others, unless it was cancelled or was sent too often."""
         if call.is_over:
             return
         if call.attempts >= MAX_ATTEMPTS or self.is_closed:
@@ -280,7 +279,7 @@ class DirectPlan:
         return sum(place.state is PlaceState.WANTED for place in self.places)
 
     def _strike(self, now: float) -> None:
-        """A place was lost. Another one is wanted at once, unless that was the second one in a row."""
+        """A place was lost. Another one is requested immediately, unless this was the second one in a row."""
         self._strikes += 1
         if self._strikes > 1:
             self._pause(now, self._strikes - 1)
@@ -289,7 +288,7 @@ class DirectPlan:
         self._paused_until = now + min(FIRST_PAUSE_S * 2 ** (min(times, MAX_STRIKES) - 1), LONGEST_PAUSE_S)
 
     def _give_spare_back(self) -> list[DirectCommand]:
-        """Nobody waits: slots that are being reserved are not needed."""
+        """No call waits: slots that are being reserved are not needed."""
         wanted = [place for place in self.places if place.state is PlaceState.WANTED]
         return [self._give_back(place) for place in wanted]
 

@@ -178,7 +178,7 @@ class PendingCalls:
         """As `take_unwanted`, but for all unanswered calls, cancelled or not."""
         ranges: list[Range] = []
         for first_id, part in self._sent.items():
-            for at in part.untold():
+            for at in part.untaken():
                 append(ranges, first_id + at, first_id + at)
         return ranges
 

@@ -1,6 +1,6 @@
-"""The client, for programs without asyncio: the same endpoints, methods and lanes, whose calls block.
+"""The client for programs without asyncio: the same endpoints, methods and lanes, whose calls block.
 
-A thin face: one thread has an event loop and the asyncio client on it, and all other threads hand it their calls.
+A thin layer: one thread has an event loop with the asyncio client, and all other threads pass their calls to it.
 """
 
 from __future__ import annotations

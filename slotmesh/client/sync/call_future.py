@@ -1,8 +1,8 @@
-"""The outcome of a call, for threads.
+"""The outcome of a call, for threads, and the queue of work for the client's thread.
 
-Invariants: done once, by the client's thread or by the thread that cancels it, whichever comes first; the other is too
-late and changes nothing. A single call's future is the very sink of the asyncio client: there is no other future behind
-it. Those of maps and tasks follow an asyncio one. Waiting that could never end raises instead.
+Invariants: a future is done once, by the client's thread or by the thread that cancels it, whichever is first; the
+other changes nothing. A single call's future is itself the sink of the asyncio client: there is no other future behind
+it. Those of maps and tasks follow an asyncio future. A wait that could never end raises instead.
 Owner: the thread that made the call; the `ClientThread` settles it.
 """
 
@@ -34,8 +34,8 @@ CUT_OFF: Final = Failure(
 )
 
 PIECE_S: Final = 0.5
-"""How long the main thread waits at a time. A signal may come just before it begins to, or to another thread, and then
-does not end the wait: Ctrl-C is noticed between the pieces."""
+"""How long the main thread waits at a time. A signal may arrive just before the wait, or in another thread, and does
+not end the wait then: Ctrl-C is noticed between two waits."""
 
 _OPEN: Final = frozenset({"PENDING", "RUNNING"})
 """States of the base class in which there is no outcome."""
@@ -45,26 +45,26 @@ class SettlingThread(Protocol):
     """The thread in which the asyncio client lives, as a future needs it."""
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError where waiting for an outcome would never end."""
+        """Raises RuntimeError if waiting for an outcome would never end."""
 
     def drop(self, future: CallFuture[Any]) -> None:
-        """The future was cancelled: what it follows is, too."""
+        """The future was cancelled: so is the one that it follows."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this is it."""
+        """Whether the caller runs in this thread."""
 
 
 class CallFuture(Future[ResultT]):
-    """A `concurrent.futures.Future` whose `cancel` takes the call back, wherever it is.
+    """A `concurrent.futures.Future` whose `cancel` cancels the call, wherever it is.
 
     Its callbacks run in the client's thread: they must be quick, and cannot wait for other calls. As with any future of
-    `concurrent.futures`, what is added to one that is done already runs at once, in the thread that adds it, and
-    `cancel` runs them in the thread that cancels.
+    `concurrent.futures`, a callback that is added to a future that is done runs immediately, in the thread that adds
+    it, and `cancel` runs callbacks in the thread that cancels.
     """
 
     _inner: asyncio.Future[Any] | None = None
-    """What it follows. Class attributes: a single call has neither."""
+    """The future that it follows. Class attributes: a single call has neither."""
     _is_told = False
     """Whether waits for several futures were informed of the cancel."""
 
@@ -73,11 +73,11 @@ class CallFuture(Future[ResultT]):
         self._thread = thread
 
     def done(self) -> bool:
-        """As the base class says it, without its lock: asked several times a call, and safe in a forked process."""
+        """As in the base class, without its lock: called several times for each call, and safe in a forked process."""
         return self._state not in _OPEN
 
     def cancel(self) -> bool:
-        """Gives the result up: what waits never starts, what runs is told to stop. False where it is too late."""
+        """Cancels the call: it never starts, or its replica is notified. False if it has its outcome."""
         if not super().cancel():
             return False
         with self._condition:
@@ -89,7 +89,7 @@ class CallFuture(Future[ResultT]):
         return True
 
     def result(self, timeout: float | None = None) -> ResultT:
-        """Waits for the result, at most `timeout` seconds. The call goes on where that is not enough.
+        """Waits for the result, at most `timeout` seconds. The call continues if that is not enough.
 
         Raises:
             SlotmeshError: the call failed, and how.
@@ -103,14 +103,14 @@ class CallFuture(Future[ResultT]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits as `result` does. The failure; None where there is a result."""
+        """Waits as `result` does. Returns the failure; None if there is a result."""
         if not self.done():
             self._thread.check_may_wait()
             timeout = self._wait(timeout)
         return super().exception(timeout)
 
     def _wait(self, timeout: float | None) -> float | None:
-        """Waits in pieces, where this is the main thread. Returns what is left of the timeout; None: no end."""
+        """Waits in pieces, in the main thread. Returns what is left of the timeout; None: no end."""
         if threading.current_thread() is not threading.main_thread():
             return timeout
         until = inf if timeout is None else monotonic() + timeout
@@ -121,32 +121,32 @@ class CallFuture(Future[ResultT]):
         return 0
 
     def add_done_callback(self, fn: Callable[[Future[ResultT]], object]) -> None:
-        """Calls it with the future when that is done. What it raises in the client's thread is logged, and no more."""
+        """Calls `fn` with the future when it is done. What it raises in the client's thread is only logged."""
         super().add_done_callback(partial(_call_back, self._thread, fn))
 
     # -- in the client's thread ------------------------------------------------------------------------------------
 
     def set_result(self, result: ResultT) -> None:
-        """Nothing happens where it was cancelled meanwhile."""
+        """Does nothing if the future was cancelled meanwhile."""
         try:  # noqa: SIM105 - `suppress` costs half of what this does
             super().set_result(result)
         except InvalidStateError:
             pass
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Nothing happens where it was cancelled meanwhile."""
+        """Does nothing if the future was cancelled meanwhile."""
         with suppress(InvalidStateError):
             super().set_exception(exception)
 
     def follow(self, inner: asyncio.Future[Any]) -> None:
-        """Takes the outcome of this one."""
+        """Takes the outcome of this future."""
         self._inner = inner
-        if self.cancelled():  # before it could be seen there
+        if self.cancelled():  # before it followed
             inner.cancel()
         inner.add_done_callback(self._settle)
 
     def drop_inner(self) -> None:
-        """It was cancelled: so is what it follows."""
+        """The future was cancelled: cancels the one that it follows."""
         if self._inner is not None:
             self._inner.cancel()
 
@@ -172,29 +172,26 @@ def _call_back(thread: SettlingThread, fn: Callable[[Future[Any]], object], futu
         _log.exception("a callback of a call's future raised what would have ended the client")
 
 
-# Work on its way from any thread to the client's thread.
-#
-# Purpose: gathers what threads hand over; the loop is woken once for all that gathered.
-# Invariants: work is begun in the order in which it was put here, whichever threads did. The future of all that was put
-# gets done, also of what comes too late. Nothing is locked: appending to a deque and popping from it are atomic, work
-# is
-# put before `_woken` is read, and `_woken` is false before work is taken. Where two threads both wake the loop, it
-# finds
-# nothing to do the second time.
-# Owner: the `ClientThread`; any thread puts.
-
 TURN: Final = 4_096
-"""What is taken over at a time before the loop looks at its sockets again."""
+"""Work that is taken over before the loop checks its sockets again."""
 
 Start = Callable[[CallFuture[Any], Any], object]
-"""Begins what a future stands for, in the client's thread. What it raises is the outcome."""
+"""Starts the work of a future, in the client's thread. What it raises is the outcome."""
 
 TooLate = Callable[[CallFuture[Any], Start, Any], object]
-"""Fails a future whose work will not begin any more. In any thread."""
+"""Fails a future whose work will not start. In any thread."""
 
 
 class ThreadWorkQueue:
-    """Taken over from `open` to `end`. What is put before waits, what is put after is too late."""
+    """Work on its way from any thread to the client's thread, which takes it over from `open` to `end`.
+
+    Purpose: the loop is woken once for all work that has accumulated.
+    Invariants: work is started in the order in which it was put, by any thread. Every future that was put gets done,
+    also if its work comes too late. There is no lock: appending to a deque and popping from it are atomic, work is put
+    before `_woken` is read, and `_woken` is false before work is taken. If two threads both wake the loop, it finds
+    nothing to do the second time.
+    Owner: the `ClientThread`; any thread puts.
+    """
 
     def __init__(self, too_late: TooLate) -> None:
         self._too_late = too_late
@@ -234,7 +231,7 @@ class ThreadWorkQueue:
                 self._woken = True
                 loop.call_soon_threadsafe(self._take_over)
             except RuntimeError:
-                pass  # it is closed, and the end is near
+                pass  # it is closed, and `end` follows
             except BaseException:  # Ctrl-C in between: nothing would wake it again
                 loop.call_soon_threadsafe(self._take_over)
                 raise
@@ -269,7 +266,7 @@ class ThreadWorkQueue:
             future, start, argument = work.popleft()
             try:
                 start(future, argument)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            except BaseException as error:  # noqa: BLE001 - any error is the outcome of the future
                 future.set_exception(error)
         if work and not self._woken and self._loop is not None:
             self._woken = True

@@ -1,10 +1,10 @@
 """The thread in which the asyncio client lives.
 
-Purpose: does what other threads hand over, from its begin to its end; refuses where waiting would never end.
-Invariants: every future handed over gets done, also where the mesh is closed meanwhile. Handing over takes no lock.
+Purpose: does the work that other threads pass to it, from its start to its end; refuses waits that would never end.
+Invariants: every future that was passed gets done, also if the mesh is closed meanwhile. Passing work takes no lock.
 `lock` is for making endpoints, lanes and methods, which all threads may do; no thread waits for the client's thread
-while it has it.
-Owner: the `SyncMesh`. The thread begins with the first endpoint, so that a mesh may be made before a process forks.
+while it holds it.
+Owner: the `SyncMesh`. The thread starts with the first endpoint, so that a mesh may be made before a process forks.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ClientThread:
             raise
 
     def call(self, function: Callable[[], ResultT]) -> ResultT:
-        """Runs what needs the loop, and returns at once: after all that was handed over before, and under the lock."""
+        """Runs a function that needs the loop and does not wait: after all work passed before, with the lock."""
         if self.is_current:
             with self.lock:
                 return function()
@@ -270,7 +270,7 @@ def _run_without_loop(future: CallFuture[ResultT], coroutine: Coroutine[Any, Any
         coroutine.send(None)
     except StopIteration as returned:
         future.set_result(returned.value)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+    except Exception as error:  # noqa: BLE001 - any error is the outcome of the future
         future.set_exception(error)
     else:
         coroutine.close()

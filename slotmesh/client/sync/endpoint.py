@@ -1,7 +1,8 @@
-"""An endpoint and its lanes, for threads: where methods are found by name.
+"""An endpoint, its lanes and direct lanes, for threads: methods by name.
 
 Invariants: all threads share them. The same method of the same view is the same object, so that its calls travel as one
-batch.
+batch. Direct lanes are a thin layer over `slotmesh.client.direct`; the client's thread holds the slots.
+Owner: the application; any thread.
 """
 
 from __future__ import annotations
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread
 
-
-# Direct lanes, for threads: `with endpoint.direct() as lanes`.
-#
-# Purpose: a thin face of `slotmesh.client.direct`; the client's thread holds the slots.
-# Owner: the application; any thread.
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -169,7 +165,7 @@ class SyncMethodSpace:
     def __dir__(self) -> list[str]:
         """Our own names, and the handler's methods. Where they are not known a router is asked, for a second."""
         if not self._space._remote_methods:
-            with suppress(Exception):  # whoever presses Tab gets what is known
+            with suppress(Exception):  # completion then shows the names that are known
                 self._thread.outcome_of_more(self._space._learn_methods)
         return sorted({*super().__dir__(), *self._space._remote_methods})
 
@@ -190,7 +186,7 @@ class SyncEndpoint(SyncMethodSpace):
         Options are those of `slotmesh.Endpoint.options`.
 
         Raises:
-            BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
+            BadRequest: an invalid value, or both kinds of SLO. It is a ValueError, too.
             TypeError: there is no such option.
         """
         with self._thread.lock:

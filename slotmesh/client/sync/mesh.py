@@ -104,7 +104,7 @@ class SyncMesh:
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """The endpoints that there are, by name, each with the names of the methods that can be called.
 
-        Methods are those that replicas have told the router that is asked; empty where none is ready. From then on they
+        A router returns the methods that connected replicas have reported; empty if none is ready. From then on they
         are among the attributes of the endpoints (`dir`), so that shells complete them.
 
         Raises:
@@ -152,7 +152,7 @@ class SyncMesh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for unanswered calls, unless an exception passes: then nobody wants them any more."""
+        """Waits for unanswered calls; if an exception passes, cancels them, as their results are not wanted."""
         self.close(None if error is None else 0)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""A handler's method, as threads see it.
+"""A handler's method, as threads use it, and the values of a handler that yields.
 
-Invariant: a call is made when it is called, in whichever thread: arguments are encoded there, so that mistakes are
-raised there, and a lane's calls are in the order in which they were handed over.
+Invariant: a call is made when the method is called, in any thread: arguments are encoded there, so that errors are
+raised there, and a lane's calls are in the order in which they were passed to the client's thread.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class SyncMethod(Generic[ResultT]):
         self._share = method.share
 
     def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Makes a call and waits for its result. Ctrl-C while it waits takes the call back.
+        """Makes a call and waits for its result. Ctrl-C while it waits cancels the call.
 
-        Arguments are positional, or named. How long it may take is said by `options(timeout=…)`.
+        Arguments are positional, or named. `options(timeout=…)` limits the time that it may take.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -79,9 +79,9 @@ class SyncMethod(Generic[ResultT]):
     def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
         """Makes a call and does not wait. It leaves with its neighbours in one frame.
 
-        Where as many calls wait in the client as `slotmesh.connect_sync` allows, it fails with CLIENT_BUFFER_FULL;
-        `send` waits for room. `cancel()` of the future takes the call back: what waits at the router never starts, what
-        runs is told to stop.
+        If as many calls wait in the client as `slotmesh.connect_sync` allows, it fails with CLIENT_BUFFER_FULL; `send`
+        waits for room. `cancel()` of the future cancels the call: one that waits at the router never starts, the
+        replica of a running one is notified.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -100,7 +100,7 @@ class SyncMethod(Generic[ResultT]):
         before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
         list instead.
 
-        Where the client has no room for all calls, these are made as others leave, and items are read as calls are
+        If the client has no room for all calls, these are made as others leave, and items are read as calls are
         made: errors of later items are raised after all calls that were made have ended.
 
         Raises:
@@ -135,9 +135,9 @@ class SyncMethod(Generic[ResultT]):
     def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
         """Makes a call of a handler that yields: `for value in method.stream(…)`.
 
-        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
-        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
-        the router that it went to: it fails with ROUTER_LOST then.
+        The call is made here, in line with the others, not when the loop begins. Each value is a result of the type set
+        by `returning`; a method that returns has one. Leaving the loop early cancels the call. Such a call does not
+        outlive the router that it went to: it fails with ROUTER_LOST then.
 
         Raises:
             TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
@@ -250,16 +250,6 @@ def sync_method_of(thread: ClientThread, method: Method[Any]) -> SyncMethod[Any]
     return (SyncInheritingMethod if isinstance(method, InheritingMethod) else SyncMethod)(thread, method)
 
 
-# Iterating over the values of a handler that yields, for threads.
-#
-# Purpose: an iterator that is closed, left or dropped like any other.
-# Invariants: values are fetched when they are asked for, never before: those that have come by then, and at most
-# `FETCHED_VALUES` of them, so that a wait for the client's thread is shared by many. The handler goes on only as they
-# are
-# fetched: what the client holds of a call is bounded, however slow the loop is.
-# Owner: the application; one thread at a time.
-
-
 FETCHED_VALUES: Final = 64
 """Values that are fetched at a time."""
 
@@ -267,10 +257,14 @@ FETCHED_VALUES: Final = 64
 class SyncValueStream(Iterator[ResultT], Generic[ResultT]):
     """The values of one call: `for value in digits.explain.stream(pixels)`.
 
-    The handler runs ahead of the loop by 256 values or 1 MiB at most, and waits then. Leaving the loop takes the call
-    back; where the iterator lives on after that, `close` does, or `with`.
+    The handler runs ahead of the loop by 256 values or 1 MiB at most, and waits then. Leaving the loop cancels the
+    call; if the iterator is kept after that, use `close`, or `with`.
 
-    Iterating raises SlotmeshError where the call failed, and DecodeError where a value is not of the type asked for.
+    Iterating raises SlotmeshError if the call failed, and DecodeError if a value is not of the requested type.
+
+    Invariants: values are fetched when the loop needs one: all that have arrived, and at most `FETCHED_VALUES`, so that
+    one wait for the client's thread is shared by many. The handler continues only as they are fetched: the client
+    buffers a bounded number of values, however slow the loop is. Owner: the application; one thread at a time.
     """
 
     __slots__ = ("__weakref__", "_failure", "_fetched", "_over", "_thread", "_values")

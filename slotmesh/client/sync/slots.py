@@ -1,6 +1,6 @@
 """Slots, for threads: `with endpoint.reserve() as slot`.
 
-Purpose: a thin face of `slotmesh.client.slots`; the client's thread holds the slot, renews it, and gives it back.
+Purpose: a thin layer over `slotmesh.client.slots`; the client's thread holds the slot, renews it, and gives it back.
 Invariants: as there. Ctrl-C while the block is entered gives the slot back, also one that was granted at that moment.
 Owner: the application; one thread at a time.
 """
@@ -94,7 +94,7 @@ class SyncSlot:
 
     @property
     def token(self) -> str:
-        """For whoever else shall make the call: any router takes it, and the replica. Whoever has it can use it."""
+        """For another process to make the call: any router accepts it, and the replica. Its holder can use the slot."""
         return self._slot.token
 
     @property
@@ -122,12 +122,12 @@ class SyncSlot:
         return SyncSlotMethod(self._thread, self._slot.method(name))
 
     def release(self) -> ReplicaLoad:
-        """Gives the slot back before its block ends, and says how loaded the replica is then.
+        """Gives the slot back before its block ends, and returns the load of its replica.
 
-        A slot that was used or given back is left as it is.
+        A slot that was used or given back is not changed.
 
         Raises:
-            SlotmeshError: no router could be told. The lease ends by itself.
+            SlotmeshError: no router could be reached. The lease expires by itself.
             RuntimeError: the mesh is closed, or used where waiting would never end.
         """
         load: ReplicaLoad = self._thread.outcome(self._thread.start_task, (self._slot.release, (), {}))

@@ -1,7 +1,8 @@
 """A map of a thread: its iterables are read and encoded there, as the client has room for its calls.
 
 Invariants: what the iterables raise before a call was made is raised; what they raise later is the map's outcome, after
-all calls that were made have ended.
+all calls that were made have ended. A thread that gives up waiting for room, because of its timeout or Ctrl-C, has no
+place. No thread waits with the buffer's lock.
 Owner: the thread that makes the map; the methods that are a `Start` run in the client's thread.
 """
 
@@ -24,23 +25,17 @@ if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread
 
 
-# Threads that wait for room in the client's buffer.
-#
-# Invariants: a thread that gives up, as its time is over or by Ctrl-C, has no place. No thread waits with the buffer's
-# lock.
-
-
 class WaitingThread:
-    """One of them."""
+    """A thread that waits for room in the client's buffer."""
 
     def __init__(self, share: BufferShare, nbytes: int) -> None:
-        """It wants the place of a call of so many bytes."""
+        """`nbytes`: the bytes of the call that needs a place."""
         self._share = share
         self._nbytes = nbytes
         self._arrived = threading.Event()
 
     def wait(self, until: float) -> bool:
-        """Takes the place once there is room. False if there is none until then, in seconds of the monotonic clock."""
+        """Takes a place once there is room. False if there is none until then, in seconds of the monotonic clock."""
         share = self._share
         with share.buffer.lock:
             if share.try_take(1, self._nbytes):
@@ -57,7 +52,7 @@ class WaitingThread:
         return self._give_up()
 
     def _give_up(self) -> bool:
-        """Whether the place arrived nevertheless."""
+        """Whether the place was granted nevertheless."""
         buffer = self._share.buffer
         with buffer.lock:
             buffer.leave(self._share, self._nbytes, self._wake)
