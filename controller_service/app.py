@@ -154,7 +154,7 @@ async def _controller_of(
     is_held: bool,
 ) -> AsyncIterator[Controller]:
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
-    archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds)
+    archive = await EventArchive.open(new_id(8), store.events, settings.event_bounds, clock.time_of_day())
     feed, queue, board = archive.feed, WorkQueue[Key](), TableBoard()
     leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())

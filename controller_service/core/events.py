@@ -8,7 +8,7 @@ Owner: the feed; the archive reads what it has not stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -105,6 +105,8 @@ def told_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) 
 
 UNKNOWN: Final = -1
 """Some events were missed; their number is not known."""
+FIRST_BY_CLOCK: Final = 10**12
+"""A feed that cannot read the one before it has numbers above the milliseconds since 1970 at which it began."""
 _EVENT_BYTES: Final = 100
 """What an event takes of the bound besides its texts."""
 
@@ -124,7 +126,7 @@ class FeedEvent:
     feed: str
     """Of the controller that published it."""
     number: int
-    """From 1 on. A feed continues the numbers of the one before it."""
+    """From 1 on. A feed continues the numbers of the one before it, or is above them where it could not read these."""
     time_s: float
     notice: Notice
 
@@ -160,6 +162,19 @@ class KeptEvents:
     def dropped_through(self) -> int:
         """Events up to this number are not kept."""
         return self._events[0].number - 1 if self._events else 0
+
+    @property
+    def missed_before(self) -> int:
+        """How many events there were before the oldest one that is kept; UNKNOWN if their number is not known."""
+        return UNKNOWN if self.dropped_through >= FIRST_BY_CLOCK else self.dropped_through
+
+    def put_before(self, earlier: Sequence[FeedEvent]) -> None:
+        """Events of earlier feeds, oldest first, that could not be read before: the newest ones, as far as they fit."""
+        for event in reversed(earlier):
+            if len(self._events) >= self._bounds.events or self._size + event.size > self._bounds.size:
+                return
+            self._events.appendleft(event)
+            self._size += event.size
 
     def add(self, event: FeedEvent) -> None:
         self._events.append(event)

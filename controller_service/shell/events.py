@@ -16,7 +16,15 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from controller_service.core.events import UNKNOWN, EventBounds, EventKind, FeedEvent, KeptEvents, Notice
+from controller_service.core.events import (
+    FIRST_BY_CLOCK,
+    UNKNOWN,
+    EventBounds,
+    EventKind,
+    FeedEvent,
+    KeptEvents,
+    Notice,
+)
 from controller_service.store.protocol import EventStore, EventsUnwritten
 from slotmesh.logs import get_logger
 
@@ -65,22 +73,34 @@ class EventFeed:
     """Hands each event to every watcher, and keeps the newest for those that come later."""
 
     def __init__(
-        self, name: str, *, bound: int = 1_000, kept: EventBounds = _BOUNDS, earlier: Iterable[FeedEvent] = ()
+        self,
+        name: str,
+        *,
+        bound: int = 1_000,
+        kept: EventBounds = _BOUNDS,
+        earlier: Iterable[FeedEvent] = (),
+        after_number: int = 0,
     ) -> None:
         """`name`: 1 to 64 hexadecimal digits that no other feed has.
 
         `bound`: events kept for a watcher that does not read, beside those that it asked for at its start. `kept`:
         what is kept for watchers that come later. `earlier`: events of earlier controllers, oldest first.
+        `after_number`: numbers are above this.
         """
         self._name = name
         self._bound = bound
         self.kept = KeptEvents(kept, earlier)
-        self._number = self.kept.newest_number
+        self._number = max(after_number, self.kept.newest_number)
         self.on_published: Callable[[], None] = lambda: None
         """Called after each event."""
         self.counts = Counter[EventKind]()
         """Events of each kind, since the start."""
         self._watchers: set[Watcher] = set()
+
+    @property
+    def newest_number(self) -> int:
+        """Of the newest event; later ones have larger numbers."""
+        return self._number
 
     def publish(self, time_s: float, notice: Notice) -> None:
         """Something has happened, `time_s` seconds since 1970."""
@@ -119,7 +139,7 @@ class EventFeed:
     def _since(self, after: str, *, from_oldest: bool) -> tuple[list[FeedEvent], int]:
         """The events that are kept and wanted, and how many that were wanted are not."""
         if from_oldest:
-            return list(self.kept), self.kept.dropped_through
+            return list(self.kept), self.kept.missed_before
         if not after:
             return [], 0
         if (found := _CURSOR.fullmatch(after)) is None:
@@ -134,7 +154,8 @@ class EventFeed:
 #
 # Purpose: a controller that leads later shows what happened before it.
 # Invariants: publishing never waits for a disk; a store that cannot write is tried again ever less often, and stops
-# nothing else; what was not stored by then is, as far as the feed keeps it.
+# nothing else; what was not stored by then is, as far as the feed keeps it. Nothing is stored before the events of
+# earlier controllers were read, which is tried again likewise: what was not read is not deleted.
 # Owner: the app.
 
 GATHER_S: Final = 0.2
@@ -146,16 +167,22 @@ LONGEST_RETRY_S: Final = 60.0
 LAST_BATCH_S: Final = 2.0
 """How long the end of a controller may wait for its last events to be stored."""
 
+_UNSTORED: Final = "events cannot be stored: later controllers will not show them"
+_UNREAD: Final = "events of earlier controllers cannot be read, and none are stored before that: it is tried again"
+
 _log = get_logger(__name__)
 
 
 class EventArchive:
     """One feed, and where its events are stored."""
 
-    def __init__(self, feed: EventFeed, store: EventStore) -> None:
+    def __init__(self, feed: EventFeed, store: EventStore, bounds: EventBounds, *, is_loaded: bool = True) -> None:
+        """`is_loaded`: the feed has the events of earlier controllers that are within the bounds."""
         self.feed = feed
         self._store = store
-        self._stored = feed.kept.newest_number
+        self._bounds = bounds
+        self._is_loaded = is_loaded
+        self._stored = feed.newest_number
         """Events up to this number are stored, or were there before."""
         self._retry_s = 0.0
         self._something = asyncio.Event()
@@ -164,9 +191,16 @@ class EventArchive:
         feed.on_published = self._something.set
 
     @classmethod
-    async def open(cls, name: str, store: EventStore, bounds: EventBounds) -> EventArchive:
-        """A feed of this name, which goes on behind the stored events."""
-        return cls(EventFeed(name, kept=bounds, earlier=await store.load(bounds)), store)
+    async def open(cls, name: str, store: EventStore, bounds: EventBounds, time_s: float) -> EventArchive:
+        """A feed of this name, which goes on behind the stored events. `time_s`: now, seconds since 1970."""
+        try:
+            return cls(EventFeed(name, kept=bounds, earlier=await store.load(bounds)), store, bounds)
+        except EventsUnwritten as error:
+            # Above whatever numbers the stored events have.
+            feed = EventFeed(name, kept=bounds, after_number=max(FIRST_BY_CLOCK, int(time_s * 1e3)))
+            archive = cls(feed, store, bounds, is_loaded=False)
+            archive._failed(error, _UNREAD)
+            return archive
 
     async def run(self) -> None:
         """Until it is cancelled, or the store takes no events any more."""
@@ -191,20 +225,27 @@ class EventArchive:
 
     async def _store_all(self) -> None:
         kept = self.feed.kept
+        if not self.is_over and not self._is_loaded:
+            try:
+                kept.put_before(await self._store.load(self._bounds))
+            except EventsUnwritten as error:
+                self._failed(error, _UNREAD)
+                return
+            self._is_loaded = True
         while not self.is_over and (batch := kept.newer_than(self._stored)[:BATCH_EVENTS]):
             try:
                 await self._store.append(batch, dropped_through=kept.dropped_through)
             except EventsUnwritten as error:
-                self._failed(error)
+                self._failed(error, _UNSTORED)
                 return
             self._stored = batch[-1].number
             if self._retry_s:
                 self._retry_s = 0.0
                 _log.info("events are stored again")
 
-    def _failed(self, error: EventsUnwritten) -> None:
+    def _failed(self, error: EventsUnwritten, what: str) -> None:
         self.is_over = error.is_final
         if not self._retry_s:
-            _log.warning("events cannot be stored: later controllers will not show them", why=str(error))
+            _log.warning(what, why=str(error))
         self._retry_s = min(LONGEST_RETRY_S, self._retry_s * 2 or RETRY_S)
         self._something.set()

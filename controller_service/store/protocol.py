@@ -75,7 +75,7 @@ class Standing:
 
 
 class EventsUnwritten(Exception):
-    """Events cannot be stored now; the message says why."""
+    """Events cannot be stored, or read, now; the message says why."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -87,9 +87,9 @@ class EventStore(Protocol):
     """Keeps events for later controllers. They are no part of the state: without them everything else works."""
 
     async def load(self, bounds: EventBounds) -> list[FeedEvent]:
-        """The newest events that were stored, oldest first, within the bounds. To be called once, first.
+        """The newest events that were stored, oldest first, within the bounds. To be called first, until it succeeds.
 
-        Empty if there are none, and if they cannot be read: the log says why.
+        Raises EventsUnwritten: they cannot be read now.
         """
 
     async def append(self, events: Sequence[FeedEvent], *, dropped_through: int) -> None:

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controller_service.core.events import EventBounds, EventKind, FeedEvent, Notice
+from controller_service.core.events import (
+    FIRST_BY_CLOCK,
+    UNKNOWN,
+    EventBounds,
+    EventKind,
+    FeedEvent,
+    KeptEvents,
+    Notice,
+)
 from controller_service.shell import events as event_archive
 from controller_service.store.protocol import EventsUnwritten
 from controller_service.store.sqlite.events import EventFile, events_path
 from slotmesh.v1 import controller_service_pb2 as pb
-from tests.support.controllers import Controlled, running_controller
+from tests.support.controllers import Controlled, eventually, running_controller
 from tests.support.standing_by import leader_and_standby
 from tests.support.wait import wait_until
 
@@ -127,6 +135,57 @@ async def test_events_that_cannot_be_stored_stop_nothing_and_are_stored_later(
         assert "1" in messages(await events(mesh.operator))
 
 
+def deny_reading(reason: str) -> Callable[[EventFile, EventBounds], list[FeedEvent]]:
+    def load(file: EventFile, _bounds: EventBounds) -> list[FeedEvent]:
+        raise EventsUnwritten(f"{file}: {reason}")
+
+    return load
+
+
+@pytest.mark.asyncio
+async def test_events_that_could_not_be_read_at_a_start_are_shown_as_soon_as_they_can_and_none_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_archive, "RETRY_S", 0.01)
+    monkeypatch.setattr(event_archive, "LONGEST_RETRY_S", 0.02)
+    state, load = tmp_path / "state", EventFile.load
+    async with running_controller(state=state) as mesh:
+        tell(mesh, "1", "2")
+    for number in range(3, 6):  # several starts, each on a disk that is full for a while
+        monkeypatch.setattr(EventFile, "load", deny_reading("the disk is full"))
+        async with running_controller(state=state) as mesh:
+            tell(mesh, str(number))
+            (own,) = await events(mesh.operator)
+            assert (own.message, own.missed) == (str(number), UNKNOWN), "what was before is not known"
+            monkeypatch.setattr(EventFile, "load", load)
+            earlier = [str(it) for it in range(1, number + 1)]
+            await eventually(lambda: shown(mesh, earlier), what="the earlier events")  # noqa: B023 - awaited at once
+            tell(mesh, "last")
+            assert messages(await events(mesh.operator, after=own.cursor)) == ["last"]
+        with sqlite3.connect(events_path(state)) as database:
+            database.execute("DELETE FROM events WHERE message = 'last'")
+        database.close()
+    async with running_controller(state=state) as mesh:
+        assert messages(await events(mesh.operator)) == ["1", "2", "3", "4", "5"]
+
+
+async def shown(mesh: Controlled, wanted: list[str]) -> bool:
+    return messages(await events(mesh.operator)) == wanted
+
+
+def test_events_that_are_read_late_fill_the_bounds_from_the_newest_on() -> None:
+    kept = KeptEvents(EventBounds(3, 100_000))
+    kept.add(event(FIRST_BY_CLOCK + 7, "own"))
+    assert kept.missed_before == UNKNOWN
+    kept.put_before([event(1), event(2), event(3)])
+    assert [it.number for it in kept] == [2, 3, FIRST_BY_CLOCK + 7]
+    assert (kept.dropped_through, kept.missed_before) == (1, 1)
+    small = KeptEvents(EventBounds(100, 2 * event(1).size))
+    small.add(event(9))
+    small.put_before([event(1), event(2)])
+    assert [it.number for it in small] == [2, 9]
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
 async def test_a_damaged_file_of_events_is_put_aside_and_begun_anew(tmp_path: Path, content: bytes) -> None:
@@ -207,9 +266,13 @@ def test_what_could_not_be_read_is_not_mixed_with_what_follows(tmp_path: Path) -
     file.load(BOUNDS)
     file.append([event(7, "old")], 0)
     file.close()
-    unread = EventFile(tmp_path / "state.events", "g/2")  # `load` has failed: its feed begins with 1
-    unread.append([event(1, "new")], 0)
-    assert unread.load(BOUNDS) == [event(1, "new")]
+    unread = EventFile(tmp_path / "state.events", "g/2")
+    with pytest.raises(EventsUnwritten, match="have not been read") as refusal:
+        unread.append([event(1, "new")], 0)
+    assert not refusal.value.is_final
+    assert unread.load(BOUNDS) == [event(7, "old")]
+    unread.append([event(8, "new")], 0)
+    assert unread.load(BOUNDS) == [event(7, "old"), event(8, "new")]
     unread.close()
 
 

@@ -62,8 +62,8 @@ _EARLIER_EVENTS: Final = (
     mutant(
         "events of an earlier controller are not loaded",
         _CONTROLLER,
-        "cls(EventFeed(name, kept=bounds, earlier=await store.load(bounds)), store)",
-        "cls(EventFeed(name, kept=bounds), store)",
+        "cls(EventFeed(name, kept=bounds, earlier=await store.load(bounds)), store, bounds)",
+        "cls(EventFeed(name, kept=bounds), store, bounds)",
         _EVENTS,
     ),
     mutant(

@@ -26,8 +26,9 @@ from slotmesh.logs import get_logger
 # Purpose: events are no part of the state. In a file of their own they never keep a change of the state waiting, a disk
 # that fails under them refuses no change, and a damaged page of them keeps no controller from starting.
 # Invariants: one leader writes: a file that a later one has opened takes no events of an earlier one. A file that is
-# damaged is put aside, and begun anew; one that a newer version has written is left as it is. A batch is stored as a
-# whole. It survives the end of the process at once, and a failure of power some seconds later.
+# damaged is put aside, and begun anew; one that a newer version has written is left as it is. Nothing is deleted before
+# this leader has read what there is. A batch is stored as a whole. It survives the end of the process at once, and a
+# failure of power some seconds later.
 # Owner: the thread of the events.
 
 APPLICATION_ID: Final = 0x534C4D45
@@ -66,8 +67,10 @@ class EventFile:
         self._identity: tuple[int, int] | None = None
         self._is_ours = False
         """The file has had this leader's name."""
-        self._loaded_through: int | None = 0
-        """Until the first batch: the number that it follows. What the file has beyond that could not be read."""
+        self._is_loaded = False
+        """What the file has was read: before that nothing is added, and nothing deleted."""
+        self._loaded_through: int | None = None
+        """From `load` until the first batch: the number that it follows. Beyond that there are only unknown kinds."""
 
     def load(self, bounds: EventBounds) -> list[FeedEvent]:
         """The newest events within the bounds, oldest first. This leader writes from now on. Raises EventsUnwritten."""
@@ -87,6 +90,8 @@ class EventFile:
         """Raises EventsUnwritten."""
         try:
             connection = self._ready()
+            if not self._is_loaded:
+                raise EventsUnwritten(f"{self._path}: its events have not been read")
             connection.execute("BEGIN IMMEDIATE")
             self._require_leader(connection)
             if self._loaded_through is not None:
@@ -175,7 +180,7 @@ class EventFile:
                     found.append(event)
         except (TypeError, ValueError) as error:
             raise DamagedEvents("a row is none of an event") from error
-        self._loaded_through = found[0].number if found else 0
+        self._is_loaded, self._loaded_through = True, found[0].number if found else 0
         return found[::-1]
 
     def _put_aside(self, why: str) -> None:
@@ -183,7 +188,7 @@ class EventFile:
         aside = self._path.with_name(f"{self._path.name}.damaged")
         _log.warning("the file of events is damaged, and begun anew", path=str(self._path), kept_as=aside.name, why=why)
         self.close()
-        self._is_ours = False
+        self._is_ours, self._is_loaded, self._loaded_through = False, True, None
         with suppress(OSError):
             self._path.replace(aside)
         for suffix in ("-wal", "-shm"):
@@ -240,11 +245,9 @@ class SqliteEvents:
         self._is_closed = False
 
     async def load(self, bounds: EventBounds) -> list[FeedEvent]:
-        try:
-            return await asyncio.wrap_future(self._writer.submit(self._file.load, bounds))
-        except EventsUnwritten as error:
-            _log.warning("events of earlier controllers cannot be read", why=str(error))
-            return []
+        if self._is_closed:
+            raise EventsUnwritten("the store is closed", is_final=True)
+        return await asyncio.wrap_future(self._writer.submit(self._file.load, bounds))
 
     async def append(self, events: Sequence[FeedEvent], *, dropped_through: int) -> None:
         if self._is_closed:
