@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from controller_service.config import MEMORY, ControllerSettings, policy_names
 from controller_service.convert.operators import KnownLoads
 from controller_service.core.desired.state import Desired
+from controller_service.core.lineage import HEARD_WITHIN_S
 from controller_service.core.observed.replica_groups import restored
 from controller_service.core.observed.state import Observed
 from controller_service.front import Front
@@ -94,11 +95,12 @@ async def open_controller(
     *,
     on_failure: Callable[[], object] | None = None,
     open_store: OpenStore | None = None,
+    heard_within_s: float = 0.0,
 ) -> AsyncIterator[Controller]:
     """Starts a controller, which leads at once, and stops it in order.
 
     `on_failure` is called when a part of it fails, or another controller leads. `open_store` opens another store than
-    that of the settings, given a generation and an epoch floor for a new one.
+    that of the settings, given a generation and an epoch floor for a new one. `heard_within_s`: as in `lead`.
 
     Raises:
         CannotStart: another controller leads, or there is something else that it cannot work with.
@@ -112,7 +114,8 @@ async def open_controller(
     else:
         store = await open_store(new_id(), _epoch_floor(clock))
     front = Front(settings, *SERVICERS, tls=settings.tls_source(Role.CONTROLLER))
-    async with lead(store, front, settings, make_launcher, clock=clock, on_end=on_failure) as leader:
+    parts = (store, front, settings, make_launcher)
+    async with lead(*parts, clock=clock, on_end=on_failure, heard_within_s=heard_within_s) as leader:
         yield leader
 
 
@@ -127,15 +130,19 @@ async def lead(
     on_end: Callable[[], object] | None,
     patience_s: float = 0.0,
     is_held: bool = False,
+    heard_within_s: float = HEARD_WITHIN_S,
 ) -> AsyncIterator[Controller]:
     """A controller with this store, which is closed in the end. Its server starts now, unless it has started before.
 
     `on_end` is called when a part of it fails, or another controller leads. For `patience_s`, the one that led before
     may still be letting go of what it has launched. `is_held`: it starts no replica before a mesh was applied.
+    `heard_within_s`: how long it decides nothing while routers may still report newer tables than its store has.
     """
     parts = (store, front, settings, make_launcher, clock, on_end)
     try:
-        async with _controller_of(*parts, patience_s=patience_s, is_held=is_held) as controller:
+        async with _controller_of(
+            *parts, patience_s=patience_s, heard_within_s=heard_within_s, is_held=is_held
+        ) as controller:
             yield controller
     finally:
         await store.close()
@@ -151,6 +158,7 @@ async def _controller_of(
     on_end: Callable[[], object] | None,
     *,
     patience_s: float,
+    heard_within_s: float,
     is_held: bool,
 ) -> AsyncIterator[Controller]:
     lease_s, launches = settings.lease.total_seconds(), settings.launcher == "process"
@@ -159,7 +167,7 @@ async def _controller_of(
     leadership = LeadershipBoard(store)
     known = restored(store.read(), generation=store.generation, launches=launches, now=clock.now())
     state = MeshState(clock, queue, feed, known)
-    leadership.newer = newer = NewerMembers(store, state)
+    leadership.newer = newer = NewerMembers(store, state, heard_within_s=heard_within_s)
     replicas = _links_to(known, ReplicaLinks(state, store, newer, lease_s=lease_s), board, leadership)
     journal = ChangeJournal(state)
     store.listen(journal.committed)
@@ -181,9 +189,7 @@ async def _controller_of(
     operators = ControllerServicer(*parts, loads=_loads_of(replicas, routers), controls=controls, launches=launches)
     front.open(operators, MembershipServicer(replicas, routers), RouteServicer(configurator, store, newer), leadership)
     async with Supervisor(on_end) as tasks, archive:
-        await front.start()
-        leadership.address = front.address
-        store.serving_at(front.address)
+        await _serve(front, leadership, store)
         launcher = await _launcher_at(front.server, settings, partial(_make, make_launcher, state, logs), patience_s)
         starts = (state, replicas, launcher, mint_replica_id, snapshots, settings.give_up_after_s)
         launching = Launching(*starts, is_held=is_held)
@@ -202,6 +208,12 @@ async def _controller_of(
             await _stop(controller, front, launcher, drains=drains, forgets=settings.state == MEMORY)
             queue.close()
             journal.close()
+
+
+async def _serve(front: Front, leadership: LeadershipBoard, store: Store) -> None:
+    await front.start()
+    leadership.address = front.address
+    store.serving_at(front.address)
 
 
 def _loads_of(replicas: ReplicaLinks, routers: RouterLinks) -> KnownLoads:
@@ -242,7 +254,9 @@ def _start_tasks(
     tasks.keep(autoscaler.watch_store, name="watch-scaled")
     tasks.keep(autoscaler.run, name="autoscaler")
     tasks.keep(shifter.run, name="shifts")
-    tasks.keep(ProcessWatch(controller.state, is_on_hold=lambda: bool(controller.replicas.newer)).run, name="processes")
+    tasks.keep(
+        ProcessWatch(controller.state, is_on_hold=lambda: not controller.replicas.newer.decides).run, name="processes"
+    )
     tasks.keep(lambda: controller.launching.collect_code(controller.store), name="snapshots")
     tasks.keep(logs.run, name="replica-logs")
     return reconciling

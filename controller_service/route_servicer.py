@@ -50,6 +50,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     async def WatchRoutes(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchRoutesRequest, context: Context
     ) -> None:
+        await self._newer.settled.wait()  # routes of an older copy are sent to no ingress that has newer ones
         desired = self._store.read()
         told, was_on_hold = desired.routes, bool(self._newer)
         await context.write(self._state(desired))

@@ -73,7 +73,8 @@ class BroughtAssembly:
         self.generation, self.revision, self.term_id = "", 0, ""
         """Of the table; empty and 0 before its first part."""
         self._roster: IncarnationRoster | None = None
-        self._router_addresses: frozenset[str] = frozenset()
+        self.router_addresses: frozenset[str] = frozenset()
+        """Where the routers serve that the table names."""
         self._members: list[ListedIncarnation] = []
         self._backends = self._endpoints = 0
         """How many have arrived: errors name elements by their place in the whole table."""
@@ -85,6 +86,7 @@ class BroughtAssembly:
         if not self.generation:
             self.generation, self.revision = part.generation, max(0, part.revision)
             self.term_id = part.term_id[:MAX_TERM_ID_CHARS]
+            self.router_addresses = frozenset(part.router_addresses)
             held = HeldTable(generation=self.generation, revision=self.revision, term_id=self.term_id)
             if self.generation == self._own_generation and self._is_newer(held):
                 self._mesh = MeshAssembly(self.revision)
@@ -114,7 +116,7 @@ class BroughtAssembly:
         return BroughtTable(
             generation=self.generation,
             roster=replace(self._roster, members=tuple(self._members)),
-            router_addresses=self._router_addresses,
+            router_addresses=self.router_addresses,
             ownership=self._ownership,
         )
 
@@ -137,7 +139,6 @@ class BroughtAssembly:
                 DepartedIncarnation(owner=owner, generation=gone.generation, revision=gone.revision, left_at=self._now)
             )
             yield
-        self._router_addresses = frozenset(head.router_addresses)
         self._roster = IncarnationRoster(
             revision=head.roster_revision,
             members=(),

@@ -10,7 +10,7 @@ Owner: `shell.newer_members`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -20,6 +20,11 @@ from controller_service.core.roster import CoveredTables, IncarnationRoster
 
 TERMS_KEPT: Final = 256
 """Terms that a store remembers, the newest. Tables of older ones count by their revision."""
+
+
+HEARD_WITHIN_S: Final = 5.0
+"""How long a controller whose state file lists replicas waits after its start for routers, before it decides anything.
+Members that lost their controller try again each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,28 @@ class HeldTable:
     """0: it holds none, or does not report it."""
     term_id: str = ""
     """Of the term in which it was announced; empty: of an older version."""
+
+
+class ReportedRouters:
+    """Which routers have reported, since a start of the controller, the table that they hold.
+
+    Each table names the routers of its mesh, so one router that has a table is enough to know which are missing.
+    """
+
+    def __init__(self) -> None:
+        self._attached: set[str] = set()
+        self._named: set[str] = set()
+
+    @property
+    def are_all(self) -> bool:
+        """Whether a router has reported a table, and so have all routers that reported tables name."""
+        return bool(self._named) and self._named <= self._attached
+
+    def reported(self, address: str, named: Collection[str], *, has_table: bool) -> None:
+        """A router at this address has attached. `named`: the routers in its table."""
+        self._attached.add(address)
+        if has_table:
+            self._named.update(named or (address,))
 
 
 def with_term(terms: Sequence[LeaderTerm], term: LeaderTerm) -> tuple[LeaderTerm, ...]:

@@ -8,12 +8,12 @@ Owner: the event loop; `watch` is its one writer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Collection
+from contextlib import aclosing, suppress
 from typing import Final
 
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import HeldTable, is_newer
+from controller_service.core.lineage import HeldTable, ReportedRouters, is_newer
 from controller_service.core.observed.adoption import MembersMesh
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import LeadershipLost, Standing, Store
@@ -23,11 +23,11 @@ from slotmesh.logs import get_logger
 # Members that hold a newer table than the store: then the store is an older copy, and nothing is decided.
 #
 # Purpose: a state file that was put back, or copied with its launch directory, names other replicas and owners than
-# those
-# that run. What it would order ends replicas and moves keys of a mesh that it does not know.
-# Invariants: nothing is reconciled or announced from the moment at which the first such member is found, for as long as
-# this process lives: that the member has left proves nothing. What operators change is stored, and takes no effect yet.
-# The next start finds the same members, and those that were launched by their records.
+# those that run. What it would order ends replicas and moves keys of a mesh that it does not know.
+# Invariants: nothing is reconciled, configured or announced before routers had the time to report their tables, and
+# from the moment at which the first newer member is found, for as long as this process lives: that the member has left
+# proves nothing. What operators change is stored, and takes no effect yet. The next start finds the same members, and
+# those that were launched by their records.
 # Owner: the event loop. Links and the launcher report members; the reconcile loop, shifts and members' streams ask.
 
 MAX_NAMED: Final = 16
@@ -37,10 +37,23 @@ MAX_NAMED: Final = 16
 class NewerMembers:
     """Those that were found."""
 
-    def __init__(self, store: Store, state: MeshState) -> None:
+    def __init__(self, store: Store, state: MeshState, *, heard_within_s: float = 0.0) -> None:
+        """`heard_within_s`: how long nothing is decided while routers may still report newer tables.
+
+        A store that lists no replica waits for nothing.
+        """
         self._store = store
         self._state = state
         self._why: dict[str, str] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._routers = ReportedRouters()
+        self._heard = asyncio.Event()
+        """No other member is waited for."""
+        self._heard_by = state.clock.now() + heard_within_s
+        self.settled = asyncio.Event()
+        """The controller has started to decide, unless a newer member was found."""
+        if heard_within_s <= 0.0 or not store.read().roster.members:
+            self.settled.set()
         self.begun = asyncio.Event()
         """The first such member was found."""
         self.mesh: MembersMesh | None = None
@@ -51,6 +64,33 @@ class NewerMembers:
     def __bool__(self) -> bool:
         """Whether there are any: then nothing is reconciled."""
         return bool(self._why)
+
+    @property
+    def decides(self) -> bool:
+        """Whether this controller may decide and announce: members had the time to report, and none is newer."""
+        return self.settled.is_set() and not self._why
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """`listener` is called when `decides` may have changed."""
+        self._listeners.append(listener)
+
+    async def settle(self) -> None:
+        """Returns once members had the time to report what they hold, or one of them is newer."""
+        if self.settled.is_set():
+            return
+        left_s = self._heard_by - self._state.clock.now()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, left_s)):
+                await self._heard.wait()
+        self.settled.set()
+        self._changed()
+
+    def router_attached(self, address: str, named: Collection[str], *, has_table: bool) -> None:
+        """A router has reported what it holds. `named`: the addresses of routers in its table."""
+        if not self.settled.is_set():
+            self._routers.reported(address, named, has_table=has_table)
+            if self._routers.are_all:
+                self._heard.set()
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -82,14 +122,21 @@ class NewerMembers:
         if not self._why:
             _log.error(
                 "nothing is reconciled: members know a newer state than the state file, which is an older copy, or that"
-                " of another mesh. Put the newest file back, or apply the newest mesh.yaml and decide with `slotmesh"
-                " state adopt`",
+                " of another mesh. Put the newest file back; or apply the newest mesh.yaml, then `slotmesh state adopt"
+                " --from-members`. If this is the newest file: `slotmesh state adopt --discard-members`",
                 first=subject,
                 revision=self._store.read().revision,
             )
         self._why[subject] = f"{subject} {what}"
-        self.begun.set()
+        self._heard.set()
         self._state.tell(Notice(kind=EventKind.STATE_OUTDATED, subject=subject, message=what))
+        if not self.begun.is_set():
+            self.begun.set()
+            self._changed()
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
 
 
 _log = get_logger(__name__)

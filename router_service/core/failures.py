@@ -31,7 +31,8 @@ CANCELLED_AT_REPLICA = Failure(
 )
 NO_TABLE = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,
-    message="the router has no routing table yet: its controller has not been reached",
+    message="the router has no routing table yet: its controller has not been reached, or is on hold and sends none"
+    " (`slotmesh status` shows which)",
     retry_delay_s=1.0,
 )
 PREDECESSOR_FAILED = Failure(

@@ -198,6 +198,14 @@ class TableWatch:
                     self._backoff.reset()
                     self._warnings.reset()
                     self._take_part(response.table_part)
+                case None if response.is_on_hold:
+                    self._backoff.reset()
+                    _log.warning(
+                        "the controller is on hold, since its state file is older than what members hold: it sends no"
+                        " table, and a router that is started again now gets none",
+                        controller=self._search.current,
+                        **_version(self._dispatcher.scheduler.table),
+                    )
                 case None:
                     pass  # what a newer controller says
         return "the controller ended the stream"

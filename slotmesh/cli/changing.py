@@ -21,7 +21,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from slotmesh.cli.applied import Applied, FieldDifference
 from slotmesh.cli.connection import ConnectionBroke, Peer, is_lost, leader_among, standing_of
-from slotmesh.cli.console import CommandFailed
+from slotmesh.cli.console import CommandFailed, say
 from slotmesh.cli.snapshot import ControllerStatus
 from slotmesh.convert.specification import route_from_wire
 from slotmesh.errors import Reason, SlotmeshError
@@ -32,6 +32,10 @@ from slotmesh.status import from_rpc_error
 from slotmesh.v1 import controller_service_pb2, route_service_pb2
 from slotmesh.v1.route_service_pb2_grpc import RouteServiceStub
 
+STORED_ON_HOLD: Final = (
+    "slotmesh: the controller is on hold: the change is stored, and takes no effect before an operator ends the hold"
+    " (`slotmesh status` shows how)"
+)
 BACK_WITHIN_S: Final = 10.0
 """How long after a lost reply a controller may take to answer again, or another one to lead."""
 _LOOK_EVERY_S: Final = 0.1
@@ -102,6 +106,11 @@ class ControllerConnection:
                 # Whatever it is, the request itself gets an answer that explains it.
                 self._known = ControllerStatus(address=self.peer.address, leads=False)
         return self._known
+
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether the controller reconciled nothing when it was asked last: changes are stored, without effect."""
+        return self._known is not None and self._known.is_on_hold
 
     def hold_on(self, within_s: float) -> None:
         """From now on a question whose connection breaks is asked again where a controller leads within that time."""
@@ -185,7 +194,10 @@ class _RepeatingStub:
         connection = self._connection
         first = await connection.known_standing()
         try:
-            return await getattr(self._current(), rpc)(request, **terms)
+            response = await getattr(self._current(), rpc)(request, **terms)
+            if first.is_on_hold and rpc != "AdoptState" and not getattr(request, "dry_run", False):
+                say(STORED_ON_HOLD, err=True)
+            return response
         except grpc.RpcError as error:
             if not (first.knows_request_ids and is_lost(error) and await connection.reconnect()):
                 raise

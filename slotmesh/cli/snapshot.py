@@ -222,6 +222,11 @@ class ControllerStatus:
     generation: str = ""
     """Of its store; empty where it does not report it. With the term it identifies the start of a leader."""
 
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether it reconciles nothing."""
+        return bool(self.newer_members)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -240,6 +245,11 @@ class Snapshot:
     """Of the configuration; it has what shifts that are complete have changed."""
     controller: ControllerStatus | None = None
     """The controller that was asked."""
+
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether the controller reconciles nothing, since members know a newer state than its store."""
+        return self.controller is not None and self.controller.is_on_hold
 
     def wanted(self, backend: Backend) -> int | None:
         """How many replicas should run; None: any number."""

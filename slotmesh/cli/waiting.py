@@ -152,6 +152,8 @@ def after_change(operator: Operator, done: str, look: str, patience: timedelta |
     `done`: what was made, as `applied as revision 12`. `look`: the command that shows how it goes on. What fails in the
     block is no failure of the change: it is raised as CommandFailed, with the exit status for that.
     """
+    if operator.connection.is_on_hold:
+        raise CommandFailed(f"{done}, and stored; the controller is on hold: there is nothing to wait for", NOT_IN_TIME)
     within_s = HOLD_ON_S if patience is None else min(HOLD_ON_S, patience.total_seconds())
     operator.connection.hold_on(within_s)
     try:

@@ -258,6 +258,7 @@ class AttachReplicaResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     REVOKE_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    ON_HOLD_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The term under which the controller leads, in the generation that its configurations name. 0 comes from controllers of
@@ -281,6 +282,12 @@ class AttachReplicaResponse(_message.Message):
         their state file is an older copy.
         """
 
+    @_builtins.property
+    def on_hold(self) -> Global___ControllerOnHold:
+        """The controller is alive and sends no configuration now. The replica goes on with what it has. Replicas of older
+        versions ignore it.
+        """
+
     def __init__(
         self,
         *,
@@ -288,17 +295,42 @@ class AttachReplicaResponse(_message.Message):
         drain: Global___DrainOrder | None = ...,
         revoke: Global___RevokePartitions | None = ...,
         acknowledged: Global___ReportAcknowledged | None = ...,
+        on_hold: Global___ControllerOnHold | None = ...,
         term: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "on_hold", b"on_hold", "revoke", b"revoke"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "revoke", b"revoke", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "configuration", b"configuration", "drain", b"drain", "frame", b"frame", "on_hold", b"on_hold", "revoke", b"revoke", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["configuration", "drain", "revoke", "acknowledged"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["configuration", "drain", "revoke", "acknowledged", "on_hold"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___AttachReplicaResponse: _TypeAlias = AttachReplicaResponse  # noqa: Y015
+
+@_typing.final
+class ControllerOnHold(_message.Message):
+    """The controller decides nothing, orders nothing and acknowledges nothing now. A frame that has it carries no `term`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_STARTING_FIELD_NUMBER: _builtins.int
+    is_starting: _builtins.bool
+    """It has just started, and waits for routers to report which table they hold: a configuration follows within seconds.
+    Unset: its state file is older than what members hold, and an operator has to decide.
+    """
+    def __init__(
+        self,
+        *,
+        is_starting: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_starting", b"is_starting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerOnHold: _TypeAlias = ControllerOnHold  # noqa: Y015
 
 @_typing.final
 class ReplicaConfiguration(_message.Message):
@@ -791,9 +823,14 @@ class AttachRouterResponse(_message.Message):
     TABLE_PART_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     CONTROLLER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    IS_ON_HOLD_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The term under which the controller leads, in the generation that its tables name. 0 comes from controllers of older
     versions, which do not say.
+    """
+    is_on_hold: _builtins.bool
+    """The controller sends no table, since its state file is older than what members hold: an operator has to decide. In a
+    frame of its own, without a table and a term. Unset by controllers of older versions.
     """
     @_builtins.property
     def table(self) -> Global___RoutingTable:
@@ -821,10 +858,11 @@ class AttachRouterResponse(_message.Message):
         table_part: Global___TablePart | None = ...,
         term: _builtins.int = ...,
         controller_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        is_on_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "frame", b"frame", "table", b"table", "table_part", b"table_part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "table", b"table", "table_part", b"table_part", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_addresses", b"controller_addresses", "delta", b"delta", "frame", b"frame", "is_on_hold", b"is_on_hold", "table", b"table", "table_part", b"table_part", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "delta", "table_part"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015

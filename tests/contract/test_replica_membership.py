@@ -63,6 +63,10 @@ class Attachment:
         """Confirms a report."""
         await self._write(wire.AttachReplicaResponse(acknowledged=wire.ReportAcknowledged(stamp=stamp)))
 
+    async def hold(self) -> None:
+        """Reports that it is on hold, as a controller with an older state file."""
+        await self._write(wire.AttachReplicaResponse(on_hold=wire.ControllerOnHold()))
+
     async def _write(self, frame: wire.AttachReplicaResponse) -> None:
         """One after another: what the test says, and the first configuration."""
         async with self._writing:

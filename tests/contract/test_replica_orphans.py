@@ -59,3 +59,20 @@ async def test_an_orphan_that_finds_a_controller_again_stays(caplog: pytest.LogC
                 assert {int(report.state) for report in attachment.reports} == {READY}
             ended.cancel()
             assert DRAINING not in first.attachments[0].states
+
+
+async def test_a_replica_whose_controller_is_on_hold_is_no_orphan() -> None:
+    async with controller({}) as (first, server):
+        port = int(server.address.rpartition(":")[2])
+        async with at(server, orphan_timeout=timedelta(seconds=2)) as replica:
+            await first.attached()
+            ended = asyncio.ensure_future(replica.app.replica.stop_asked.wait())
+            await server.stop()
+            async with controller(None, port=port) as (held, _):
+                attachment = await held.attached()
+                await attachment.hold()
+                # Longer than its time-out, by the reports that it sends every second.
+                await wait_until(lambda: len(attachment.reports) >= 5, what="reports")
+                assert not ended.done()
+                assert {int(report.state) for report in attachment.reports} == {READY}
+            ended.cancel()

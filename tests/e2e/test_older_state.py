@@ -13,6 +13,7 @@ import pytest
 import slotmesh
 from slotmesh.cli.operator import Operator
 from slotmesh.spec.document import parse_mesh
+from tests.support.controllers import eventually
 from tests.support.lone_controller import GONE_S, LoneController, lone_controller
 from tests.support.shell import slotmesh as command
 from tests.support.wait import wait_until
@@ -126,6 +127,48 @@ async def test_no_call_fails_while_an_older_file_is_there_nor_when_an_operator_h
             assert not await newer_members(mesh)
             await callers.some_more(calls)
             assert await callers.some_more(calls) == {"v2"}
+            assert mesh.replica_processes() == before
+            callers.stop()
+            await calls
+
+
+FEWER: Final = OLD.replace("user_config", "num_replicas: 2, user_config")
+MORE: Final = OLD.replace("user_config", "num_replicas: 3, user_config")
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(180)
+async def test_an_older_file_starts_no_replica_and_ends_none_and_the_newest_one_put_back_goes_on(
+    tmp_path: Path,
+) -> None:
+    flags = (f"--state={tmp_path / 'mesh.state'}", "--orphan-timeout=5m")
+    async with lone_controller(tmp_path, MORE, *flags) as mesh:
+        await mesh.ready(3)
+        copy_state(tmp_path, tmp_path / "older")
+        async with Operator.at(mesh.address) as operator:
+            await operator.apply(parse_mesh(FEWER))
+        await mesh.ready(2)
+        await wait_until(lambda: len(mesh.replica_processes()) == 2, timeout=60.0, what="the end of the third")
+        async with slotmesh.connect(mesh.router_address) as client:
+            callers = Callers(client)
+            calls = asyncio.gather(*(callers.call(f"k{worker}") for worker in range(WORKERS)))
+            await callers.some_more(calls)
+            before = mesh.replica_processes()
+
+            await mesh.kill()
+            copy_state(tmp_path, tmp_path / "newest")
+            put_back(tmp_path, tmp_path / "older")
+            await mesh.start()
+            await eventually(lambda: newer_members(mesh), what="the newer members are found", timeout=30.0)
+            await callers.some_more(calls)
+            assert mesh.replica_processes() == before
+
+            await mesh.kill()
+            put_back(tmp_path, tmp_path / "newest")
+            await mesh.start()
+            await mesh.ready(2)
+            assert not await newer_members(mesh)
+            await callers.some_more(calls)
             assert mesh.replica_processes() == before
             callers.stop()
             await calls

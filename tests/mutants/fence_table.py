@@ -100,7 +100,7 @@ FENCE: Final = (
     mutant(
         "a controller that is on hold acknowledges reports",
         CONTROLLER,
-        "if not self.newer and replica.incarnation",
+        "if self.newer.decides and replica.incarnation",
         "if replica.incarnation",
         _CONTRACT,
     ),

@@ -71,14 +71,14 @@ OPERATOR: Final = (
     mutant(
         "a controller with an older state sends routers its table",
         _CONTROLLER,
-        "            if self._newer:\n                return None\n",
-        "",
+        "            if not self._newer.decides:\n                if not",
+        "            if False:\n                if not",
         _OLDER,
     ),
     mutant(
         "a controller with an older state configures replicas",
         _CONTROLLER,
-        "        if self.newer:\n            return\n",
+        "        if not self.newer.decides:\n            return\n",
         "",
         _OLDER,
     ),

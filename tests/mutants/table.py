@@ -12,6 +12,7 @@ from tests.mutants.edges_table import EDGES
 from tests.mutants.fence_table import FENCE
 from tests.mutants.finish_table import FINISH
 from tests.mutants.guards_table import GUARDS
+from tests.mutants.hold_table import HOLD
 from tests.mutants.http_connection_table import HTTP_CONNECTION
 from tests.mutants.http_table import HTTP
 from tests.mutants.islands_table import ISLANDS
@@ -604,6 +605,7 @@ MUTANTS: Final = (
     *EDGES,
     *LAST_QUESTIONS,
     *FENCE,
+    *HOLD,
     *ROLLBACK,
     *STORE_OWNERS,
     *FINISH,

@@ -65,12 +65,13 @@ async def running_controller(
     port: int = 0,
     state: Path | None = None,
     found: Sequence[Instance] = (),
+    heard_within_s: float = 0.0,
     **changes: Any,
 ) -> AsyncIterator[Controlled]:
     """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one.
 
     `found`: what the launcher finds running. `state` is the file of its store; without one it remembers nothing.
-    `changes`: other settings.
+    `heard_within_s`: how long it waits for routers, where the store lists replicas. `changes`: other settings.
     """
     fakes: list[FakeLauncher] = []
 
@@ -83,7 +84,7 @@ async def running_controller(
     settings = ControllerSettings(port=port, launcher="process" if launches else "external", state=store)
     # Tests of silence do not wait for the shortest lease that operators can set.
     settings = settings.model_copy(update={"lease": timedelta(seconds=lease_s), **changes})
-    async with open_controller(settings, make_launcher) as controller:
+    async with open_controller(settings, make_launcher, heard_within_s=heard_within_s) as controller:
         channel = open_channel(controller.address)
         try:
             yield Controlled(controller, channel, ControllerServiceStub(channel), fakes[0] if fakes else None)
@@ -91,9 +92,9 @@ async def running_controller(
             await channel.close()
 
 
-def as_if_killed(state: Path) -> Path:
+def as_if_killed(state: Path, name: str = "after") -> Path:
     """A copy of a state file that is in use, as whoever starts after a SIGKILL of its controller finds it."""
-    folder = state.with_name(f"{state.name}-after")
+    folder = state.with_name(f"{state.name}-{name}")
     folder.mkdir()
     for path in (state, state.with_name(f"{state.name}-wal")):
         shutil.copy(path, folder / path.name)

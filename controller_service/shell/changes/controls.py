@@ -126,8 +126,9 @@ class ReplicaControl:
         """Orders that were carried out and may be repeated: they are in no store, as what they change is not."""
 
     def drain(self, replica_id: str, origin: ChangeOrigin) -> None:
-        """Has a replica drain. Raises ReplicaNotFound."""
+        """Has a replica drain. Raises ReplicaNotFound, and BadRequest while nothing is reconciled."""
         require_new(self._answers, self._state.clock.time_of_day())
+        self._require_no_hold()
         replica = self._state.observed.replica(replica_id)
         if replica is None or replica.gone:
             raise to_exception(_not_found(replica_id))
@@ -140,9 +141,10 @@ class ReplicaControl:
     async def forget(self, replica_id: str, incarnation: str, origin: ChangeOrigin) -> list[Incarnation]:
         """Takes it that silent incarnations of a replica have ended. Returns them once that is stored.
 
-        Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable.
+        Raises ReplicaNotFound, ReplicaConnected, StoreUnavailable, and BadRequest while nothing is reconciled.
         """
         require_new(self._answers, self._state.clock.time_of_day())
+        self._require_no_hold()
         roster = self._store.read().roster
         observed, now, lease_s = self._state.observed, self._state.clock.now(), self._links.lease_s
         found = find_forgettable(observed, roster.departed, replica_id, incarnation, now=now, lease_s=lease_s)
@@ -166,6 +168,14 @@ class ReplicaControl:
         """The order that is being served was carried out: when it is repeated, that is the reply."""
         if (answer := answer_now(lambda _: reply, self._state.clock.time_of_day())) is not None:
             self._answers = with_answer(self._answers, answer)
+
+    def _require_no_hold(self) -> None:
+        if self._links.newer:
+            text = (
+                "the controller is on hold, since members know a newer state than its state file: no replica is drained"
+                " or forgotten; end the hold first (`slotmesh status` shows how)"
+            )
+            raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text))
 
     async def _stored(self, owners: set[Incarnation]) -> None:
         """Waits until the roster of the store lists none of these. Raises StoreUnavailable."""

@@ -50,7 +50,7 @@ class ProcessWatch:
         is_on_hold: Callable[[], bool] = lambda: False,
         has_ended: Callable[[str], bool] = has_ended,
     ) -> None:
-        """`is_on_hold`: whether this controller has found members that are newer than its store."""
+        """`is_on_hold`: whether this controller decides nothing, since members may be newer than its store."""
         self._state = state
         self._is_on_hold = is_on_hold
         self._since = -inf
@@ -121,6 +121,7 @@ class Launching:
         """Whether replicas are started; no longer, once the controller is about to end."""
         self.counts: Counter[str] = Counter()
         """Processes started, by backend."""
+        links.newer.listen(self._withdraw)
 
     def take_stock(self) -> None:
         """Takes over instances that are not known yet."""
@@ -189,6 +190,18 @@ class Launching:
             replica_id, lambda observed, now: launches.given_up(observed, replica_id, message, now=now)
         )
         self._launcher.kill(replica_id)
+
+    def _withdraw(self) -> None:
+        """Where the store turns out to be an older copy: ends what this start has launched and was never ready.
+
+        No table names it, and it would never be configured. Its record would keep the newest store from going on.
+        """
+        own_term = self._newer.version().term_id
+        for instance in self._launcher.observe() if self._newer else ():
+            replica = self._state.observed.replica(instance.replica_id)
+            was_ready = replica is None or replica.gone or replica.ready_at is not None
+            if instance.order.version.term_id == own_term and not was_ready:
+                self.drain(instance.replica_id, "it was started by an older state file", 0.0)
 
     def _take_over(self, instance: Instance) -> None:
         order = instance.order

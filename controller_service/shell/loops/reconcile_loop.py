@@ -98,7 +98,8 @@ class ReconcileLoop:
         self._concerns_of: tuple[object, ...] = ()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Begins when members had the time to report what they hold."""
+        await self._links.newer.settle()
         while True:
             keys = await self._queue.take()
             slices, left = LoopSlices(), self._left
@@ -130,6 +131,7 @@ class ReconcileLoop:
     async def drain_all(self) -> None:
         """From now on no launched replica should run: the controller is about to end."""
         self._launching.launches = False
+        await self._links.newer.settle()
         for name in [] if self._links.newer else [*self._state.observed.by_backend]:
             await self._look_at_backend(name)
 

@@ -58,7 +58,7 @@ class Shifter:
     """Moves the shifts that are under way."""
 
     def __init__(self, configurator: Configurator, store: Store, state: MeshState, newer: NewerMembers) -> None:
-        """None moves while there are `newer` members."""
+        """None moves unless `newer` lets this controller decide."""
         self._newer = newer
         self._configurator = configurator
         self._store = store
@@ -74,7 +74,7 @@ class Shifter:
 
     async def look(self) -> None:
         """Looks at every shift, once."""
-        if self._newer:
+        if not self._newer.decides:
             return
         self._forget_ended()
         for name, shift in self._store.read().shifts.items():

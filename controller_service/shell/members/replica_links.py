@@ -76,6 +76,16 @@ class AttachedReplica:
         """Of that, what it was not sent yet."""
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
+        self._told_of_hold: bool | None = None
+        """As `is_starting` of the newest frame that says that there is no configuration now; None: there was none."""
+
+    def wait(self, *, is_starting: bool) -> None:
+        """Reports that the controller is alive, and sends no configuration now."""
+        if self._told_of_hold is not is_starting:
+            self._told_of_hold = is_starting
+            # Without a term: it orders nothing, and the term of an older copy says nothing.
+            self._pending.append(wire.AttachReplicaResponse(on_hold=wire.ControllerOnHold(is_starting=is_starting)))
+            self.stream.wake()
 
     def configure(
         self, told: ToldConfiguration, frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse]
@@ -157,7 +167,7 @@ class ReplicaLinks:
     """All attached replicas."""
 
     def __init__(self, state: MeshState, store: Store, newer: NewerMembers, *, lease_s: float) -> None:
-        """Replicas are configured only while there are no `newer` members."""
+        """Replicas are configured, and their reports acknowledged, only while `newer` lets this controller decide."""
         self.newer = newer
         self._state = state
         self._store = store
@@ -170,6 +180,7 @@ class ReplicaLinks:
         self.ended_calls: dict[str, EndedCalls] = {}
         """By attached replica, as it reported last. Not observed state: it changes with each report."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
+        newer.listen(self._introduce_all)
 
     def __len__(self) -> int:
         return len(self._links)
@@ -192,9 +203,7 @@ class ReplicaLinks:
         self._links[hello.replica_id] = link = AttachedReplica(hello, context, self._store.term)
         self._ended.pop(hello.replica_id, None)
         self._leases.heard(hello.replica_id)
-        # A backend that nobody has applied yet may be: whoever starts replicas elsewhere need not wait for that.
-        backend = self._store.read().backends.get(hello.backend)
-        self._configure(link, backend or Backend(name=hello.backend), is_known=backend is not None)
+        self._introduce(link)
         try:
             await link.stream.run(lambda frame: self._heard(link, frame))
         finally:
@@ -268,6 +277,19 @@ class ReplicaLinks:
         for link in self._links.values():
             link.stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
+    def _introduce_all(self) -> None:
+        for link in self._links.values():
+            self._introduce(link)
+
+    def _introduce(self, link: AttachedReplica) -> None:
+        """Sends a replica its configuration, or that there is none now."""
+        if not self.newer.decides:
+            link.wait(is_starting=not self.newer)
+            return
+        # Of a backend that is not applied yet, too: replicas that are started elsewhere need not wait for that.
+        backend = self._store.read().backends.get(link.hello.backend)
+        self._configure(link, backend or Backend(name=link.hello.backend), is_known=backend is not None)
+
     def _tell_addresses(self) -> None:
         for link in self._links.values():
             link.follow(self._router_addresses, self._controller_addresses, self._frames.of)
@@ -298,7 +320,7 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
-        if self.newer:
+        if not self.newer.decides:
             return
         told = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
         link.configure(told, self._frames.of)
@@ -324,7 +346,7 @@ class ReplicaLinks:
             self._leases.end(replica_id)
         else:
             self._leases.heard(replica_id)
-            if not self.newer and replica.incarnation == link.hello.incarnation:
+            if self.newer.decides and replica.incarnation == link.hello.incarnation:
                 link.acknowledge(frame.report.stamp)
 
     def _emptied(self, link: AttachedReplica, frame: wire.PartitionsEmptied) -> None:

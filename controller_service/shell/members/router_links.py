@@ -63,6 +63,8 @@ class ReadHello(NamedTuple):
     term_id: str = ""
     mesh: MembersMesh | None = None
     """The configuration in the table, if it is newer than the controller's."""
+    routers: frozenset[str] = frozenset()
+    """Addresses of routers in the table."""
 
     @property
     def held(self) -> HeldTable:
@@ -136,7 +138,8 @@ class RouterHellos:
             self._count(account, "hello.table", frame.hello.table.ByteSize())
             table = BroughtAssembly(self._generation, now, self._is_newer)
             await _convert(table, frame.hello.table)
-        return ReadHello(frame, table.finish(), table.generation, table.revision, table.term_id, table.mesh())
+        finished, mesh = table.finish(), table.mesh()
+        return ReadHello(frame, finished, table.generation, table.revision, table.term_id, mesh, table.router_addresses)
 
     def _count(self, account: _Account, field: str, size: int) -> None:
         bounds = self._bounds
@@ -197,7 +200,7 @@ class RouterLinks:
     ) -> None:
         """Tables of other generations than that of the store are brought, and taken over.
 
-        Routers get tables only while there are no `newer` members.
+        Routers get tables only while `newer` lets this controller decide.
         `on_loads` is told the load that each report has.
         """
         self._on_loads = on_loads
@@ -215,6 +218,7 @@ class RouterLinks:
         self.loads: dict[str, RecentReports[RouterLoad]] = {}
         """What the routers that are listed have reported. Not observed state: it changes each second."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
+        newer.listen(self._wake_all)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -228,11 +232,15 @@ class RouterLinks:
         known = first.hello.known_features
         feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
         told: tuple[str, ...] = ()
+        is_told_of_hold = False
 
         def next_frame() -> wire.AttachRouterResponse | None:
-            nonlocal told
-            if self._newer:
-                return None
+            nonlocal told, is_told_of_hold
+            if not self._newer.decides:
+                if not self._newer or is_told_of_hold:
+                    return None
+                is_told_of_hold = True
+                return wire.AttachRouterResponse(is_on_hold=True)
             try:
                 frame = feed.next_frame()
             except TableTooLarge as refusal:
@@ -249,6 +257,7 @@ class RouterLinks:
         router = router_from_wire(first, started_at=self._state.clock.now())
         router_id = router.router_id
         self._newer.look_at(f"router/{router_id}", read.held, read.mesh)
+        self._newer.router_attached(router.address, read.routers, has_table=bool(read.revision))
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
@@ -276,6 +285,10 @@ class RouterLinks:
         self._leases.close()
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
+
+    def _wake_all(self) -> None:
+        for stream in self._streams.values():
+            stream.wake()
 
     def _refuse_namesake(self, router: ObservedRouter) -> None:
         """A router that attaches again has the same address."""

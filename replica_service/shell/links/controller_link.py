@@ -286,6 +286,7 @@ class ControllerLink:
                 generation = frame.configuration.generation
             if not self._terms.obeys(generation, frame.term):
                 return f"it leads under term {frame.term}, and a newer one has been heard of"
+            self._absence.end()  # only a controller that leads sends frames
             self._handle(frame, pump, tasks)
         return "it has ended the stream"
 
@@ -293,7 +294,6 @@ class ControllerLink:
         match frame.WhichOneof("frame"):
             case "configuration":
                 self._backoff.reset()
-                self._absence.end()
                 self._refusal = ""
                 for name in ("generation", "revision", "term_id"):
                     setattr(self._hello, name, getattr(frame.configuration, name))
@@ -312,8 +312,23 @@ class ControllerLink:
             case "acknowledged":
                 if self._fencing is not None:
                     self._fencing.acknowledged(frame.acknowledged.stamp)
+            case "on_hold":
+                self._backoff.reset()
+                self._refusal = ""
+                self._log_hold(is_starting=frame.on_hold.is_starting)
             case unknown:
                 _log.warning("frame of a newer controller left out", frame=unknown)
+
+    def _log_hold(self, *, is_starting: bool) -> None:
+        if is_starting:
+            _log.info("attached to a controller that has just started", controller=self._search.current)
+            return
+        fence = {} if self._fencing is None else {"fences_itself": "unless the hold ends before --fence-after"}
+        _log.warning(
+            "the controller is on hold: its state file is older than what members hold. This replica goes on as it is",
+            controller=self._search.current,
+            **fence,
+        )
 
     def _tell_whether_known(self, configuration: wire.ReplicaConfiguration) -> None:
         """Logs that nobody calls this replica as no backend has its name, and that it is over."""

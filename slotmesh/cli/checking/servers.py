@@ -48,7 +48,11 @@ def controllers(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield MeshFinding(section, Severity.ERROR, each.announced.subject, text, fix)
     if standing is not None and standing.newer_members:
         text = f"nothing is reconciled: {'; '.join(standing.newer_members[:_MOST_NAMED])}"
-        fix = "put the newest --state file back, or adopt what members know: `slotmesh state adopt --from-members`"
+        fix = (
+            "stop the controller and put the newest --state file back; or apply the newest mesh.yaml, then"
+            " `slotmesh state adopt --from-members`; if this is the newest file,"
+            " `slotmesh state adopt --discard-members`"
+        )
         yield MeshFinding(section, Severity.ERROR, f"controller {standing.address}", text, fix)
     for each in told:
         if not each.leads and standing is not None and each.leader_address not in {standing.address, ""}:

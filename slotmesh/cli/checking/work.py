@@ -24,14 +24,20 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
         fix = "start one: `python -m router_service --controller HOST:PORT`"
         yield MeshFinding(section, Severity.ERROR, "", "no router is attached: nobody can be called", fix)
         return
-    bad = 0
+    bad, is_on_hold = 0, seen.snapshot.is_on_hold
     for router in there:
         subject, fix, text = f"router/{router.router_id}", "look at its log; start it again if it does not recover", ""
+        if is_on_hold:
+            fix = "end the hold first: a router that starts gets no routing table while the controller is on hold"
         if (silent_s := seen.silent_routers.get(router.router_id)) is not None:
             text = f"has said nothing for {silent_s:.0f} s"
         elif router.router_id in seen.lagging_routers:
             text = f"has revision {router.revision} of the routing table, not {seen.snapshot.members.revision}"
-            if router.generation != seen.snapshot.members.generation:
+            if is_on_hold:
+                text = f"goes on with revision {router.revision} of the routing table"
+                if not router.revision:
+                    text = "has no routing table, and gets none while the controller is on hold: its calls fail"
+            elif router.generation != seen.snapshot.members.generation:
                 text = "has the routing table of another controller"
         elif missing := seen.unlinked.get(router.router_id):
             named = ", ".join(missing[:_MOST_NAMED]) + (", …" if len(missing) > _MOST_NAMED else "")
@@ -52,6 +58,8 @@ def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
         fix = "see whether it runs, and its log; start it again, unless it was ended on purpose"
         if "certificate" in each.why or "token" in each.why:
             fix = "give it a certificate or token that is valid (`slotmesh certs show`, `slotmesh certs rotate`)"
+        elif seen.snapshot.is_on_hold and each.subject.startswith("router/"):
+            fix = "end the hold first: a router that starts gets no routing table while the controller is on hold"
         yield MeshFinding(Section.ROUTERS, Severity.WARNING, each.subject, text, fix)
     if (more := len(seen.lost_members) - _MOST_LOST) > 0:
         fix = "`slotmesh events` has them all"

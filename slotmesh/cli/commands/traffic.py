@@ -94,7 +94,11 @@ def as_json(endpoint: str, revision: int, snapshot: Snapshot, shift: ShiftStatus
         "shadow_drops": {name: snapshot.members.shadow(name).dropped for name in shadows},
         "shadow_failures": {name: snapshot.members.shadow(name).failed for name in shadows},
         "routers": [
-            {"router_id": router.router_id, "address": router.address, "current": router not in behind}
+            {
+                "router_id": router.router_id,
+                "address": router.address,
+                "current": router not in behind and not snapshot.is_on_hold,
+            }
             for router in snapshot.members.routers
         ],
         "shift": None if shift is None else shift_as_json(shift),
@@ -109,6 +113,8 @@ def _services_of(endpoint: str, snapshot: Snapshot) -> list[str]:
 
 def _in_force(revision: int, snapshot: Snapshot) -> str:
     routers = snapshot.members.routers
+    if snapshot.is_on_hold:
+        return "stored; the controller is on hold, and routers go on with tables of a newer state (`slotmesh status`)"
     if not routers:
         return "no router is attached"
     current = len(routers) - len(snapshot.members.behind(revision))

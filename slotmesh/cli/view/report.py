@@ -83,7 +83,8 @@ def print_tables(
     """
     console = console_of(out)
     members = snapshot.members
-    console.print(f"controller {address}{leader_text(snapshot.controller)}  revision {members.revision}")
+    state = "on hold" if snapshot.is_on_hold else f"revision {members.revision}"
+    console.print(f"controller {address}{leader_text(snapshot.controller)}  {state}")
     if lines := newer_members_text(snapshot.controller):
         console.print(Text(lines, style="red"))
     console.print(_endpoints(snapshot.endpoints, load))

@@ -113,7 +113,10 @@ def newer_members_text(status: ControllerStatus | None) -> str:
         (
             "Nothing is reconciled: members know a newer state than the controller's state file.",
             *(f"  {each}" for each in status.newer_members),
-            "Put the newest file back, or decide what counts: slotmesh state adopt --help",
+            "Do not start routers again meanwhile: they get no routing table. To go on, either",
+            "  stop the controller, put the newest state file back, and start it; or",
+            "  slotmesh apply mesh.yaml (the newest), then: slotmesh state adopt --from-members",
+            "If this is the newest state file: slotmesh state adopt --discard-members",
         )
     )
 

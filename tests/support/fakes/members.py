@@ -118,6 +118,8 @@ class FakeReplica(_Member):
         """The bound that it announces; 0: it does not fence itself."""
         self.acknowledged: list[int] = []
         """Stamps of its reports that were confirmed."""
+        self.holds: list[bool] = []
+        """`is_starting` of each frame by which the controller has reported that it sends no configuration."""
         self.terms: set[int] = set()
         """Under which it was told anything."""
 
@@ -199,6 +201,8 @@ class FakeReplica(_Member):
                     await self._empty(frame.revoke)
             case "acknowledged":
                 self.acknowledged.append(frame.acknowledged.stamp)
+            case "on_hold":
+                self.holds.append(frame.on_hold.is_starting)
             case other:
                 raise AssertionError(f"unexpected frame {other}")
 
@@ -230,6 +234,8 @@ class FakeRouter(_Member):
         """Under which it was told anything."""
         self.controllers: list[str] = []
         """Where controllers are, as it was told last."""
+        self.holds = 0
+        """How often the controller has reported that it sends no table."""
 
     @property
     def table(self) -> pb.RoutingTable:
@@ -291,6 +297,9 @@ class FakeRouter(_Member):
         self.terms.add(frame.term)
         if frame.controller_addresses:
             self.controllers = [*frame.controller_addresses]
+            assert frame.WhichOneof("frame") is None
+        elif frame.is_on_hold:
+            self.holds += 1
             assert frame.WhichOneof("frame") is None
         elif frame.WhichOneof("frame") == "delta":
             self.deltas.append(frame.delta)

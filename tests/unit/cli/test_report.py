@@ -168,6 +168,10 @@ def test_a_controller_that_reconciles_nothing_says_why_above_the_tables() -> Non
     print_tables("127.0.0.1:1", replace(SNAPSHOT, controller=status), out)
     text = out.getvalue()
     assert text.index("Nothing is reconciled") < text.index(newer[0]) < text.index("slotmesh state adopt")
+    assert "slotmesh state adopt --from-members" in text
+    assert "slotmesh state adopt --discard-members" in text
+    assert "on hold" in text.splitlines()[0]
+    assert "revision" not in text.splitlines()[0], "no table was announced"
     assert as_json("127.0.0.1:1", replace(SNAPSHOT, controller=status))["newer_members"] == [*newer]
     calm = io.StringIO()
     print_tables("127.0.0.1:1", SNAPSHOT, calm)

@@ -11,6 +11,7 @@ import pytest
 
 from slotmesh.cli.checking.seen import (
     IngressFacts,
+    LostMember,
     OwnTls,
     Section,
     SeenMesh,
@@ -54,7 +55,25 @@ def test_a_controller_that_reconciles_nothing_is_wrong_and_the_finding_names_mem
     severity, subject, text = one(held, Section.CONTROLLER)
     assert (severity, subject) == (Severity.ERROR, "controller 127.0.0.1:1")
     assert all(each in text for each in newer)
-    assert "slotmesh state adopt" in str(found)
+    assert "slotmesh state adopt --from-members" in found.fix
+    assert "slotmesh state adopt --discard-members" in found.fix
+
+
+def test_no_router_is_to_be_started_again_while_the_controller_is_on_hold() -> None:
+    assert SNAPSHOT.controller is not None
+    controller = replace(SNAPSHOT.controller, newer_members=("router/r holds revision 9",))
+    snapshot = replace(SNAPSHOT, controller=controller, members=replace(SNAPSHOT.members, revision=3))
+    lost = LostMember("router/q", NOW - 5.0, "was silent past its lease")
+    held = replace(SEEN, snapshot=snapshot, lagging_routers=frozenset({"r"}), lost_members=(lost,))
+    found = wrong(held, Section.ROUTERS)
+    assert [it.text for it in found if it.subject == "router/r"] == ["r goes on with revision 5 of the routing table"]
+    for each in (*found, *wrong(replace(held, silent_routers={"r": 9.0}), Section.ROUTERS)):
+        assert "end the hold first" in each.fix
+        assert "start it again" not in each.fix
+    empty = replace(snapshot.members, routers=(replace(ROUTER, revision=0),))
+    assert (
+        "no routing table" in wrong(replace(held, snapshot=replace(snapshot, members=empty)), Section.ROUTERS)[0].text
+    )
 
 
 def test_what_does_not_answer_is_wrong_and_metrics_are_a_warning() -> None:
