@@ -158,7 +158,7 @@ REMIND_S: Final = 60.0
 
 
 class ControllerAbsence:
-    """Begins when the controller cannot be reached, and ends with the next attachment."""
+    """Begins when the controller cannot be reached, and ends with the next frame of one that leads."""
 
     def __init__(
         self, addresses: Callable[[], str], timeout_s: float | None, on_timeout: Callable[[str], None]

@@ -154,8 +154,9 @@ DEPLOY: Final = (
     mutant(
         "a repeated order drains the next process of that name",
         _CONTROLLER,
-        "        require_new(self._answers, self._state.clock.time_of_day())\n        replica =",
-        "        replica =",
+        "        require_new(self._answers, self._state.clock.time_of_day())\n"
+        "        self._require_no_hold()\n        replica =",
+        "        self._require_no_hold()\n        replica =",
         _REPEATED,
     ),
     mutant(

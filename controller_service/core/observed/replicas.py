@@ -106,6 +106,8 @@ class ObservedReplica:
     suspect_since: float | None = None
     """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
     is_told_to_drain: bool = False
+    order: str = ""
+    """Why this controller has ordered it to drain, if it also launched it: then its launcher sends SIGTERM, too."""
     gone: bool = False
     """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
     reaped: bool = False

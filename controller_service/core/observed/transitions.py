@@ -200,6 +200,8 @@ def reported(
     known = observed.replica(replica_id)
     if known is None or known.incarnation != incarnation:
         return Transition(observed)
+    if known.order and report.end_reason == "SIGTERM":  # the signal may arrive before the order
+        report = replace(report, end_reason=f"ordered by the controller: {known.order}")
     if known.gone:
         return _last_words(observed, known, report)
     is_ready = report.state is ReplicaState.READY
@@ -279,7 +281,7 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
     if known is None or known.gone or known.is_told_to_drain:
         return Transition(observed)
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
-    record = replace(known, is_told_to_drain=True, state=state)
+    record = replace(known, is_told_to_drain=True, state=state, order=message if known.launched else "")
     return Transition(observed.with_replica(record), (replica_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 

@@ -209,9 +209,9 @@ class ControllerLink:
                     failure = from_rpc_error(error)
                     failure = replace(failure, message=channels.explained(failure.message))
                     if failure.reason is Reason.REPLICA_GONE:
-                        _log.error("replaced by another incarnation", reason=failure.message)
+                        _log.error("the controller refuses this incarnation for good", reason=failure.message)
                         self._absence.end()
-                        self._member.drain("replaced by another incarnation")
+                        self._member.drain(f"refused by the controller: {failure.message}")
                         self.is_over = True
                     is_referred = channels.refused(failure)
                     if not is_referred:

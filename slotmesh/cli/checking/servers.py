@@ -332,7 +332,7 @@ def _of_ingress(answer: ServerAnswer, facts: IngressFacts) -> MeshFinding | None
         return MeshFinding(Section.HTTP, Severity.ERROR, subject, text, fix)
     if facts.routes_held:
         text = f"ingress {address} keeps its routes: the state file of the controller that it follows is an older copy"
-        fix = "put the newest --state file back, or adopt what members know: `slotmesh state adopt --from-members`"
+        fix = "end the hold of the controller: `slotmesh status` shows how"
         return MeshFinding(Section.HTTP, Severity.WARNING, subject, text, fix)
     if facts.follows_controller is False:
         text = f"ingress {address} does not hear a controller that leads: its routes may be old"

@@ -196,3 +196,29 @@ def test_an_incarnation_that_replaces_another_counts_on() -> None:
     newer = replace(A, incarnation="2" * 32, version="9.9")
     replica = the_replica(attached(newer, reported(attached(), READY)))
     assert (replica.restarts, replica.version) == (1, "9.9")
+
+
+@pytest.mark.parametrize(
+    ("reports", "reason"),
+    [
+        ("SIGTERM", "ordered by the controller: 1 should run"),
+        ("ordered by the controller: 1 should run", "ordered by the controller: 1 should run"),
+        ("its health checks failed", "its health checks failed"),
+    ],
+)
+@pytest.mark.parametrize("state", [ReplicaState.DRAINING, ReplicaState.STOPPED])
+def test_the_signal_of_its_launcher_hides_no_order_of_the_controller(
+    reports: str, reason: str, state: ReplicaState
+) -> None:
+    ready = reported(attached(A, launched()), READY)
+    ordered = transitions.told_to_drain(ready, "a", "1 should run").observed
+    assert the_replica(reported(ordered, ObservedReport(state=state, end_reason=reports))).end_reason == reason
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_signal_of_another_process_stays_a_signal(*, is_ordered: bool) -> None:
+    observed = reported(attached() if is_ordered else attached(A, launched()), READY)
+    if is_ordered:  # it was started elsewhere: this controller sends it no signal
+        observed = transitions.told_to_drain(observed, "a", "an operator asked for it").observed
+    ending = ObservedReport(state=ReplicaState.DRAINING, end_reason="SIGTERM")
+    assert the_replica(reported(observed, ending)).end_reason == "SIGTERM"
