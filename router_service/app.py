@@ -1,8 +1,8 @@
 """The router's composition root: the only file that names concrete classes.
 
 Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table. Stop: go_away to clients,
-NOT_SERVING, no new rpcs, calls under way get their grace; the last acknowledgements go to replicas; then links and
-tasks end.
+NOT_SERVING, no new rpcs, pending calls get their grace period; the last acknowledgements are sent to replicas; then
+links and tasks end.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class RouterSettings(TokenPortSettings):
         description="Payload bytes of all streams that are under way in chunks, and of what waits behind them.",
     )
     graceful_timeout: Duration = Field(
-        timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."
+        timedelta(seconds=10), ge=timedelta(0), description="Time that pending calls have to end when the router stops."
     )
-    max_pending_unary: int = Field(10_000, ge=1, description="Unary calls pending at once; more are refused.")
+    max_pending_unary: int = Field(10_000, ge=1, description="Maximum number of pending unary calls; more are refused.")
     max_calls_per_caller: int = Field(
         MAX_CALLS,
         ge=1,
@@ -65,8 +65,8 @@ class RouterSettings(TokenPortSettings):
         MAX_TENANTS,
         ge=1,
         le=1_000_000,
-        description="Tenants of all callers and endpoints that the router tells apart; one caller has at most half of "
-        "those that are left. Those beyond share one queue, limits and figures.",
+        description="Tenants of all callers and endpoints that have accounts of their own; one caller has at most half "
+        "of those that are left. All further tenants share one queue, limits and figures.",
     )
     max_shown_tenants: int = Field(
         MAX_NAMED, ge=0, le=1_000, description="Tenants that metrics name: those with most calls lately."
@@ -80,8 +80,8 @@ class RouterSettings(TokenPortSettings):
 
     tap_payloads: bool = Field(
         False,
-        description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Where "
-        "nobody is asked who they are, whoever reaches the router's port may.",
+        description="Whether operators who tap calls (`slotmesh tap --payloads`) may see payloads and results. Without "
+        "authentication, every client that reaches the router's port may.",
     )
 
     @property

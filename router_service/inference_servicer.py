@@ -37,7 +37,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceServicer(GRPCInferenceServiceServicer):
-    """Inference, and what is told of models."""
+    """Inference, and the metadata, configuration and statistics of models."""
 
     def __init__(
         self, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata, is_serving: Callable[[], bool]

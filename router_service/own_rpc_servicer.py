@@ -1,9 +1,9 @@
-"""Rpcs of users' own protos at the router: their bytes go to the handler that has the service, and back.
+"""Rpcs of users' own protos at the router: their bytes are passed to the handler that has the service, and back.
 
-Purpose: finds the endpoint of an rpc, makes options of its metadata and its deadline, and gives its status, details and
-trailing metadata back as the handler has said them.
-Invariants: no message is parsed here. An rpc that nobody has ends with UNIMPLEMENTED, as gRPC has it; who may call
-certain endpoints only is not told what services there are. Before there is a routing table nothing is unknown.
+Purpose: finds the endpoint of an rpc, makes options of its metadata and its deadline, and returns status, details and
+trailing metadata as the handler set them.
+Invariants: no message is parsed here. An rpc that no endpoint has ends with UNIMPLEMENTED, as in gRPC; callers that may
+call certain endpoints only do not learn of other services. Before there is a routing table no rpc is unknown.
 Owner: the app.
 """
 
@@ -18,7 +18,7 @@ import grpc
 from google.rpc import code_pb2
 
 from router_service import convert
-from router_service.convert.options import metadata_of, own_rpc_options, said_by
+from router_service.convert.options import metadata_of, own_rpc_options, stated_options
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone
 from router_service.core.failures import NO_TABLE
@@ -72,7 +72,7 @@ class OwnRpcServicer:
 
     @property
     def descriptors(self) -> Sequence[Descriptors]:
-        """What reflection tells of them."""
+        """Descriptors for reflection."""
         return self._own.descriptors
 
     def kind_of(self, path: str) -> OwnRpc | None:
@@ -168,14 +168,14 @@ class OwnRpcServicer:
 
     def _found(self, path: str, context: Context) -> OwnCall | Failure:
         metadata: Any = context.invocation_metadata() or ()
-        said = said_by(metadata)
-        if isinstance(said, Failure):
-            return said
-        chosen = self._endpoint(path, said.endpoint)
+        found = stated_options(metadata)
+        if isinstance(found, Failure):
+            return found
+        chosen = self._endpoint(path, found.endpoint)
         if isinstance(chosen, Failure):
             return chosen
         endpoint, rpc = chosen
-        stated = said.options
+        stated = found.options
         handed = call_pb2.CallOptions() if stated is None else stated
         trace = self._handed.take_of(metadata, handed)
         if handed.metadata:
@@ -200,8 +200,8 @@ class OwnRpcServicer:
         if len(having) == 1:
             return next(iter(having.items()))
         if having:
-            told = f"several endpoints have {show(path)}: name one of {', '.join(sorted(having))}"
-            return bad_field("slotmesh-endpoint", told)
+            message = f"several endpoints have {show(path)}: name one of {', '.join(sorted(having))}"
+            return bad_field("slotmesh-endpoint", message)
         if known is not None and not self._may_know(path, known):
             return service_refusal(path.partition("/")[0])
         return NO_TABLE if not self._dispatcher.scheduler.table.revision else _unknown(path)

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 
 from router_service import convert
-from router_service.convert.sessions import opening_mistake
+from router_service.convert.sessions import opening_problem
 from router_service.core.callers import Window
 from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.limits.quotas import CallerQuotas
 from router_service.core.limits.unread_results import Unread
 from router_service.core.rosters import SessionConnection
-from router_service.core.routing.catalog import callable_methods, told_outlines
+from router_service.core.routing.catalog import callable_methods, reported_outlines
 from router_service.shell.clients.connected_streams import Alternates, Brake, ConnectedSessions
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import HandedMetadata, UnaryCalls
@@ -47,7 +47,7 @@ StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
 
 ENDS_IN_A_TURN = 8
-"""So many streams are cleaned up between two looks of the event loop: a connection that is cut can have thousands."""
+"""Streams cleaned up per turn of the event loop: a connection that is cut can have thousands."""
 NOTHING_HANDED = HandedMetadata()
 
 _log = get_logger(__name__)
@@ -182,8 +182,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         known = known_endpoints()
         topology = self._dispatcher.scheduler.topology
         found = [it for it in callable_methods(topology, request.endpoint) if known is None or it[0] in known]
-        told = dict(told_outlines(topology, [name for name, _ in found])) if request.with_schemas else {}
-        return convert.described(found, told)
+        outlines = dict(reported_outlines(topology, [name for name, _ in found])) if request.with_schemas else {}
+        return convert.described(found, outlines)
 
     @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
@@ -194,7 +194,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if opening is None:
             return
         await self._dispatcher.first_table.wait_a_while()
-        if failure := self._leaving() or opening_mistake(opening) or endpoint_refusal(opening.open.endpoint):
+        if failure := self._leaving() or opening_problem(opening) or endpoint_refusal(opening.open.endpoint):
             await abort(context, failure)
         open_stream = opening.open
         del opening

@@ -1,4 +1,4 @@
-"""The router's gRPC edge for leased slots: validates, converts, hands on to the shell, maps failures.
+"""The router's gRPC edge for leased slots: validates, converts, passes on to the shell, maps failures.
 
 Owner: the app registers one instance.
 """
@@ -35,17 +35,15 @@ from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
 
-# Operations on slots: each a caller of its own, as unary calls are.
-#
-# Purpose: hands operations to the core and awaits their outcomes.
-# Invariants: the operation of a caller that leaves is cancelled; a slot that was granted to it meanwhile is released at
-# once, unless a request id lets the caller ask again. Where too much is pending reservations are refused, like calls;
-# operations on granted slots, which free them, only at twice as much: invented tokens cost memory, too.
-# Owner: the servicer of slots.
-
 
 class UnarySlotOperations:
-    """Submits single operations on slots and awaits their outcomes."""
+    """Submits single operations on slots, each a caller of its own as unary calls are, and awaits their outcomes.
+
+    Invariants: the operation of a caller that leaves is cancelled; a slot that was granted to it meanwhile is released
+    immediately, unless a request id lets the caller repeat the request. When too much is pending, reservations are
+    refused like calls; operations on granted slots, which free them, only at twice that number, because invented tokens
+    cost memory too.
+    """
 
     def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls) -> None:
         """Operations count among the `unary` calls that are pending: the router waits for them when it stops."""
@@ -55,7 +53,7 @@ class UnarySlotOperations:
     async def reserve(
         self, peer: str, endpoint: str, options: RouterCallOptions, wanted: Reserve, request_id: str
     ) -> LeasedSlot | Failure:
-        """A slot, as soon as there is one; `peer` tells connections apart."""
+        """A slot, as soon as one is granted; `peer` identifies the connection."""
         if failure := self._unary.full(peer=peer, tenant=options.tenant):
             return failure
         if options.slo_at is not None:
@@ -145,7 +143,7 @@ NOTHING_HANDED = HandedMetadata()
 
 
 class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
-    """Slots of any replica, whichever router has reserved them."""
+    """Operations on slots of any replica, whichever router has reserved them."""
 
     def __init__(self, slots: UnarySlotOperations, handed: HandedMetadata = NOTHING_HANDED) -> None:
         """`handed`: which metadata of rpcs handlers get."""

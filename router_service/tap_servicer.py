@@ -1,7 +1,8 @@
-"""The router's gRPC edge for those who look at live calls.
+"""The router's gRPC edge for operators that watch live calls.
 
-Invariants: a tap is closed when its caller leaves, whatever happens; few are open at once; one that is not read holds
-no more than its bound. Calls that have not ended are listed for one request at a time, in pieces of a few milliseconds.
+Invariants: a tap is closed when its caller leaves, whatever happens; few are open at the same time; one that is not
+read holds no more than its bound. Calls that have not ended are listed for one request at a time, in pieces of a few
+milliseconds.
 Owner: the app registers one instance.
 """
 
@@ -33,7 +34,7 @@ LOOK_EVERY_S: Final = 0.1
 """How often what has come is written."""
 CALLS_A_RESPONSE: Final = 500
 MAX_LISTS: Final = 16
-"""Requests for the calls that have not ended, under way at once."""
+"""Concurrent requests for the calls that have not ended."""
 RUNS_A_STEP: Final = 1_000
 """Looked at before others get the event loop: about a millisecond."""
 

@@ -1,4 +1,4 @@
-"""Frames <-> domain values, once a frame or batch, never once a call.
+"""Frames <-> domain values, converted once per frame or batch, never once per call.
 
 Invariants: protobuf messages do not pass this edge inwards; equal options are converted once and then looked up.
 """
@@ -12,8 +12,8 @@ from router_service.convert.runs import (
     ids_of,
     payloads_of,
     result_too_large,
-    results_mistake,
     results_of,
+    results_problem,
     taken_of,
     takes_to_wire,
     tensors_of,
@@ -70,8 +70,8 @@ __all__ = [
     "reconcile_of",
     "reservation_from_wire",
     "result_too_large",
-    "results_mistake",
     "results_of",
+    "results_problem",
     "roster_from_wire",
     "roster_to_wire",
     "session_of",

@@ -1,7 +1,6 @@
-"""Requests of the Open Inference Protocol as they come over gRPC.
+"""Messages of the Open Inference Protocol: requests, answers, and the metadata, configuration and statistics of models.
 
-Invariants: elements are counted before they are walked through, raw ones are not walked through at all. What is wrong
-names its field.
+Invariants: elements are counted before they are iterated; raw ones are never iterated. Errors name the field.
 Owner: pure functions of the router's edge.
 """
 
@@ -42,15 +41,11 @@ from slotmesh.oip.model import (
     unpacked,
 )
 
-# What is told of models, as messages of the Open Inference Protocol.
-#
-# Owner: pure functions of the router's edge.
-
 
 def metadata_to_wire(
     model: str, versions: Sequence[str], method: str, tensors: MethodTensors | None
 ) -> wire_pb2.ModelMetadataResponse:
-    """What an endpoint takes and gives. `tensors` is None where no replica has told it, `method` is empty then."""
+    """Inputs and outputs of an endpoint. If no replica reported them, `tensors` is None and `method` is empty."""
     wire = wire_pb2.ModelMetadataResponse(name=model, versions=versions, platform=PLATFORM)
     if method:
         wire.properties["method"] = method
@@ -91,11 +86,11 @@ def statistics_to_wire(figures: Iterable[ModelFigures]) -> wire_pb2.ModelStatist
             inference_count=each.succeeded,
             execution_count=each.succeeded,
         )
-        told = stats.inference_stats
-        told.success.count, told.success.ns = each.succeeded, each.success_ns
-        told.fail.count = each.failed
-        told.queue.count, told.queue.ns = each.queued, each.queue_ns
-        told.compute_infer.count, told.compute_infer.ns = each.computed, each.compute_ns
+        totals = stats.inference_stats
+        totals.success.count, totals.success.ns = each.succeeded, each.success_ns
+        totals.fail.count = each.failed
+        totals.queue.count, totals.queue.ns = each.queued, each.queue_ns
+        totals.compute_infer.count, totals.compute_infer.ns = each.computed, each.compute_ns
     return wire
 
 
@@ -119,15 +114,10 @@ def _dims(tensor: TensorType, batch_size: int) -> Sequence[int]:
     return tensor.shape[1:] or (UNKNOWN_DIMENSION,)
 
 
-# Answers of the Open Inference Protocol as they leave over gRPC.
-#
-# Owner: pure functions of the router's edge.
-
-
 def answer_to_wire(answer: InferenceAnswer, *, typed: bool) -> wire_pb2.ModelInferResponse | Failure:
-    """The answer. `typed`: with elements one by one, where its tensors can be said so.
+    """The answer. `typed`: with typed contents, for tensors that allow them.
 
-    A failure where a tensor of BYTES is none.
+    Returns a failure if a tensor of BYTES is malformed.
     """
     try:
         return _to_wire(answer, typed=typed)
@@ -215,8 +205,8 @@ def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
                 raise InvalidRequest("contents", "raw_input_contents has the elements of all inputs")
             else:
                 data = raw[index]
-        except InvalidRequest as mistake:
-            raise mistake.within(f"inputs[{index}]") from None
+        except InvalidRequest as error:
+            raise error.within(f"inputs[{index}]") from None
         if raw and (wrong := size_problem(each.datatype, shape, len(data))):
             raise InvalidRequest(f"raw_input_contents[{index}]", wrong)
         tensors.append(Tensor(each.name, each.datatype, shape, data))
@@ -224,7 +214,7 @@ def _tensors(wire: wire_pb2.ModelInferRequest) -> list[Tensor]:
 
 
 def _typed(each: _Input, shape: tuple[int, ...]) -> bytes:
-    """The elements that were said one by one; they are as many as the bound allows, or fewer."""
+    """The elements given as typed contents; their number is within the bound."""
     contents: Any = each.contents
     field = TYPED_BYTES if each.datatype == BYTES else FIXED[each.datatype].typed
     if not field:
@@ -242,8 +232,8 @@ def _wanted(wire: wire_pb2.ModelInferRequest) -> list[str]:
     for index, each in enumerate(wire.outputs):
         try:
             check_parameters_of_output(each.parameters)
-        except InvalidRequest as mistake:
-            raise mistake.within(f"outputs[{index}]") from None
+        except InvalidRequest as error:
+            raise error.within(f"outputs[{index}]") from None
     names = [each.name for each in wire.outputs]
     check_names(names, "outputs")
     return names

@@ -1,8 +1,10 @@
 """Arguments and results of CallJson: JSON as `google.protobuf.Value`, and back.
 
-Invariants: a `Value` is built and taken apart value by value, so both go in steps, and no call has more than
-`MAX_ELEMENTS` values either way; arguments are counted before they come here (`slotmesh.server.unary_requests`). What
-fails says nothing of what was in a result.
+Purpose: a `Value` is built and taken apart element by element, so both directions go in steps. `values_in` counts the
+values of a JSON text before it is decoded, in steps of `STEP_BYTES`, each with passes about as fast as a copy; it stops
+at the bound, and the count is meaningless for text that is not JSON, which its decoder rejects.
+Invariants: no call has more than `MAX_ELEMENTS` values in either direction; arguments are counted before they get here
+(`slotmesh.server.unary_requests`). Failures contain nothing of a result.
 Owner: pure functions of the router's edge.
 """
 
@@ -17,12 +19,6 @@ from google.protobuf import struct_pb2
 from slotmesh.convert.specification import value_from_wire
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.limits import MAX_ELEMENTS
-
-# How many values a JSON text has, counted before it is decoded.
-#
-# Invariants: goes through the text in steps of `STEP_BYTES`, each by passes that are about as quick as copying it; ends
-# at the bound. Of text that is no JSON the number says nothing: its decoder refuses it.
-# Pure.
 
 STEP_BYTES: Final = 128 * 1024
 _ESCAPE: Final = b"\\"
@@ -120,7 +116,7 @@ class _TooDeepError(Exception):
 
 
 class _Pace:
-    """Counts values, so that each step has as many."""
+    """Counts values, so that each step has the same number."""
 
     __slots__ = ("_left",)
 

@@ -1,4 +1,4 @@
-"""Calls that have not ended: the request for them, and the list of them."""
+"""Taps, and calls that have not ended: the requests for them, and the calls that are shown."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from slotmesh.convert.specification import duration_to_wire
 from slotmesh.errors import Failure, bad_field
 from slotmesh.v1 import call_pb2
 from slotmesh.v1 import tap_service_pb2 as pb
-
-# Taps: what is asked for, and the calls that are shown.
 
 CALLS_PER_S = 1_000
 MAX_CALLS_PER_S = 10_000

@@ -1,6 +1,7 @@
-"""The options of calls: checked once for each distinct value, and kept with what routing reads.
+"""The options of calls, from frames or the metadata of users' own rpcs: checked once for each distinct value.
 
-Invariants: what is wrong names its field; what is remembered stays small, whatever clients send.
+Invariants: errors name the field or metadata key. Unknown metadata keys that begin with `slotmesh-` are rejected, so
+that no typo is ignored. The caches of checked options stay small, whatever clients send.
 Owner: pure functions of the router's edge.
 """
 
@@ -121,26 +122,20 @@ def _options(raw: bytes) -> RouterCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := options_failure(wire):
         return failure
-    said = stated.options_from_wire(wire, Reader.ROUTER)
-    said.setdefault("content_type", OCTET_STREAM)
+    fields = stated.options_from_wire(wire, Reader.ROUTER)
+    fields.setdefault("content_type", OCTET_STREAM)
     if wire.ordering_key:
-        said["shard_key"] = ""
-        said["partition"] = partition_of(wire.ordering_key)
-    return RouterCallOptions(**said, wire=stated.for_replicas(wire, raw))
+        fields["shard_key"] = ""
+        fields["partition"] = partition_of(wire.ordering_key)
+    return RouterCallOptions(**fields, wire=stated.for_replicas(wire, raw))
 
 
 def with_relative_slo(options: RouterCallOptions, time_of_day: float) -> RouterCallOptions:
-    """The same options with an absolute SLO made relative to now, Unix seconds. One in the past is due at once."""
+    """The same options with an absolute SLO made relative to now, Unix seconds. One in the past is due immediately."""
     if options.slo_at is None:
         return options
     return replace(options, slo_s=max(0.0, options.slo_at.timestamp() - time_of_day), slo_at=None)
 
-
-# What an rpc of a user's own proto says of its call, by metadata, as options of calls.
-#
-# Invariants: what is wrong names the key; metadata that begins with `slotmesh-` and is not known is refused, so that no
-# mistake is silent. What is remembered stays small, whatever clients send.
-# Owner: pure functions of the router's edge.
 
 PREFIX: Final = "slotmesh-"
 ORDERING_KEY: Final = "slotmesh-ordering-key"
@@ -151,8 +146,8 @@ ENDPOINT: Final = "slotmesh-endpoint"
 _KNOWN: Final = (ORDERING_KEY, SHARD_KEY, TENANT, SLO, ENDPOINT)
 
 
-class Said(NamedTuple):
-    """What the metadata of one rpc says."""
+class StatedOptions(NamedTuple):
+    """The endpoint and the options that the metadata of one rpc states."""
 
     endpoint: str
     """Empty: the one that has the service."""
@@ -160,11 +155,11 @@ class Said(NamedTuple):
     """None: nothing."""
 
 
-NOTHING: Final = Said("", None)
+NOTHING: Final = StatedOptions("", None)
 
 
-def said_by(metadata: Iterable[tuple[str, str | bytes]]) -> Said | Failure:
-    """What the metadata says, or what is wrong with it."""
+def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> StatedOptions | Failure:
+    """The stated options, or the failure for invalid metadata."""
     found: dict[str, str] = {}
     for key, value in metadata:
         if not key.startswith(PREFIX):
@@ -180,7 +175,7 @@ def said_by(metadata: Iterable[tuple[str, str | bytes]]) -> Said | Failure:
         return NOTHING
     endpoint = found.pop(ENDPOINT, "")
     if not found:
-        return Said(endpoint, None)
+        return StatedOptions(endpoint, None)
     wire = call_pb2.CallOptions(
         ordering_key=found.get(ORDERING_KEY, ""), shard_key=found.get(SHARD_KEY, ""), tenant=found.get(TENANT, "")
     )
@@ -193,12 +188,12 @@ def said_by(metadata: Iterable[tuple[str, str | bytes]]) -> Said | Failure:
         except ValueError as error:
             return bad_field(SLO, str(error))
         wire.relative_slo.FromTimedelta(slo)
-    return Said(endpoint, wire)
+    return StatedOptions(endpoint, wire)
 
 
-def own_rpc_options(path: str, rpc: OwnRpc, said: call_pb2.CallOptions | None) -> RouterCallOptions | Failure:
+def own_rpc_options(path: str, rpc: OwnRpc, options: call_pb2.CallOptions | None) -> RouterCallOptions | Failure:
     """The options of a call of this rpc."""
-    raw = b"" if said is None else said.SerializeToString()
+    raw = b"" if options is None else options.SerializeToString()
     return (
         _known_own_rpc_options(path, rpc, raw)
         if len(raw) <= MAX_KNOWN_OPTIONS_BYTES

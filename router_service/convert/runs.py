@@ -1,4 +1,4 @@
-"""Calls in, runs out, results in: the columns of frames, as lists and ranges.
+"""The columns of frames as lists and ranges: calls in, runs out, results in; and reports of replicas.
 
 Owner: pure functions of the router's edge.
 """
@@ -31,7 +31,7 @@ MAX_WAITED_US = 10**15
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
-    """What the caller of an oversize payload hears."""
+    """The failure for a call whose payload is too large."""
     way_out = "; larger ones are sent in chunks" if limit == MAX_INLINE_BYTES else ""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
@@ -41,7 +41,7 @@ def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
 
 
 def result_too_large(size: int) -> Failure:
-    """What a caller hears whose result has more bytes than it can take."""
+    """The failure for a call whose result is larger than its caller can take."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=(
@@ -55,8 +55,8 @@ def result_too_large(size: int) -> Failure:
 
 def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Failure:
     """The call ids of a batch of `most` calls, parallel to its payloads."""
-    if mistake := block_problem(batch):
-        return bad_field(*mistake)
+    if problem := block_problem(batch):
+        return bad_field(*problem)
     count = count_of(batch)
     if count > most:
         return Failure(
@@ -140,7 +140,7 @@ def add_batch(
         batch.origin_stream_id, run_ids = outgoing.origin
         batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
     if outgoing.is_shadow or outgoing.shard_keys or outgoing.traces:
-        _say_origins(batch.origins, outgoing)
+        _add_origins(batch.origins, outgoing)
     if outgoing.arrived != inf:
         batch.waited_us = min(max(1, int((now - outgoing.arrived) * 1e6)), MAX_WAITED_US)
     if outgoing.deadline != inf:
@@ -148,7 +148,7 @@ def add_batch(
     return large
 
 
-def _say_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:
+def _add_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:
     origins.shadow = outgoing.is_shadow
     origins.shard_keys.extend(outgoing.shard_keys)
     if outgoing.traces:
@@ -162,16 +162,16 @@ def _say_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatc
 def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
     """The trace contexts of the calls of a batch, by their ids, which are sound."""
     columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates, batch.http_requests)
-    mistake = columns.mistake(len(ids))
-    return columns.by_id(ids) if mistake is None else bad_field(*mistake)
+    problem = columns.mistake(len(ids))
+    return columns.by_id(ids) if problem is None else bad_field(*problem)
 
 
-def results_mistake(batches: Iterable[call_pb2.ResultBatch]) -> str:
-    """What is wrong with the results of a frame, so that nobody knows whose they are; empty where they are sound."""
+def results_problem(batches: Iterable[call_pb2.ResultBatch]) -> str:
+    """The problem that makes the results of a frame impossible to assign to runs; empty if there is none."""
     calls = 0
     for batch in batches:
-        if mistake := block_problem(batch):
-            return f"a batch of results has a bad {': '.join(mistake)}"
+        if problem := block_problem(batch):
+            return f"a batch of results has a bad {': '.join(problem)}"
         count, ids, sizes = count_of(batch), len(batch.call_ids), len(batch.chunked_sizes)
         if not (batch.first_call_id or ids == count) or sizes not in (0, count):
             return f"a batch of results has {ids} ids, {count} payloads and {sizes} sizes"
@@ -182,7 +182,7 @@ def results_mistake(batches: Iterable[call_pb2.ResultBatch]) -> str:
 def results_of(
     frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
 ) -> list[Results]:
-    """Run ids, payloads and content type of each batch. `payloads_of` knows what chunks have brought."""
+    """Run ids, payloads and content type of each batch. `payloads_of` also knows payloads from chunks."""
     return [
         (ids_of_results(batch), payloads_of(batch), batch.content_type) for batch in frame.batches if not batch.partial
     ]
@@ -226,16 +226,12 @@ MAX_METHODS = 1024
 
 
 def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
-    """What a replica says of its methods, by name."""
+    """The service times that a replica reported, by method."""
     return {
         each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
         for each in islice(wire.methods, MAX_METHODS)
     }
 
-
-# What replicas say of the tensors of their methods.
-#
-# Owner: pure functions of the router's edge.
 
 _LARGEST_BATCH = 2**31 - 1
 

@@ -1,6 +1,12 @@
-"""Sessions: what a client says when it opens a connection, and what replicas are asked about it.
+"""Sessions: the opening of a connection, acknowledged rosters, and queries to replicas about unanswered calls.
 
-Owner: pure functions of the router's edge.
+Purpose: a client returns a roster as it arrived when it acknowledges it, and lists the acknowledged ones when it opens
+the session's next connection. Rosters carry a mark of the session's owner, so the next router finds out, without any
+help of the client, under which identity the unanswered calls were sent. Under another identity the session has another
+key, of which no replica has a record, and "no replica has received the call" would be a false conclusion.
+Invariants: errors name the field. A mark that is not the caller's is kept in the generation, which no routing table
+covers. Rosters without a mark are those of callers without an identity, and of routers of earlier versions.
+Owner: pure functions of the router's edge; the session owns its `Spans`.
 """
 
 from __future__ import annotations
@@ -20,17 +26,13 @@ from slotmesh.streams.features import RESENT_ALL
 from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
-# What is wrong with a request of a client, by the field.
-#
-# Owner: pure functions of the router's edge.
-
 MAX_FEATURES: Final = 256
 """Names of optional behaviours that a client may know."""
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 
 
-def opening_mistake(request: StreamRequest) -> Failure | None:
+def opening_problem(request: StreamRequest) -> Failure | None:
     """What is wrong with the first frame of a stream."""
     if request.WhichOneof("frame") != "open":
         return bad_field(
@@ -43,17 +45,6 @@ def opening_mistake(request: StreamRequest) -> Failure | None:
         return bad_field("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
     return None
 
-
-# Rosters as clients of sessions see them: marked with the owner of the session.
-#
-# Purpose: a client that acknowledges a roster returns it as it arrived, and lists what it has acknowledged when it
-# opens
-# the session's next connection. So the next router finds out, without any help of the client, under which identity the
-# unanswered calls were sent. Under another identity the session has another key, of which no replica has a record: "no
-# replica has seen the call" would then follow from nothing.
-# Invariants: a mark that is not the caller's is kept in the generation, which no routing table covers. Rosters without
-# a mark are those of callers that have no identity, and of routers of earlier versions.
-# Owner: pure functions of the router's edge.
 
 _MARK: Final = re.compile("@[0-9a-f]{16}")
 _MARK_LENGTH: Final = 17
@@ -94,17 +85,12 @@ def are_of_another(rosters: Iterable[RosterVersion]) -> bool:
     return any(_MARK.fullmatch(each.generation[-_MARK_LENGTH:]) for each in rosters)
 
 
-# The calls that a session has unanswered, as its client has told: small, and ready to be asked for.
-#
-# Purpose: a session that moves can bring thousands of ranges, each replica is asked about all of them, and they are
-# kept
-# for as long as the connection. So they are two numbers each, and what replicas are asked is written once, a part at a
-# time.
-# Owner: the session.
-
-
 class Spans(Sequence[Range]):
-    """Ranges of call ids, both ends included."""
+    """Ranges of call ids, both ends included: the calls of a session that its client reported as unanswered.
+
+    Purpose: a session that moves can have thousands of ranges, each replica is queried about all of them, and they are
+    kept while the connection lasts. So they are stored as two numbers each, and the query is serialized once, in parts.
+    """
 
     __slots__ = ("_asked", "_ends")
 

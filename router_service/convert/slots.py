@@ -1,7 +1,7 @@
-"""Leased slots: what clients ask for, what a replica is told, and what it answers.
+"""Leased slots: requests of clients, operations for replicas, and the answers of replicas.
 
-Invariants: what is wrong with a request is what any server would find wrong with it; an answer that is of a newer
-protocol is a failure of its operation, and not of the link.
+Invariants: requests are checked by the rules of every server (`reservation_mistake`); an answer of a newer protocol
+fails its operation, not the link.
 Owner: pure functions of the router's edge.
 """
 
@@ -30,9 +30,9 @@ from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 def reservation_from_wire(
     wire: slot_service_pb2.ReserveSlotRequest, identity: str = ""
 ) -> tuple[RouterCallOptions, Reserve] | Failure:
-    """What a reservation asks for, or what is wrong with it. Its options are for routing: a slot serves any method.
+    """The reservation, or the failure for an invalid one. Its options are for routing: a slot serves any method.
 
-    `identity`: the name of who asks.
+    `identity`: the identity of the caller.
     """
     if failure := reservation_failure(wire):
         return failure
@@ -107,12 +107,12 @@ def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[Operation
             case "failure":
                 yield result.op_id, from_wire(result.failure)
             case _:
-                told = "the replica's answer is of a newer protocol"
-                yield result.op_id, Failure(reason=Reason.INTERNAL, message=told)
+                message = "the replica's answer is of a newer protocol"
+                yield result.op_id, Failure(reason=Reason.INTERNAL, message=message)
 
 
 def _routing_options(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
-    """Whether the call that follows repeats, streams or answers says nothing about the reservation."""
+    """The options for routing a reservation, without those that concern only the call that follows."""
     options = options_from_wire(wire)
     if isinstance(options, Failure) or not (options.idempotent or options.no_reply or options.streaming):
         return options

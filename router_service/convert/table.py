@@ -1,4 +1,4 @@
-"""The controller's routing table, as the core's values, and back for a controller that does not remember.
+"""The controller's routing table and its deltas as values of the core, and back for a controller without stored state.
 
 Owner: pure functions of the router's edge.
 """
@@ -221,15 +221,10 @@ def _settings(name: str, raw: bytes) -> tuple[Backend, int | None]:
     return replace(settings, name=name), unknown_balancer
 
 
-# What has changed of the controller's routing table, as the core's values.
-#
-# Owner: pure functions of the router's edge.
-
-
 def delta_of(
     wire: membership_service_pb2.RoutingTableDelta, endpoints: Sequence[EndpointDelta], backends: Sequence[BackendDelta]
 ) -> TableDelta:
-    """The delta, or what its first part says of it, with what has changed of endpoints and backends."""
+    """The delta of this frame, or of its first part, with the changed endpoints and backends."""
     return TableDelta(
         generation=wire.generation,
         base_revision=wire.base_revision,

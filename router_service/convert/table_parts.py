@@ -1,8 +1,8 @@
-"""Routing tables, and what has changed of them, from the parts in which they arrive, and back.
+"""Routing tables and deltas assembled from the parts in which they arrive, and tables cut into parts.
 
-Purpose: each part becomes values when it arrives, so that no table holds the event loop; the last one gives the table.
-Invariants: what comes of the parts equals what comes of the same table in one frame; a table is there as a whole or not
-at all; owners of partitions that endpoints share are one object, also with those of the table before.
+Purpose: each part is converted when it arrives, so that no table blocks the event loop; the last one yields the table.
+Invariants: the result equals that of the same table in one frame; a table is available as a whole or not at all; owners
+of partitions that endpoints share are one object, also with those of the previous table.
 Owner: the table watch, one assembly for each sequence of parts.
 """
 

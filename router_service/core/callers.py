@@ -1,9 +1,8 @@
-"""One caller: a client's stream, or one unary call.
+"""One caller (a client's stream, or one unary call): its window, open runs, and credit for yielded values.
 
-Purpose: what a caller may have unanswered, and which of its runs are alive.
-Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call with
-more bytes than the window is always allowed, and does not count in bytes. A call counts until its outcome was put into
-a frame, so that a client that does not read stops being admitted.
+Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call larger
+than the window is always allowed, and does not count in bytes. A call counts until its outcome was put into a frame, so
+a client that does not read is no longer admitted.
 Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
 """
 
@@ -29,20 +28,18 @@ from slotmesh.streams.limits import (
     START_WINDOW_CALLS,
 )
 
-# How far handlers that yield may be ahead: what the calls of one caller may have under way together.
-#
-# Purpose: a replica steps a handler until it is a credit ahead of what was taken of its values. One caller can have
-# thousands of such calls; if it does not read, their values wait at the router. So calls that come while their caller
-# has
-# many get less.
-# Invariants: together `n` calls of a caller have at most `SHARED_BYTES` under way for each time that `n` can be halved,
-# and once more, and each of them one value besides. That holds whichever of them end: of those that are left, the n-th
-# oldest was at least the n-th when it was sent.
-# Owner: the caller counts (`callers.py`); calls carry their credit to the replica (`frames.py`).
-
 
 class CallCredit(NamedTuple):
-    """What may be ahead: it has ended when either is reached. One value always may."""
+    """The lead that a handler that yields may have over its caller, until either limit is reached; at least one value.
+
+    Purpose: a replica steps a handler until it is a credit ahead of the values that were taken. One caller can have
+    thousands of such calls; if it does not read, their values wait at the router. So the more such calls a caller has,
+    the smaller the credit of its new ones. The caller counts; calls carry their credit to the replica
+    (`replicas/frames.py`).
+    Invariants: together, `n` calls of a caller have at most `SHARED_BYTES` under way for each time that `n` can be
+    halved, plus once more, and each of them one value besides. This holds whichever calls end: of those that are left,
+    the n-th oldest was at least the n-th when it was sent.
+    """
 
     values: int
     bytes: int
@@ -69,7 +66,7 @@ CREDITS: Final = (ALONE, *map(_credit_at, range(1, MAX_LEVEL + 1)))
 
 
 def level_of(calls: int) -> int:
-    """The level of a call that makes its caller have so many."""
+    """The level of a call with which its caller has `calls` calls."""
     return min(calls.bit_length() - 1, MAX_LEVEL)
 
 
@@ -91,7 +88,7 @@ MAX_STOPS = 65_536
 
 
 class Caller:
-    """Book-keeping of one caller. Compared by identity."""
+    """The accounting of one caller. Compared by identity."""
 
     __slots__ = (
         "calls",
@@ -119,7 +116,7 @@ class Caller:
         max_value_bytes: int = MAX_PAYLOAD_BYTES,
         share: CallerShare | None = None,
     ) -> None:
-        """`flow` is a new one unless it is given. `share`: of whoever makes the calls; None where that is not known."""
+        """`flow`: a new one by default. `share`: of the identified caller; None if it has no identity."""
         self.window = window
         self.session = session
         """The session's connection; None without a session: then the caller's calls end when it disconnects."""
@@ -162,7 +159,7 @@ class Caller:
         return calls
 
     def ids_apart(self, runs: int) -> list[int]:
-        """The last call ids of open runs that are so many runs apart: work on all of them can pause there."""
+        """The last call ids of every `runs`-th open run: points at which work on all of them can pause."""
         return [run.ids[-1] for run in islice(self.runs, runs - 1, None, runs) if run.ids]
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
@@ -191,7 +188,7 @@ class Caller:
         return None
 
     def count(self, calls: int, size: int) -> None:
-        """It has so many calls more, with `size` payload bytes."""
+        """Adds `calls` calls with `size` payload bytes."""
         self.calls += calls
         self.size += size
         if self.share is not None:

@@ -1,6 +1,8 @@
-"""What the edge hands to the router's core: calls, what they share, and what became of them.
+"""Values that the edge passes to the core: calls with their options, operations on slots, flows, and the order of keys.
 
-Owner: made at the edge, read by the core.
+Invariants: each operation on a slot is a run of one call, whose options name the operation. A reservation goes to any
+replica that has room; the other operations are *bound* to the replica that granted the slot.
+Owner: made at the edge, read by the core; `KeyOrder` and `PartitionColumn` belong to the scheduler.
 """
 
 from __future__ import annotations
@@ -16,13 +18,6 @@ from slotmesh.calls.slot_tokens import DEFAULT_LEASE_S
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Announced, Payload
 
-# Operations on slots, and their results, as values: reserve, dispatch, renew, release.
-#
-# Purpose: each operation on a slot is a run of one call, whose options say what it is. A reservation goes wherever
-# there
-# is room; the others are *bound*: only the replica that gave the slot can do them.
-# Owner: made at the edge, read by the core.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
@@ -35,7 +30,7 @@ class Reserve:
     excluded: frozenset[str] = frozenset()
     """Replicas that are not wanted."""
     identity: str = ""
-    """The name of who will have the slot; empty where nobody is asked who they are."""
+    """The identity that will hold the slot; empty if callers are not authenticated."""
 
     @property
     def is_constrained(self) -> bool:
@@ -53,11 +48,11 @@ class Dispatch:
 
     token: str = field(repr=False)
     endpoint: str = ""
-    """The endpoint that the caller means; empty where it does not say."""
+    """The endpoint that the caller means; empty if it names none."""
     identity: str = ""
-    """The name of who asks; here and below empty where nobody is asked who they are."""
+    """The identity of the caller; here and below, empty if callers are not authenticated."""
     endpoints: frozenset[str] | None = None
-    """Here and below, those that who asks may call: slots of others are unknown to it. None: all."""
+    """Here and below, the endpoints that the caller may call: it does not see slots of others. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +106,11 @@ OperationAnswer = tuple[int, "LeasedSlot | ReleasedSlot | Failure"]
 """The id of an operation, and what came of it."""
 
 
-# Flows: what the router's queues are fair between.
-#
-# Owner: the edge makes one for each stream, and for each peer of unary calls; queues and accounts go by it.
-
-
 class Flow:
-    """A stream, or all unary calls of one peer. Compared by identity."""
+    """The unit of fair queueing: one stream, or all unary calls of one peer. Compared by identity.
+
+    The edge makes flows; queues and accounts are kept by flow.
+    """
 
     __slots__ = ()
 
@@ -192,20 +185,6 @@ class FirstAttempt(NamedTuple):
     """On it, parallel to the payloads."""
 
 
-# The partitions of a run whose calls have ordering keys of their own.
-#
-# Purpose: calls of hundreds of keys for one owner stay one run, one slice and one batch, as long as nothing happens to
-# some of them. What a partition has to know, which is whether anything of it is at a replica, is counted call by call.
-# Invariants: such a run never waits: it was sent as a whole when it was made. What comes back of it comes back as runs
-# of
-# one key each. Each call is counted once at its partition when it is sent, and once when it is there no more.
-# Owner: the scheduler.
-
-# What runs and their slices know of the order of keyed calls.
-#
-# Owner: the scheduler.
-
-
 class KeyOrder(Protocol):
     """What keeps keyed calls in order: the partition of their key, or a column of partitions where keys differ."""
 
@@ -234,7 +213,14 @@ class CountedPartition(KeyOrder, Protocol):
 
 
 class PartitionColumn:
-    """Parallel to the calls of a run: their keys, the keys' partitions, and the epochs of these partitions' owner."""
+    """Ordering keys, partitions and epochs of a run with different keys, parallel to its calls.
+
+    Purpose: calls of hundreds of keys for one owner stay one run, one slice and one batch unless something happens to
+    some of them. The number of calls of a partition that are at a replica is counted call by call.
+    Invariants: such a run never waits: it is sent as a whole when it is made, and what is handed back becomes runs of
+    one key each. Each call is counted at its partition once when it is sent, and removed once when it is no longer
+    there.
+    """
 
     __slots__ = ("_has_left", "epochs", "keys", "options_of", "partitions")
 

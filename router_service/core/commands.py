@@ -150,7 +150,7 @@ class NameRoster:
 
 @dataclass(slots=True, eq=False)
 class TakeValues:
-    """Tell the replica that so many values of the run were taken, though no caller reads them."""
+    """Report to the replica that `count` values of the run were taken, though no caller reads them."""
 
     replica: RoutedReplica
     run_id: int

@@ -1,7 +1,7 @@
-"""What the router counts: plain numbers that a scrape reads, so that counting costs nothing worth measuring.
+"""The router's counters: plain numbers read by a scrape, so that counting costs next to nothing.
 
-Invariants: totals only grow, also when an endpoint or a backend goes and comes back; labels come from the routing table
-and the reasons, never from callers' input.
+Invariants: totals only grow, also if an endpoint or a backend is removed and returns; labels are bounded and come from
+the routing table, the reasons and the methods that were executed, never from callers' input.
 Owner: the scheduler.
 """
 
@@ -16,19 +16,12 @@ from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.histogram import CALL_TIMES, Histogram
 
-# How long calls take, by endpoint and method: in the queue, and from arrival to outcome.
-#
-# Purpose: what callers wait for, where the times of a backend are those of all its methods together.
-# Invariants: labels are bounded, whatever callers send: a method has one of its own once a call of it was executed, and
-# at most `MAX_METHODS` of an endpoint do; all others share `OTHER`.
-# Owner: the scheduler's outcomes.
-
 MAX_METHODS: Final = 32
 OTHER: Final = "_other"
 
 
 class MethodTimes:
-    """Of calls that were executed, in seconds."""
+    """Times of the executed calls of one method, seconds."""
 
     __slots__ = ("queue_time", "total_time")
 
@@ -40,7 +33,12 @@ class MethodTimes:
 
 
 class CallTimes:
-    """Of all endpoints."""
+    """How long calls take, by endpoint and method: in the queue, and from arrival to outcome.
+
+    Purpose: per-method figures; those of a backend are over all of its methods.
+    Invariants: a method has a label of its own once one of its calls was executed, for at most `MAX_METHODS` of an
+    endpoint; all others share `OTHER`.
+    """
 
     def __init__(self) -> None:
         self.by_method: dict[tuple[str, str], MethodTimes] = {}
@@ -49,7 +47,7 @@ class CallTimes:
         """How many of each endpoint there are."""
 
     def executed(self, endpoint: str, method: str, waited_s: float, total_s: float, count: int) -> None:
-        """So many calls were executed alike."""
+        """Counts `count` calls that were executed together."""
         times = self.by_method.get((endpoint, method)) or self._add(endpoint, method)
         times.queue_time.observe(waited_s, count)
         times.total_time.observe(total_s, count)
@@ -62,13 +60,6 @@ class CallTimes:
         return self.by_method.setdefault((endpoint, method), MethodTimes())
 
 
-# How the calls of one backend have ended for their callers, by endpoint: what a controller judges a new version by.
-#
-# Invariants: totals only grow; an end counts once, where the caller gets it; copies for shadows, reservations, calls
-# that
-# were taken back and calls that failed for others of their lane are not counted. Endpoints are those of the table.
-# Owner: the scheduler. `slotmesh.v1.CallEnds` specifies the figures.
-
 FAULTS: Final = frozenset(
     {
         *(Reason.HANDLER_ERROR, Reason.BATCH_SIZE_MISMATCH, Reason.METHOD_NOT_FOUND, Reason.NOT_IMPLEMENTED),
@@ -79,9 +70,9 @@ FAULTS: Final = frozenset(
 NO_ANSWER: Final = frozenset({Reason.DEADLINE_RUNNING, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT})
 """The time was up."""
 REFUSALS: Final = frozenset({Reason.BAD_ARGUMENTS, Reason.BAD_REQUEST, Reason.PAYLOAD_TOO_LARGE})
-"""The caller had sent what nobody could take."""
+"""The caller sent a request that no replica could accept."""
 BLAMES_CALLER: Final = frozenset({3, 5, 6, 7, 9, 11, 16})
-"""Statuses by which a handler says that the caller is wrong: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
+"""Statuses by which a handler blames the caller: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
 PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE and UNAUTHENTICATED."""
 
 
@@ -112,7 +103,12 @@ class CallEndTotals:
 
 
 class CallEndCounts:
-    """Totals of one backend since the router's start, by endpoint."""
+    """How the calls of one backend have ended for their callers, by endpoint, since the router's start.
+
+    Purpose: the controller judges a new version by these figures; `slotmesh.v1.CallEnds` specifies them.
+    Invariants: an end counts once, when the caller receives it. Shadows' copies, reservations, cancelled calls, and
+    calls that failed because of others of their lane are not counted. Endpoints are those of the table.
+    """
 
     __slots__ = ("_known", "by_endpoint")
 
@@ -137,12 +133,12 @@ class CallEndCounts:
         return total
 
     def well(self, run: RouterRun, calls: int, now: float) -> None:
-        """So many calls of the run ended well."""
+        """Counts `calls` calls of the run that succeeded."""
         if run.shadow_of is None:
             self.of(run.endpoint).times.observe(now - run.arrived, calls)
 
     def count(self, failure: Failure, calls: int, endpoint: str) -> None:
-        """So many calls of the endpoint ended in this failure."""
+        """Counts `calls` calls of the endpoint that ended in this failure."""
         reason = failure.reason
         if reason in FAULTS:
             if reason is Reason.HANDLER_ERROR and failure.code in BLAMES_CALLER:

@@ -1,10 +1,9 @@
-"""What happens to the router's calls and callers: the events that no other room has.
+"""Events: the only way into the scheduler (`RouterScheduler.step`), grouped by their source.
 
-Purpose: an event is the only way into the scheduler (`RouterScheduler.step`). Rooms have those of their own in files of
-this name: `replicas/`, `routing/`, `sessions/`, `slots/`, `streaming/`, `uploads/`.
-Invariants: events carry no behaviour, and are made once a frame, never once a call. Each class has one handler, which
-`scheduler.py` names.
-Owner: the shell makes them, the scheduler reads them.
+Invariants: events have no behaviour, and are made once per frame, never per call. Each class has exactly one handler;
+`handlers_of` in `scheduler.py` has the table. Events of taps are in `lifecycle/taps.py`.
+Owner: the shell makes them (streams of clients, links to replicas, the table watch, the brake); the scheduler reads
+them.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class CallerLeft(RouterEvent):
 
     caller: Caller
     is_overdue: bool = False
-    """The deadline of its rpc has passed: its calls were not answered in time, and nobody has taken them back."""
+    """The deadline of its rpc has passed: its calls count as not answered in time, not as cancelled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,11 +95,6 @@ class RouterTimePassed(RouterEvent):
     """The moment that `RouterScheduler.next_deadline` named has come: what is overdue ends."""
 
 
-# What happens to the queues as a whole.
-#
-# Owner: the servicer's brake makes them, the scheduler reads them.
-
-
 @dataclass(slots=True, eq=False)
 class BrakeChanged(RouterEvent):
     """Clients have too many results unread: no more calls are to be started than must be; or no longer."""
@@ -108,21 +102,11 @@ class BrakeChanged(RouterEvent):
     is_braked: bool
 
 
-# What happens to the routing table.
-#
-# Owner: the table watch makes them, the scheduler reads them.
-
-
 @dataclass(slots=True, eq=False)
 class TableReceived(RouterEvent):
     """A table came from the controller. An older one changes nothing: `RouterScheduler.table` is the one in force."""
 
     table: RoutingTable
-
-
-# What happens at replicas, and to the links to them.
-#
-# Owner: the link to the replica makes them, the scheduler reads them.
 
 
 @dataclass(slots=True, eq=False)
@@ -134,11 +118,11 @@ class LinkOpened(RouterEvent):
     stream_id: str = ""
     """Of the stream to the replica; no other stream has the same."""
     methods: Sequence[str] = ()
-    """Names of the handler's methods, as far as the replica says them."""
+    """Names of the handler's methods that the replica reported."""
     outlines: Sequence[MethodOutline] = ()
-    """What these take and give, as far as it says that."""
+    """Arguments and results of these methods, if reported."""
     tensors: Mapping[str, MethodTensors] = field(default_factory=lambda: NO_TENSORS)
-    """What they take and give as tensors, by name, as far as the replica says it."""
+    """Their tensors by method name, if reported."""
 
 
 @dataclass(slots=True, eq=False)
@@ -215,11 +199,6 @@ class LanesStopped(RouterEvent):
     """Run ids from first to last, both included."""
 
 
-# What happens to calls that take several results, or several requests.
-#
-# Owner: the caller's stream, and the link to the replica, make them; the scheduler reads them.
-
-
 @dataclass(slots=True, eq=False)
 class StreamedOutcomesLeft(RouterEvent):
     """Outcomes of calls left for the client, and so have their values: they take nothing of the credit any more."""
@@ -238,14 +217,9 @@ class RequestsTaken(RouterEvent):
     """Run ids, and how many of each; 0: it has begun."""
 
 
-# What happens to payloads that come in chunks.
-#
-# Owner: the caller's stream makes them, the scheduler reads them.
-
-
 @dataclass(slots=True, eq=False)
 class ChunkArrived(RouterEvent):
-    """So many bytes of a payload that was announced have come."""
+    """`size` bytes of an announced payload have arrived."""
 
     caller: Caller
     call_id: int
@@ -268,11 +242,6 @@ class UploadFailed(RouterEvent):
     caller: Caller
     call_id: int
     failure: Failure
-
-
-# Events of sessions: connections, rosters that clients acknowledge, and calls that are sent again.
-#
-# Owner: the shell makes them, the scheduler reads them.
 
 
 @dataclass(slots=True, eq=False)
@@ -327,11 +296,6 @@ class SessionReconciled(RouterEvent):
     session_id: str
     epoch: int
     found: FoundCalls
-
-
-# Events of slots: what callers ask for, and what replicas answer.
-#
-# Owner: the edge and the links make them, the scheduler reads them.
 
 
 @dataclass(slots=True, eq=False)

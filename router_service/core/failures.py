@@ -60,7 +60,7 @@ NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots
 
 
 def no_slot(run: RouterRun, now: float, why: str = "") -> Failure:
-    """No replica has granted a slot in time, because of the load where nothing else is said."""
+    """No replica has granted a slot in time: because of `why`, or because of the load if it is empty."""
     account, where, way_out = run.account, "", "more replicas, or a higher max_ongoing"
     if (wish := constraint_of(run)) is not None:
         where = (
@@ -106,8 +106,8 @@ def replica_not_known(replica_id: str) -> Failure:
     """The table does not name the replica that gave a slot, and nothing proves that it has ended."""
     return Failure(
         reason=Reason.STALE_TABLE,
-        message=f"the router's table does not name replica {replica_id}, which gave the slot, nor says that it has "
-        "left: try again, or at another router; the slot may live on until the end of its lease",
+        message=f"the router's table does not name replica {replica_id}, which gave the slot, nor lists it as "
+        "departed: try again, or at another router; the slot may live on until the end of its lease",
         retry_delay_s=STALE_TABLE_DELAY_S,
         metadata={"replica_id": replica_id},
     )
@@ -268,12 +268,12 @@ def replica_lost(replica: SliceHolder, why: str, *, sent_values: bool = False) -
 
 
 def replica_ended(replica: SliceHolder) -> Failure:
-    """The replica was told to stop, and has cancelled what still ran when its grace was over."""
+    """The replica received a request to stop, and cancelled the calls that still ran at the end of its grace period."""
     return Failure(
         reason=Reason.REPLICA_LOST,
         message=(
-            f"replica {replica.replica_id} was told to stop, and cancelled the call, which still ran at the end of its "
-            "grace: allow more time (graceful_timeout)"
+            f"replica {replica.replica_id} was stopped, and cancelled the call, which still ran at the end of its "
+            "grace period: allow more time (graceful_timeout)"
         ),
         executed=Executed.UNKNOWN,
         metadata=_whereabouts(replica),
@@ -317,7 +317,7 @@ def result_evicted(replica: SliceHolder) -> Failure:
 
 
 def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
-    """The handler has yielded a value larger than the caller can take; the replica is told to stop it."""
+    """The handler has yielded a value larger than the caller can take; the replica is asked to stop it."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=f"the handler yielded a value of {size} bytes; at most {limit} bytes come to this caller",

@@ -1,9 +1,10 @@
-"""Rosters: which replicas could have got a call, by the versions of routing tables.
+"""Rosters (which replicas could have received a call, by versions of routing tables) and connections of sessions.
 
-Purpose: whether enough is known to prove that no replica has executed a call. Order is known from versions alone, never
-from a clock.
-Invariants: immutable. What is not known to be covered is not covered.
-Owner: the routing table; docs/guarantees.md has the reasoning.
+Purpose: decides whether enough is known to prove that no replica has executed a call. Order follows from versions
+alone, never from a clock. docs/guarantees.md has the reasoning.
+Invariants: rosters are immutable. What is not known to be covered counts as not covered.
+Owner: the routing table owns rosters. The edge makes a `SessionConnection`; `Acknowledgements` updates the roster that
+its client has acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class RosterVersion(NamedTuple):
 
 
 class KnownDeparture(NamedTuple):
-    """A replica that is in no roster any more. It had ended by then."""
+    """A replica that had ended when it was removed from the roster."""
 
     key: ReplicaKey
     version: RosterVersion
@@ -96,13 +97,11 @@ def _follows(version: RosterVersion, first: RosterVersion) -> bool:
     return version.generation == first.generation and version.revision > first.revision
 
 
-# One connection of a session: what its client sent at the opening, and which roster it has acknowledged.
-#
-# Owner: made at the edge; `acknowledgements` keeps what the client knows.
-
-
 class SessionConnection:
-    """One connection of a session. Compared by identity."""
+    """One connection of a session: what its client sent at the opening, and the newest roster it has acknowledged.
+
+    Compared by identity.
+    """
 
     __slots__ = (
         *("acknowledged", "epoch", "is_suspended", "owner_mark", "rosters"),

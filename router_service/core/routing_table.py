@@ -1,9 +1,12 @@
-"""The routing table as the router sees it: a value, replaced as a whole.
+"""The routing table as the router sees it: a value, replaced as a whole; and the changes from one table to the next.
 
 Purpose: endpoints, backends, replicas and partition owners in domain terms.
-Invariants: immutable; `supersedes` keeps configuration from ever going back, and routers from forgetting replicas.
-Endpoints and backends that are as in the table before are the same objects, by which the scheduler knows that.
-Owner: made at the edge from each table frame, read by the scheduler.
+Invariants: immutable; `supersedes` prevents configuration from being replaced by an older one, and replicas from being
+forgotten. Endpoints and backends that are as in the previous table are the same objects, by which the scheduler
+recognizes them. A delta applies as a whole or not at all; the resulting table equals the one that the controller would
+have announced as a whole.
+Owner: made at the edge from each frame of the controller; the table watch applies deltas, the scheduler reads the
+table.
 """
 
 from __future__ import annotations
@@ -19,13 +22,6 @@ from slotmesh.calls.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, GrpcServices, Prospect
 from slotmesh.spec.tenants import TenantLimits
 
-# The owners of an endpoint's partitions, in little memory: an endpoint has 4,096, and a mesh may have many endpoints.
-#
-# Invariants: immutable; `keys` has each replica once that owns a partition, in order; two with the same owners and
-# epochs
-# are equal, however they came about.
-# Owner: the routing table.
-
 UNOWNED: Final = -1
 """Index of a partition without an owner."""
 
@@ -34,7 +30,12 @@ OwnerAtEpoch = tuple[ReplicaKey | None, int]
 
 
 class PartitionOwners:
-    """Owner and epoch of each partition; empty where none has an owner."""
+    """Owner and epoch of each partition of an endpoint; empty if none has an owner.
+
+    Stored compactly: an endpoint has 4,096 partitions, and a mesh may have many endpoints.
+    Invariants: immutable; `keys` has each replica that owns a partition once, in order; two with the same owners and
+    epochs are equal, however they were made.
+    """
 
     __slots__ = ("_epochs", "_indexes", "keys")
 
@@ -119,9 +120,9 @@ class ReplicaRoute:
     max_ongoing: int
     draining: bool = False
     process: str = ""
-    """Which process it is, as it has said: for a controller that does not remember."""
+    """Identifies its process, as the replica reported it: for a controller without stored state."""
     is_suspect: bool = False
-    """The controller does not hear of it: unkeyed calls go to others, as long as there are any."""
+    """It has lost contact with the controller: unkeyed calls go to others, as long as there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ class RoutingTable:
     """For clients that have a bearer token and no certificate."""
     roster: TableRoster = NO_ROSTER
     term_id: str = ""
-    """Of the term in which it was announced: brought to controllers, and read by them alone."""
+    """Id of the term in which it was announced: returned to controllers, and read by them only."""
 
     def supersedes(self, other: RoutingTable) -> bool:
         """Whether this table may replace the other.
@@ -190,17 +191,11 @@ class RoutingTable:
         return not other.revision or self.roster.covers_all([other.roster.version])
 
 
-# What has changed of a routing table, and the table that follows.
-#
-# Invariants: a delta applies as a whole or not at all; the table that follows equals the one that the controller would
-# have announced as a whole; what a delta does not name stays the same object.
-# Owner: pure; made at the edge from each delta, applied by the table watch.
-
 RouteT = TypeVar("RouteT")
 
 
 class DeltaMismatch(ValueError):
-    """The delta is not one of this table; the message says where."""
+    """The delta does not apply to this table; the message names the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +258,7 @@ class TableDelta:
     roster_revision: int
     departed_since: int
     forgotten_departures: int
-    """So many of the oldest ones are listed no more."""
+    """Number of the oldest departures that are no longer listed."""
     departed: tuple[KnownDeparture, ...]
     """Listed behind the others."""
 

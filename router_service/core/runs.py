@@ -1,8 +1,8 @@
-"""What the router moves: runs of calls, and the parts of them that were sent.
+"""Runs of calls, and the parts of them that were sent: the records that admission, queues and replicas pass around.
 
-Purpose: the records that admission, queues and replicas pass around. One object a run, never one a call.
-Invariants: `0 <= cursor <= len(payloads)`; what is before the cursor was sent (or failed), what is behind it waits.
-`unanswered` counts the calls of the run that have no outcome yet; it reaches 0 exactly once.
+Invariants: one object per run, never one per call. `0 <= cursor <= len(payloads)`; calls before the cursor were sent
+(or failed), those behind it wait. `unanswered` counts the calls of the run without an outcome; it reaches 0 exactly
+once.
 Owner: the scheduler.
 """
 
@@ -140,13 +140,13 @@ class RouterRun:
         self.is_overdue = False
         """Its deadline has passed, and its replicas are asked how far they are."""
         self.asked_until = inf
-        """When the caller hears that calls have failed of which replicas were asked; infinite while none was."""
+        """When the caller gets the failure of calls that replicas were asked to stop; infinite if none was asked."""
         self.shadow_of: str | None = None
-        """The backend that these sampled copies are for; None for calls that somebody waits for."""
+        """The backend that these sampled copies are for; None for calls of a caller."""
         self.session = caller.session
         """Whose calls these are, if a replica is to keep their outcomes."""
         self.has_left = False
-        """The connection of its session is gone: whoever asks for the outcomes later finds them at the replicas."""
+        """The connection of its session is closed; the outcomes can be fetched from the replicas later."""
         self.may_have_run = False
         """An earlier connection has sent these calls, and it is not known what became of them."""
         self.first_roster: RosterVersion | None = None
@@ -250,7 +250,7 @@ class Sent:
     )
 
     takes_room: ClassVar[bool] = True
-    """It counts among what its replica said it can take."""
+    """It counts towards the capacity that its replica reported."""
 
     def __init__(self, run: RouterRun, lo: int, count: int, replica: SliceHolder, owner_epoch: int, now: float) -> None:
         self.first = 0
@@ -264,7 +264,7 @@ class Sent:
         """One byte a call: OPEN, ANSWERED, or ABANDONED (the caller has its outcome, the replica still owes an answer).
         None while all are OPEN."""
         self.asked: dict[int, Failure] | None = None
-        """Of calls that have failed unless they have ended, as the replica will say: offset, and what is told then."""
+        """Calls that fail unless the replica reports that they have ended: offset -> the failure to deliver then."""
         self.valued: set[int] | None = None
         """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
         self.replica = replica
@@ -276,7 +276,7 @@ class Sent:
         """Work that each call is at the replica, as it was known at sending; nanoseconds."""
 
     def take(self, offset: int, count: int) -> list[tuple[int, int]]:
-        """The replica has answered these calls; returns those that somebody waits for, as (offset, count)."""
+        """The replica has answered these calls; returns those that a caller still waits for, as (offset, count)."""
         states = self.states
         if states is None:
             if count == self.count:
@@ -290,7 +290,7 @@ class Sent:
         return fresh
 
     def open_parts(self, offset: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-        """Those of these calls, or of all, that somebody waits for, as (offset, count)."""
+        """Those of these calls, or of all, that a caller still waits for, as (offset, count)."""
         end = self.count if count is None else offset + count
         if self.states is None:
             return [(offset, end - offset)] if self.remaining else []
@@ -303,7 +303,7 @@ class Sent:
         self.valued.add(offset)
 
     def abandon(self, offset: int, count: int) -> None:
-        """Nobody waits for these calls any more, as far as they are open."""
+        """No caller waits for the open ones among these calls any more."""
         if self.states is None:
             self.states = bytearray(self.count)
         for begin, many in _open_spans(self.states, offset, offset + count):

@@ -1,7 +1,7 @@
 """Random draws from a uniform source: how many calls of a run go where, and which.
 
-Purpose: one draw a run instead of one a call. Each call on its own still goes to each backend with exactly its
-probability, because the slices start at a random place in the run.
+Purpose: one draw per run instead of one per call. Each single call still goes to each backend with exactly its
+probability, because the slices start at a random position in the run.
 Owner: pure functions.
 """
 

@@ -1,15 +1,15 @@
 """The router's decisions: which replica runs which calls, and which outcome every caller gets.
 
 Purpose: admission -> traffic policy -> queue -> balancer -> replica -> correlated reply, as `(event, now) -> commands`.
-`events.py`, here and in the rooms, says what can happen, `handlers.py` which part handles it, `parts.py` how the parts
-are put together. Of these `submissions` and `intake` are the way in, `sender` the way out, `answers` the way back;
-`conclusions` is what follows from each event.
+`Parts` constructs the parts of the core, each with the parts it uses; `Handlers` maps each class of events to its one
+handler; `Conclusions` carries out what follows from an event. `handlers/submissions` and `lifecycle/intake` are the way
+in, `lifecycle/sender` the way out, `lifecycle/answers` the way back.
 Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
   3. A replica never has more unkeyed calls than its reported capacity, nor more keyed ones than its window.
   4. Nothing waits while a replica of its backend could take it, unless the brake is on.
-  5. A slot that is granted to a caller who no longer waits is released at once.
+  5. A slot that is granted to a caller that no longer waits is released immediately.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """
 
@@ -84,21 +84,14 @@ from router_service.core.sampling import Chance
 from router_service.core.tenants import DEFAULT_TENANTS, TenantBook, TenantSettings
 from slotmesh.calls.deadline_heap import DeadlineHeap
 
-# The parts of the router's core, put together.
-#
-# Purpose: each part decides one thing, and is given the parts that it asks; this module says which.
-# Owner: the scheduler.
-
-# Consequences of an event, carried out until there are none left; then the commands are handed over.
-#
-# Purpose: an outcome may end other calls (those behind it in a lane that stops), or let some begin (those behind a
-# payload that is not awaited any more); and calls go elsewhere when a backend cannot serve any more, or can again.
-# Invariants: commands are handed over once, in the order in which they were decided.
-# Owner: the scheduler: each of its events ends here.
-
 
 class Conclusions:
-    """Takes the commands out of `out`, the scheduler's list of them."""
+    """Carries out the consequences of an event until none are left, then hands over the commands collected in `out`.
+
+    Purpose: an outcome may end other calls (those behind it in a lane that stops) or let some begin (those behind a
+    payload that is no longer awaited); and calls are re-routed when a backend starts or stops being able to serve.
+    Invariants: each event ends here; commands are handed over once, in the order in which they were decided.
+    """
 
     def __init__(
         self,
@@ -137,11 +130,11 @@ class Conclusions:
             return self.commands(now)
         out = self._out.copy()
         self._out.clear()
-        return self._operations.told(out, now) if self._pending else out
+        return self._operations.for_all_waiting(out, now) if self._pending else out
 
 
 class Parts:
-    """Made once for each scheduler."""
+    """The parts of the router's core, constructed once for each scheduler. Each decides one thing."""
 
     def __init__(self, chance: Chance, max_upload_bytes: int, tenants: TenantSettings) -> None:
         """`chance` draws uniformly from [0, 1)."""
@@ -200,11 +193,6 @@ class Parts:
             acknowledgements=acknowledgements,
         )
 
-
-# Which part of the core handles which event.
-#
-# Invariants: a class of events has one handler.
-# Owner: the scheduler, which asks for the table once.
 
 EventT = TypeVar("EventT", bound=RouterEvent)
 
@@ -285,8 +273,8 @@ class RouterScheduler:
     ) -> None:
         """`chance` draws uniformly from [0, 1): the only randomness.
 
-        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how many
-        are told apart.
+        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them. `tenants`: how
+        many tenants have accounts of their own.
         """
         self._parts = parts = Parts(chance, max_upload_bytes, tenants)
         self._handlers = handlers_of(parts).by_class

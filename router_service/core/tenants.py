@@ -1,8 +1,8 @@
-"""The tenants of all callers, of which accounts are kept; and which of them metrics name.
+"""The tenants of all callers that have accounts, and which of them metrics name.
 
-Invariants: there are at most `most` accounts, and an overflow account for each endpoint and caller that needed one. A
-caller gets another account only while it has fewer than are left: so callers that state many tenants leave room for
-others. An account that is forgotten was idle: its tenant loses nothing. At most `most_named` accounts have figures of
+Invariants: there are at most `most` accounts, plus an overflow account for each endpoint and caller that needed one. A
+caller gets another account only while it has fewer than are left, so callers that name many tenants leave room for
+others. An account is removed only when idle: its tenant loses nothing. At most `most_named` accounts have figures of
 their own; those of all others are added up by endpoint.
 Owner: the scheduler.
 """

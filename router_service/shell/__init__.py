@@ -1,1 +1,1 @@
-"""Where the router acts: streams, links, timers. It decides nothing; the core does."""
+"""Streams, links and timers of the router. The shell decides nothing; the core does."""

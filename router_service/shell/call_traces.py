@@ -1,10 +1,10 @@
-"""The router's spans of calls that are sampled: from arrival to outcome, with what they waited in its queue inside.
+"""The router's spans of sampled calls: from arrival to outcome, with the time in its queue.
 
-Purpose: the core moves trace contexts along and knows of no spans. A call that is sampled gets one when it arrives,
-which its replica is told of as the call's parent; when it left for a replica is seen where frames are cut, and how it
-ended where outcomes are delivered.
-Invariants: calls that are not sampled cost one look a frame, a batch and a delivery. Each span ends, at the latest when
-its caller leaves. Of calls of a frame with one parent `MAX_ALIKE` are sampled, and the others travel as not sampled.
+Purpose: the core passes trace contexts along and knows no spans. A sampled call gets a span when it arrives, which its
+replica receives as the call's parent; the time of sending is recorded where frames are cut, the end where outcomes are
+delivered.
+Invariants: calls that are not sampled cost one look per frame, batch and delivery. Each span ends, at the latest when
+its caller leaves. Of calls of a frame with one parent, `MAX_ALIKE` are sampled, and the others travel as not sampled.
 Owner: the dispatcher, on its event loop.
 """
 
@@ -32,7 +32,7 @@ from slotmesh.telemetry.tracing import (
 )
 
 _MANY = 8
-"""From so many ids on they are looked up in a set."""
+"""From this number of ids on, they are looked up in a set."""
 
 
 class _OpenCall:
@@ -58,7 +58,7 @@ class RouterTraces:
         self._open: dict[CallerBook, dict[int, _OpenCall]] = {}
         """By caller and call id. No entry where there are none."""
         self._by_context: dict[str, _OpenCall] = {}
-        """By what replicas are told as parent."""
+        """By the trace context that replicas receive as parent."""
 
     def arrived(
         self,
@@ -69,26 +69,26 @@ class RouterTraces:
         traces: dict[int, TraceContext] | None,
         now: float,
     ) -> dict[int, TraceContext] | None:
-        """Calls have been admitted, some with the trace contexts of their callers. Returns what replicas are told."""
+        """Calls were admitted, some with the trace contexts of their callers. Returns the contexts for replicas."""
         roots = self._tracing.roots.take(len(ids), now)
         if not traces and not roots:
             return traces
         clock = WallClock(now)
-        told = dict(traces or {})
+        contexts = dict(traces or {})
         alike: Counter[str] = Counter()
         for call_id, parent in (traces or {}).items():
             if not is_sampled(parent):
                 continue
             alike[parent.traceparent] += 1
             if alike[parent.traceparent] > MAX_ALIKE:
-                told[call_id] = unsampled(parent)
+                contexts[call_id] = unsampled(parent)
             else:
-                told[call_id] = self._begin(caller, endpoint, method, call_id, parent, clock, now)
+                contexts[call_id] = self._begin(caller, endpoint, method, call_id, parent, clock, now)
         for at in roots:
             call_id = ids[at]
-            if (known := told.get(call_id)) is None or not known.traceparent:
-                told[call_id] = self._begin(caller, endpoint, method, call_id, known, clock, now)
-        return told
+            if (known := contexts.get(call_id)) is None or not known.traceparent:
+                contexts[call_id] = self._begin(caller, endpoint, method, call_id, known, clock, now)
+        return contexts
 
     def left(self, batches: Sequence[OutgoingBatch], replica: RoutedReplica, now: float) -> None:
         """Calls go to a replica, in the frame that was cut now."""
@@ -161,11 +161,11 @@ class RouterTraces:
         if (older := mine.get(call_id)) is not None:
             self._end(older, now)
         mine[call_id] = call
-        told = trace_context_of(span)
+        context = trace_context_of(span)
         if parent is not None and parent.http:
-            told = told._replace(http=parent.http)
-        self._by_context[told.traceparent] = call
-        return told
+            context = context._replace(http=parent.http)
+        self._by_context[context.traceparent] = call
+        return context
 
     def _leave(self, call: _OpenCall, replica: RoutedReplica, now: float) -> None:
         call.attempts += 1

@@ -1,7 +1,7 @@
 """The single writer of the scheduler: feeds it events, carries out its commands, wakes it in time.
 
-Purpose: the only door to the core. Everything here is synchronous and runs on one event loop, so nothing is locked and
-no event waits for another.
+Purpose: the only access to the core. Everything here is synchronous and runs on one event loop, so nothing is locked
+and no event waits for another.
 Invariants: commands are carried out in order, before the next event; a timer is armed whenever something can expire.
 Owner: the app.
 """
@@ -47,14 +47,12 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
 from slotmesh.transport.pump import WokenPumps
 
-# What the router's shell counts of its streams: plain integers that a scrape reads.
-#
-# Invariants: each number is written by the half of a stream that it is about.
-# Owner: the dispatcher holds one for all streams.
-
 
 class FrameCounts:
-    """Totals since the start of the process, and what is open now."""
+    """Frames and streams of the shell: totals since the start of the process, and what is open now; read by a scrape.
+
+    Invariants: each number is written by the half of a stream that it is about.
+    """
 
     def __init__(self) -> None:
         self.streams = 0
@@ -67,16 +65,15 @@ class FrameCounts:
         """Frames with calls to replicas and with their results, by backend and direction."""
 
 
-# The first routing table: calls that come before it wait for it, for a bounded time.
-#
-# Owner: the dispatcher holds it, the table watch says when the table has come.
-
 FIRST_TABLE_WAIT_S = 3.0
 """How long calls that come before the first routing table wait for it, at most."""
 
 
 class FirstTable:
-    """Whether there is a routing table."""
+    """Whether there is a routing table: calls that arrive before the first one wait for it, for a bounded time.
+
+    The table watch reports the first table.
+    """
 
     def __init__(self) -> None:
         self._came = asyncio.Event()
@@ -98,7 +95,7 @@ class FirstTable:
 
 
 class Dispatcher:
-    """Events in, effects out."""
+    """Posts events to the scheduler and carries out its commands."""
 
     def __init__(
         self,
@@ -117,7 +114,7 @@ class Dispatcher:
         self.woken = WokenPumps()
         """Of the streams to clients and replicas."""
         self.report_load: Callable[[], None] = lambda: None
-        """Has the controller told what waits, now."""
+        """Sends a load report to the controller now."""
         self.traces: RouterTraces | None = None
         """Spans of sampled calls; None where there are none."""
         self.failures: FailureLog | None = None
@@ -128,9 +125,9 @@ class Dispatcher:
         self._timer_at = 0.0
 
     def post(self, event: RouterEvent) -> None:
-        """Something has happened: the scheduler decides, and what it commands is done before this returns.
+        """Passes an event to the scheduler, and carries out its commands before this returns.
 
-        Streams that have something to say by then begin to write.
+        Streams with something to write then begin to write.
         """
         woken = self.woken
         is_first, woken.is_at_work = not woken.is_at_work, True
@@ -229,7 +226,7 @@ class Dispatcher:
         self._arm()
 
     def _inform(self, command: NameRoster | DeliverSlot | DeliverTaken) -> None:
-        """Of what only callers of one kind are told."""
+        """Delivers commands that only one kind of caller receives."""
         sink = self._sinks.get(command.caller)
         match command:
             case _ if sink is None:

@@ -1,11 +1,11 @@
-"""The log of failures that clients see: each can be found by an id that its error carries, `log_ref`.
+"""The log of failures that clients receive: each can be found by an id that its error carries, `log_ref`.
 
-Purpose: call ids begin at 1 on every stream, so they find nothing. Failures that are alike (same endpoint, session,
-tenant, replica and reason) within a second share an id, and a line says how many more there were: a storm of failures
-costs a look in a table each, and some lines a second.
-Invariants: what has an id already, from the replica, keeps it; each id that goes out is in the log at that time, for as
-long as the level is shown; no text of a failure is logged, as it may be of a handler. Of a session the log has the
-beginning of its id: who knows all of it could go on with the session.
+Purpose: call ids begin at 1 on every stream, so they identify nothing. Similar failures (same endpoint, session,
+tenant, replica and reason) within a second share an id, and a second line has the number of the others: a storm of
+failures costs a table lookup each, and some lines per second.
+Invariants: a failure that has an id from the replica keeps it; each id that is sent is in the log at that time, if the
+level is enabled; the text of a failure is not logged, as a handler may have written it. Of a session id, the log has
+only the beginning: the full id would allow a reader to resume the session.
 Owner: the dispatcher, on its event loop.
 """
 
@@ -24,7 +24,7 @@ from slotmesh.telemetry.names import LOG_REF
 
 WINDOW_S: Final = 1.0
 MAX_LINES: Final = 20
-"""Kinds of failures that are told apart in a window; all others share one id."""
+"""Kinds of failures that have an id of their own in a window; all others share one."""
 SESSION_CHARS: Final = 8
 MAX_NAME_CHARS: Final = 64
 """Of an endpoint, which may be any text that a client has sent."""
@@ -42,7 +42,7 @@ _ASKED_FOR: Final = frozenset(
         Reason.HANDLER_ERROR,
     }
 )
-"""What callers and handlers have decided: no defect of the mesh, and no warning. Who has cancelled a call knows it."""
+"""Ends that callers and handlers chose: no defect of the mesh, and no warning."""
 
 _log = get_logger(__name__)
 
@@ -90,7 +90,7 @@ class FailureLog:
     def noted(
         self, failure: Failure, count: int, endpoint: str, *, session: str = "", tenant: str = "", call_id: int = 0
     ) -> Failure:
-        """So many calls fail alike. Returns the failure with its id."""
+        """Logs `count` calls that fail alike. Returns the failure with its id."""
         if LOG_REF in failure.metadata:
             return failure
         session, endpoint = session[:SESSION_CHARS], endpoint[:MAX_NAME_CHARS]
@@ -101,9 +101,9 @@ class FailureLog:
             entry.more += count
         elif len(self._entries) < MAX_LINES:
             entry = self._entries[kind] = _Entry()
-            tell = _log.warning if failure.reason not in _ASKED_FOR else _log.info
+            log = _log.warning if failure.reason not in _ASKED_FOR else _log.info
             if failure.reason is Reason.CANCELLED:
-                tell = _log.debug
+                log = _log.debug
             facts = {
                 "endpoint": endpoint,
                 "session": session,
@@ -112,13 +112,15 @@ class FailureLog:
                 "replica": replica_id,
                 "call_id": call_id,
             }
-            said = {name: fact for name, fact in facts.items() if fact}
+            fields = {name: fact for name, fact in facts.items() if fact}
             executed = failure.executed.name.lower()
-            tell("calls failed", log_ref=entry.ref, reason=failure.reason.value, executed=executed, calls=count, **said)
+            log(
+                "calls failed", log_ref=entry.ref, reason=failure.reason.value, executed=executed, calls=count, **fields
+            )
         else:
             if self._rest is None:
                 self._rest = _Entry()
-                _log.warning("calls failed; of this second no more failures are told apart", log_ref=self._rest.ref)
+                _log.warning("calls failed; further kinds in this second share one id", log_ref=self._rest.ref)
             entry = self._rest
             entry.more += count
         if self._timer is None:
@@ -126,7 +128,7 @@ class FailureLog:
         return replace(failure, metadata={**failure.metadata, LOG_REF: entry.ref})
 
     def close(self) -> None:
-        """Says what was not said yet."""
+        """Logs the pending counts."""
         if self._timer is not None:
             self._timer.cancel()
             self._end_window()
@@ -137,8 +139,8 @@ class FailureLog:
         for (endpoint, _session, tenant, replica_id, reason), entry in entries.items():
             if entry.more:
                 facts = {"endpoint": endpoint, "tenant": tenant, "replica": replica_id}
-                said = {name: fact for name, fact in facts.items() if fact}
-                _log.info("more calls failed", log_ref=entry.ref, reason=reason.value, calls=entry.more, **said)
+                fields = {name: fact for name, fact in facts.items() if fact}
+                _log.info("more calls failed", log_ref=entry.ref, reason=reason.value, calls=entry.more, **fields)
         if self._rest is not None:
             _log.warning("failures were left out of the log", log_ref=self._rest.ref, calls=self._rest.more)
             self._rest = None

@@ -19,10 +19,6 @@ from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gau
 from slotmesh.telemetry.names import OTHER_TENANTS
 from slotmesh.telemetry.setup import MetricsServer
 
-# The counters that are 0 because nothing was counted yet, of what the routing table names.
-#
-# Prometheus sees an increase only between two values: a counter that appears with its first failure hides that failure.
-
 ALERTED_ON: Final = (
     Reason.QUEUE_FULL,
     Reason.QUEUE_TIMEOUT,
@@ -32,11 +28,15 @@ ALERTED_ON: Final = (
     Reason.REPLICA_LOST,
     Reason.BACKEND_UNAVAILABLE,
 )
-"""Reasons of failures that somebody should be able to wait for. All others appear with their first failure."""
+"""Failure reasons that alerts watch. All others appear with their first failure."""
 
 
 class Zeros:
-    """Of the table in force."""
+    """Counters of the names in the current table that are 0 because nothing was counted yet.
+
+    Prometheus sees an increase only between two values: a counter that appears with its first failure hides that
+    failure.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -70,14 +70,12 @@ class Zeros:
         return {(name, answer.value): 0 for name in self._topology.table.endpoints for answer in ReservationAnswer}
 
 
-# What metrics say of tenants: those with most calls by name, all others as one.
-#
-# Invariants: of each endpoint at most as many names as the router tells apart; tenants of one name of two callers add
-# up.
-
-
 class TenantMetrics:
-    """By endpoint and tenant."""
+    """Figures by endpoint and tenant: the tenants with most calls by name, all others as one.
+
+    Invariants: at most as many names per endpoint as the router keeps accounts for; tenants of the same name of two
+    callers are added up.
+    """
 
     def __init__(self, book: TenantBook) -> None:
         self._book = book

@@ -1,6 +1,6 @@
-"""The receivers of commands: sinks take what goes to callers, links what goes to replicas.
+"""The receivers of commands: sinks receive deliveries to callers, links receive what is sent to replicas.
 
-Owner: the dispatcher calls them; streams, unary calls and links are what it calls.
+Owner: the dispatcher calls them; streams, unary calls and links implement them.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class ReplicaReceiver(Protocol):
         """Asks the replica what became of the session's unanswered calls."""
 
     def retry_in(self, delay_s: float) -> None:
-        """The link failed: it connects again after so many seconds."""
+        """The link failed: it connects again after `delay_s` seconds."""
 
     def forget(self, first: int, count: int) -> None:
         """Acknowledges the outcomes of these runs: the replica need not keep them."""
 
     def take(self, run_id: int, count: int) -> None:
-        """Informs the replica that so many values of the run were taken."""
+        """Reports to the replica that `count` values of the run were taken."""
 
     def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
         """Sends requests of a call that takes several; None: there are no more."""
@@ -73,13 +73,12 @@ class ReplicaReceiver(Protocol):
         """Disconnects, and does not connect again."""
 
 
-# The links to all replicas that the router connects to, or has not left yet.
-#
-# Owner: the dispatcher opens and closes them, as the scheduler commands.
-
-
 class OpenLinks:
-    """Links by replica."""
+    """The links to all replicas that the router connects to, or has not disconnected from yet, by replica.
+
+    The dispatcher opens and closes them, as the scheduler commands. `links` is the number of links to the replica that
+    had been lost when a run was sent; run ids of an earlier link are ignored.
+    """
 
     def __init__(self) -> None:
         self.by_replica: dict[SliceHolder, ReplicaReceiver] = {}
@@ -95,17 +94,17 @@ class OpenLinks:
             link.close()
 
     def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
-        """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
+        """The client has the outcomes of these runs of the replica."""
         if replica.links == links and (link := self.by_replica.get(replica)) is not None:
             link.forget(first, count)
 
     def take(self, replica: SliceHolder, links: int, run_id: int, count: int) -> None:
-        """So many values of this run were taken; it was sent when so many links to the replica had been lost."""
+        """`count` values of this run were taken."""
         if replica.links == links and (link := self.by_replica.get(replica)) is not None:
             link.take(run_id, count)
 
     def of(self, replica: SliceHolder, links: int) -> ReplicaReceiver | None:
-        """The link to the replica, if it is still the one that was up when so many had been lost."""
+        """The link to the replica, if it is still the one after `links` lost ones."""
         return self.by_replica.get(replica) if replica.links == links else None
 
     async def finish(self) -> None:

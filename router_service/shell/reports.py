@@ -1,6 +1,9 @@
-"""The report to the controller on how loaded this router is, and what has become of its calls.
+"""Reports to the controller: the links to replicas, and the load of each backend and endpoint.
 
-Owner: the table watch asks for it each second. Nothing here is counted: it reads what the scheduler counts.
+Purpose: the table watch sends a report each second. Nothing is counted here: it reads what the scheduler counts.
+Invariants: waiting calls that belong to no backend yet (their key has no owner, and the policy names several backends)
+are divided among the backends they may go to, each share rounded up, so that each is seen to be needed.
+Owner: the app; links write the `LinkReport`.
 """
 
 from __future__ import annotations
@@ -23,13 +26,9 @@ from slotmesh.convert.specification import duration_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.v1 import mesh_pb2
 
-# The report to the controller on links to replicas: which links work, and which replicas have ended in order.
-#
-# Owner: the app. Links write it, the table watch reads it.
-
 
 class LinkReport:
-    """Of the replicas in the table."""
+    """Which links to replicas of the table work, and which replicas have ended in order."""
 
     def __init__(self, scheduler: RouterScheduler) -> None:
         self._scheduler = scheduler
@@ -52,14 +51,8 @@ class LinkReport:
         return sorted(each.key for each in self._scheduler.topology.replicas.values() if each.linked)
 
 
-# The load of each backend and endpoint, as the controller is told it: what waits, what runs, what has become of calls.
-#
-# Invariants: what waits and belongs to no backend yet (calls whose key has no owner, where a policy names several
-# backends) is divided among those that it may go to, each share rounded up, so that each of them is seen to be needed.
-# Owner: the scheduler has the state; this only reads.
-
 MAX_IDLE_LOADS: Final = 1_000
-"""Of more endpoints those that nobody has called are not reported: a report is made each second."""
+"""With more endpoints than this, those without calls are not reported: a report is made each second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The router's membership: an AttachRouter stream, kept up for as long as the router runs.
+"""The router's membership: an AttachRouter stream, kept up while the router runs.
 
-Purpose: identifies the router and reports its state; takes each routing table, or what has changed of it, and
-acknowledges it. Of several controllers, it follows the one that leads.
-Invariants: the last table stays in force while the controller is away, and until there is one that may replace it; each
-report names the table in force and the links that work at the moment it is written.
+Purpose: identifies the router and reports its state; takes each routing table or delta, and acknowledges it. Of several
+controllers, it follows the leader.
+Invariants: the last table stays in use while the controller is unreachable, and until one arrives that may replace it;
+each report names the current table and the links that work when it is written.
 Owner: the app, which runs `run` and `tick` as tasks.
 """
 
@@ -44,9 +44,9 @@ GOODBYE_S = 1.0
 """How long the last report may take to reach the controller."""
 MAX_END_REASON_CHARS = 300
 MAX_HELLO_TABLE_BYTES = 4 * 1024 * 1024
-"""A larger table goes in parts, before the hello: writing it at once would hold up calls."""
+"""A larger table is sent in parts, before the hello: writing it as one message would delay calls."""
 LOAD_REST_S = 0.1
-"""Reports that the load asks for are at least so far apart: callers who call and cancel make no storm of them."""
+"""Minimum interval of reports triggered by load, so that callers that call and cancel do not cause a storm of them."""
 
 _log = get_logger(__name__)
 
@@ -207,7 +207,7 @@ class TableWatch:
                         **_version(self._dispatcher.scheduler.table),
                     )
                 case None:
-                    pass  # what a newer controller says
+                    pass  # a message of a newer controller
         return "the controller ended the stream"
 
     def _take_part(self, part: membership_service_pb2.TablePart) -> None:
@@ -248,7 +248,7 @@ class TableWatch:
         """The table that follows, or a request for the whole one: of the same revision there may be other tables.
 
         A store that was put back to an older copy counts revisions again that there have been. So a delta applies only
-        to what this stream has brought.
+        to a table that this stream has carried.
         """
         table = self._dispatcher.scheduler.table
         try:

@@ -104,7 +104,7 @@ _HEADS: Final = (
     mutant(
         "a router's span takes the place of a call's HTTP request",
         "router_service",
-        "told = told._replace(http=parent.http)",
+        "context = context._replace(http=parent.http)",
         "pass",
         "tests/contract/ingress/test_http_context.py",
     ),

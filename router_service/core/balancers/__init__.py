@@ -1,8 +1,11 @@
-"""Balancers choose the replica of the next unkeyed calls: a policy a file, each one non-blocking method over the loads.
+"""Balancers choose the replica of the next unkeyed calls: one policy per file, a non-blocking method over the loads.
 
-Purpose: what a balancer is, and which ones there are. Each registers itself, by its name in `slotmesh/spec/model.py`;
-all modules of this package are imported when it is.
-Invariants: each name has one balancer. A backend that names none has the model's default.
+Each balancer registers itself under its name in `slotmesh/spec/model.py`; importing this package imports all of its
+modules. `placed`, `answered` and `abandoned` call the hooks of a balancer, if it has any, as pairs of `routed` and
+`completed` or `abandoned`; `hooks` is None without.
+Invariants: each name has one balancer. A backend that names none has the model's default. Every call and reservation
+that takes room and has no ordering key is placed once and ends once; a call that is dispatched into a slot ends the
+pair that its reservation began.
 """
 
 from __future__ import annotations
@@ -17,15 +20,6 @@ from router_service.core.limits.capacity import ReportedCapacity
 from router_service.core.runs import Sent
 from router_service.core.sampling import Chance
 from slotmesh.spec.model import BalancerName
-
-# Calls a balancer's hooks, where it has any: pairs of `routed` and `completed` or `abandoned`.
-#
-# Invariants: every call and reservation that takes room and travels without an ordering key is placed once and ends
-# once;
-# a call that is dispatched into a slot ends the pair that its reservation began. Costs one look where the balancer has
-# no
-# hooks.
-# Owner: pure functions; `hooks` is the balancer where it has hooks, else None.
 
 
 def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
@@ -84,7 +78,7 @@ CandidateT = TypeVar("CandidateT", bound=Candidate)
 
 
 class Balancer(Protocol[CandidateT]):
-    """Picks among the replicas of one backend. None of them looks at more than a few replicas."""
+    """Picks among the replicas of one backend; looks at no more than a few of them."""
 
     def changed(self, replica: CandidateT) -> None:
         """The replica's load, capacity or link changed; it may be new, or have left (`free` is 0)."""

@@ -1,12 +1,12 @@
-"""The replica with the smallest share of its permits in use; among equals in turn, or the one whose load is known best.
+"""The replica with the smallest share of its permits in use; equals in turn, or the one whose load is known best.
 
-A router that has the replicas to itself knows all of their loads, and gives equals their turns. Where other routers
-send too, room that a replica reported may be taken by now. Then a replica that has just ended one of this router's
-calls comes first, because other routers learn later that its permit is free; replicas whose room is known from reports
-only come last. So routers avoid each other without exchanging messages.
-Invariants: every replica with room stands in the level of its load; `_order` has every level that is not empty. A
-change costs O(1), and O(log levels) where a level appears or vanishes; there are as many levels as different loads,
-however many replicas.
+A router without other routers knows all loads, and picks equals in turn. Other routers may have taken room that a
+replica reported. Then a replica that has just ended one of this router's calls is picked first, because other routers
+learn later that its permit is free; replicas whose room is known from reports only are picked last. So routers avoid
+each other without exchanging messages.
+Invariants: every replica with room is in the level of its load; `_order` has every level that is not empty. A change
+costs O(1), and O(log levels) if a level appears or vanishes; there are as many levels as different loads, however many
+replicas.
 """
 
 from __future__ import annotations

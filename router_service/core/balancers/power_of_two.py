@@ -1,8 +1,8 @@
 """The less loaded of two replicas drawn at random among those with room.
 
-For many routers that know little of each other's load: they do not all choose the same replica.
+For many routers with little knowledge of each other's load: they do not all choose the same replica.
 Source: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001).
-Invariants: `_open` has exactly the replicas with room, `_place` has the position of each of them. O(1).
+Invariants: `_open` has exactly the replicas with room, `_place` the position of each of them. O(1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One replica after another, among those with room: for calls that all cost the same.
+"""One replica with room after another: for calls that all cost the same.
 
-Invariants: `_turns` has exactly the replicas with room. One that joins, or has room again, is put at a random end, so
-that routers which start together do not send in the same order. O(1).
+Invariants: `_turns` has exactly the replicas with room. One that joins, or has room again, is inserted at a random end,
+so that routers that start together do not send in the same order. O(1).
 """
 
 from __future__ import annotations

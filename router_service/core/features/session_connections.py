@@ -1,4 +1,4 @@
-"""Connections of sessions: what begins and ends with them, and when replicas that joined get calls.
+"""Connections of sessions: what begins and ends with them, and which rosters their clients have acknowledged.
 
 Owner: the scheduler.
 """
@@ -21,16 +21,6 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.rosters import RosterVersion, SessionConnection
 from router_service.core.routing.topology import Topology
 
-# Which rosters clients have acknowledged: no call of a session goes to a replica that its client may not know of.
-#
-# Purpose: the next router of a session asks the replicas of rosters that its client has acknowledged. So a replica that
-# joins gets nothing until the clients of all sessions have acknowledged a roster with it. A client that takes longer
-# than
-# `PATIENCE_S` does not hold up the others: its own calls wait instead, until it has acknowledged the roster.
-# Invariants: every replica that does not join any more is in a roster that each session has acknowledged, unless the
-# session is suspended; what waits of a suspended session is in no queue.
-# Owner: the scheduler.
-
 PATIENCE_S: Final = 0.25
 """How long replicas that join wait for clients: many times what an acknowledgement takes on its way."""
 MAX_NAMED: Final = 1_024
@@ -38,7 +28,15 @@ MAX_NAMED: Final = 1_024
 
 
 class Acknowledgements:
-    """The rosters that the clients of connected sessions have acknowledged."""
+    """The rosters that the clients of connected sessions have acknowledged.
+
+    Purpose: the next router of a session queries the replicas of acknowledged rosters, so no call of a session may go
+    to a replica that its client may not know. A joining replica gets no calls until the clients of all sessions have
+    acknowledged a roster with it. A client that takes longer than `PATIENCE_S` does not delay the others: its own calls
+    wait instead, until it has acknowledged the roster.
+    Invariants: every replica that is no longer joining is in a roster that each session has acknowledged, unless the
+    session is suspended; waiting calls of a suspended session are in no queue.
+    """
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
-"""Sessions that moved here: what became of the calls that an earlier connection had sent.
+"""Sessions that moved to this router: what became of the calls that an earlier connection had sent.
 
-Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: calls that they
-have are recovered from them, calls that provably no replica has seen run, and calls that may have run at a replica
-which cannot be asked are not run again. docs/guarantees.md says why that is proof.
-Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
-to; then it is recovered, routed or failed, exactly once. That a call was found needs no proof; that no replica has it
-does. Calls of an ordering key wait behind held ones of their key, in order; all other new calls do not wait. A call
-that no replica has seen does not run where later ones of its key have: it was lost on its way, and they went on. No
-state here outlives the connection: the next router asks again.
+Purpose: a client that lost its router resends its unanswered calls. The router queries the replicas first: calls that a
+replica has are recovered from it, calls that provably no replica has received run, and calls that may have run at a
+replica that cannot be queried are not run again. docs/guarantees.md has the proof.
+Invariants: a resent call is held until every replica that could have received it has answered, or is known not to; then
+it is recovered, routed or failed, exactly once. A found call needs no proof; that no replica has a call does. Calls of
+an ordering key wait behind held ones of their key, in order; all other new calls do not wait. A call that no replica
+has received does not run if later ones of its key have: it was lost in transit, and they have passed it. No state here
+outlives the connection: the next router queries again.
 Owner: the scheduler.
 """
 
@@ -30,17 +30,13 @@ from router_service.core.runs import RouterRun
 from slotmesh.calls.id_ranges import Range, holds, merged
 from slotmesh.errors import Failure
 
-# What is known of the calls of one session that has moved here: where each was found, and which may be behind others.
-#
-# Owner: `Resumptions`.
-
 MAX_RESENT = 65_536
 """Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where
 there are more, it is not known which key each call that was found has."""
 
 
 class Trace(NamedTuple):
-    """Where calls were found."""
+    """Where calls of one session were found, and which may be behind others."""
 
     first: int
     last: int
@@ -62,7 +58,7 @@ class Resumption:
         self.rosters = rosters
         """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
         self.is_covered = False
-        """The table names all replicas of these rosters, or says that they have departed."""
+        """The table lists all replicas of these rosters, or lists them as departed."""
         self.is_over = False
         """Nothing more will be known."""
         self.give_up_at = 0.0
@@ -78,7 +74,7 @@ class Resumption:
         self.keys: set[str] = set()
         """Ordering keys among them."""
         self.awaits_calls = False
-        """Calls are still being sent again, and the client says when it has sent the last one."""
+        """Calls are still being resent; the client announces the last one."""
         self.resent = 0
         """Runs with ordering keys that were sent again."""
         self.lanes: dict[str, list[Sequence[int]]] = {}
@@ -336,12 +332,12 @@ class Resumptions:
         return failures.not_heard(departed) if departed else None
 
     def _passed(self, run: RouterRun, unknown: Failure | None) -> None:
-        """Later calls of the key have run; `unknown` says why these may have, too, though they were not found."""
+        """Later calls of the key have run; `unknown` is the reason why these may have run too, though not found."""
         run.may_have_run = unknown is not None
         self._outcomes.fail_waiting(run, failures.PASSED)
 
     def _unseen(self, run: RouterRun, unknown: Failure | None, now: float) -> None:
-        """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
+        """No queried replica has the calls; `unknown` is the reason why one may have executed them nevertheless."""
         if unknown is not None and not run.options.idempotent:
             self._outcomes.fail_waiting(run, unknown)
             return

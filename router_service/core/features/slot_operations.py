@@ -1,10 +1,13 @@
-"""Operations on slots: which are under way, and how those go on that are bound to a replica.
+"""Operations on slots: which are pending, and the fate of those that are bound to a replica.
 
-Purpose: a reservation is routed as a call is, and waits, goes elsewhere and is taken back as one; here is what differs.
-Operations on a slot that was granted are *bound* to the replica that granted it. `submissions` has how they begin,
-`answers` what replicas answer.
-Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
-longer waits is released at once. Nothing bound is ever sent twice, or elsewhere.
+Purpose: a reservation is routed, queued, moved and cancelled as a call is; this module has the differences. Operations
+on a granted slot are *bound* to the replica that granted it. `handlers/slots` has how operations begin, and what
+replicas' answers mean.
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller that no
+longer waits is released immediately. A bound operation is never sent twice, or elsewhere. `cut_ops` assigns ids when a
+frame is cut, out of the sequence of the run ids, so whatever names runs names operations, too; operations are sent
+before runs, in order of arrival. A frame has at most `MAX_FRAME_OPS` operations, and exceeds `max_bytes` of payload
+only for a single call.
 Owner: the scheduler, which pumps afterwards.
 """
 
@@ -33,14 +36,6 @@ from slotmesh.calls.deadline_heap import DeadlineHeap
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Payload
 
-# What the next frame of slot operations to a replica carries.
-#
-# Purpose: ids are given here, at the last moment, out of the sequence of the run ids; so whatever names runs names
-# operations, too.
-# Invariants: operations go ahead of runs, in the order in which they came. A frame has at most `MAX_FRAME_OPS`
-# operations, and more than `max_bytes` of payload only where it is one call that has them.
-# Owner: pure function on the replica's state.
-
 MAX_FRAME_OPS = 128
 
 
@@ -50,7 +45,7 @@ class OutgoingReserve:
 
     op_id: int
     identity: str
-    """Here and below, the name of who asks; empty where nobody was asked who they are."""
+    """Here and below, the identity of the caller; empty if callers are not authenticated."""
     endpoint: str
     options: RouterCallOptions
     ttl_s: float
@@ -71,7 +66,7 @@ class OutgoingDispatch:
     deadline: float
     """Monotonic seconds; infinite without one."""
     endpoints: frozenset[str] | None
-    """Here and below, those whose slots are known to who asks; None: all."""
+    """Here and below, the endpoints whose slots the caller may see; None: all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -270,13 +265,13 @@ class RoutedSlotOperations:
         request = self.requests.leave(caller)
         return request.caller if request is not None else None
 
-    def told(self, out: list[RouterCommand], now: float) -> list[RouterCommand]:
-        """Hands what became of reservations that several wait for to all of them."""
+    def for_all_waiting(self, out: list[RouterCommand], now: float) -> list[RouterCommand]:
+        """Copies the outcome of a reservation that several callers wait for to each of them."""
         pending = self.requests.pending
-        told: list[RouterCommand] = []
+        commands: list[RouterCommand] = []
         for command in out:
             if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:
-                told.append(command)
+                commands.append(command)
                 continue
             request = pending[command.caller]
             lease = None
@@ -286,8 +281,8 @@ class RoutedSlotOperations:
                 and request.replica is not None
             ):
                 lease = Lease(command.answer, request.replica, now + command.answer.ttl_s)
-            told += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
-        return told
+            commands += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
+        return commands
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do; None when it has not."""

@@ -1,10 +1,10 @@
-"""Reservations by request id: a caller that repeats the id gets the same one.
+"""Reservations by request id (a caller that repeats the id gets the same one), and slots whose balancer has hooks.
 
-Purpose: a reply that was lost on the way is asked for again, and does not take a second slot.
-Invariants: an id stands for one reservation, from when it is asked for until it has failed, or its lease is over as far
-as this router knows. Each caller that waits for one gets its outcome exactly once. When the last of them has left, the
-reservation ends. What is over is forgotten at its time: entries live no longer than the longest lease, and of slots
-that were granted at most `MAX_GRANTED` are known, the newest: ids take memory also where their slots ended elsewhere.
+Purpose: a client whose reply was lost in transit repeats its request, and does not take a second slot.
+Invariants: an id stands for one reservation, from its request until it has failed or its lease has expired as far as
+this router knows. Each caller that waits for one gets its outcome exactly once. When the last of them has left, the
+reservation ends. Entries live no longer than the longest lease, and at most the `MAX_GRANTED` newest granted slots are
+known: ids take memory even if their slots ended elsewhere.
 Owner: the scheduler. Pure; `now` is monotonic seconds.
 """
 
@@ -20,14 +20,6 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook
 from slotmesh.calls.deadline_heap import DeadlineHeap
 
-# Slots of balancers with hooks, from the grant until a call ends in them or they are over.
-#
-# Purpose: the second half of the pair `routed` and `completed` or `abandoned`, for reservations.
-# Invariants: each slot leaves exactly once: taken, by what ends it here, or returned by `pop_due` when its lease, as
-# far
-# as this router knows, is over. A slot that another router's caller uses is abandoned here.
-# Owner: the slot operations.
-
 
 class Routed:
     """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
@@ -42,7 +34,12 @@ class Routed:
 
 
 class RoutedSlots:
-    """Slots by token."""
+    """Slots of balancers with hooks, by token, from the grant until a call ends in them or their lease expires.
+
+    Purpose: for reservations, the second half of the pairs `routed` and `completed` or `abandoned`.
+    Invariants: each slot leaves exactly once: taken by the operation that ends it here, or returned by `pop_due` when
+    its lease has expired as far as this router knows. A slot that a caller of another router uses is abandoned here.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[str, Routed] = {}

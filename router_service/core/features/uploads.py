@@ -1,11 +1,11 @@
-"""Calls whose payloads are still on their way here, in chunks.
+"""Calls whose payloads are still arriving in chunks.
 
-Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. A call begins when its
+Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. It begins when its
 payload is complete.
-Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
-deadline or because it was cancelled, keeps no other call waiting. No state here outlives the caller. What all callers
-together have announced, and what waits behind that, is bounded in bytes, and no caller can take all of this; a caller
-that sends no more chunks loses what is under way.
+Invariants: calls of one caller and ordering key begin in order of arrival. A call that ends earlier, by its deadline or
+by cancellation, delays no other call. No state here outlives the caller. The bytes that all callers together have
+announced, and those that wait behind them, are bounded, and no caller can take all of the bound; a caller that stops
+sending chunks loses its incomplete payloads.
 Owner: the scheduler.
 """
 
@@ -22,20 +22,15 @@ from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.errors import Failure
 from slotmesh.streams.chunks import Announced, Payload
 
-# What waits for its payload, and what waits behind it.
-#
-# Purpose: calls whose payloads come in chunks keep their place among those of their ordering key; all others pass
-# them.
-# Invariants: of one key, items are released in the order in which they were added. An item without a key waits for
-# itself
-# alone. An item that is taken out keeps no other item waiting.
-# Owner: the uploads, one for each caller.
-
 ItemT = TypeVar("ItemT", bound=Hashable)
 
 
 class Held(Generic[ItemT]):
-    """Items that are not complete, by identity, and those behind them."""
+    """Incomplete items of one caller, by identity, and the items behind them.
+
+    Invariants: items of one key are released in the order in which they were added. An item without a key waits only
+    for itself. An item that is removed delays no other.
+    """
 
     __slots__ = ("_incomplete", "_lines")
 
@@ -141,7 +136,7 @@ class Line:
         self.incomplete: dict[int, RouterRun] = {}
         """By call id."""
         self.heard_at = now
-        """When the caller brought something last, monotonic seconds."""
+        """When the newest bytes of the caller arrived, monotonic seconds."""
 
 
 class HeldUploads:
@@ -157,7 +152,7 @@ class HeldUploads:
         self.here = 0
         """Those of them that are here."""
         self._due = inf
-        """No caller has brought nothing for too long before this moment."""
+        """Before this time no upload of any caller is stalled."""
 
     def refuse(self, run: RouterRun) -> Failure | None:
         """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
@@ -188,8 +183,8 @@ class HeldUploads:
             self._came(entry, entry.size, now)
         return True
 
-    def brought(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
-        """The caller has sent so many bytes of a payload. Those of calls that have ended do not count."""
+    def received(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
+        """Counts `size` bytes that the caller sent of a payload. Those of calls that have ended do not count."""
         line = self.lines.get(caller)
         if line is not None and (run := line.incomplete.get(call_id)) is not None:
             line.heard_at = now

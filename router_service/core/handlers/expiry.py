@@ -1,8 +1,8 @@
-"""Ends calls whose deadline has passed, or that have waited in a queue for as long as their backend allows.
+"""Calls that end early: cancelled by their callers, past their deadline, or queued longer than their backend allows.
 
-Invariants: what ends here ends once: a run whose deadline has passed is not looked at for it again. What is left of a
-run is watched on.
-Owner: the scheduler, which follows up what was withdrawn.
+Invariants: a run ends once: a run whose deadline has passed is not examined for it again. The rest of a run that ends
+partly is still watched.
+Owner: the scheduler, which follows up withdrawn calls.
 """
 
 from __future__ import annotations
@@ -27,13 +27,9 @@ from router_service.core.routing.waiting_causes import why, why_not_load
 from router_service.core.runs import RouterRun
 from slotmesh.calls.deadline_heap import DeadlineHeap
 
-# What callers cancel: calls that they take back, and all that is open when they leave.
-#
-# Owner: the scheduler.
-
 
 class CallerCancels:
-    """Ends calls that their callers have cancelled or left behind."""
+    """Ends calls that their callers have cancelled, and all open calls of callers that disconnect."""
 
     def __init__(
         self,
@@ -121,13 +117,8 @@ class Expiry:
             cancellation.end_run(run, self._outcomes, failure, lambda _: failure, withdrawn)
 
 
-# When something of the router is overdue, and what ends then.
-#
-# Owner: the scheduler.
-
-
 class Timers:
-    """All deadlines together."""
+    """All deadlines of the router: when the next one is due, and what ends then."""
 
     def __init__(
         self,

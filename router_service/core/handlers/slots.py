@@ -1,5 +1,7 @@
-"""Submitted operations on slots: how they begin.
+"""Operations on slots: how submitted ones begin, and what the answers of replicas mean.
 
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller that no
+longer waits is released immediately.
 Owner: the scheduler.
 """
 
@@ -35,12 +37,6 @@ from router_service.core.runs import RouterRun, Sent
 from router_service.core.tenants import TenantBook
 from slotmesh.errors import Failure, Reason
 from slotmesh.streams.chunks import Payload
-
-# What the answers of replicas to slot operations mean.
-#
-# Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
-# longer waits is released at once.
-# Owner: the scheduler.
 
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
 """A replica that answers a reservation with one of these may not be the only one."""

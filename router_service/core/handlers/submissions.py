@@ -1,7 +1,7 @@
-"""How runs begin: at once, when their payloads are complete, or when it is known what became of an earlier sending.
+"""How runs begin: on arrival, when their payloads are complete, or when the fate of an earlier sending is known.
 
-Invariants: a run begins once. A call after a failure of its key and generation fails with it.
-Owner: the scheduler, which follows up what has ended.
+Invariants: a run begins once. A call submitted after a failure of its key and generation fails with it.
+Owner: the scheduler, which follows up calls that ended.
 """
 
 from __future__ import annotations
@@ -38,18 +38,15 @@ from router_service.core.tenants import TenantBook
 from slotmesh.calls.trace_context import Traces, traces_of_calls
 from slotmesh.streams.chunks import Announced
 
-# Calls of many ordering keys that can go to their owners at once: one run an owner, instead of one a key.
-#
-# Purpose: most keyed calls find nothing before them. Then what has to be known of each is its partition and the owner
-# of
-# that; all else is done once for all of them.
-# Invariants: a call goes this way only if nothing of its partition waits, and the owner takes calls and has room. Where
-# one call of a partition does not, none behind it in the batch does: so none of a key overtakes another.
-# Owner: the scheduler.
-
 
 class ColumnIntake:
-    """Sends what of a batch can leave at once."""
+    """Sends calls of many ordering keys that need not wait to their owners: one run per owner instead of one per key.
+
+    Purpose: most keyed calls find nothing ahead of them. Then only the partition of each call and its owner have to be
+    looked up; everything else is done once for all of them.
+    Invariants: a call is sent this way only if nothing of its partition waits, and the owner takes calls and has room.
+    If one call of a partition is not, none behind it in the batch is; so no call of a key overtakes another.
+    """
 
     def __init__(
         self, numbers: Iterator[int], topology: Topology, sender: Sender, intake: RoutingIntake, tenants: TenantBook
@@ -163,7 +160,7 @@ class Submissions:
                 self.begin(run, now)
 
     def _sent_straight(self, event: CallsSubmitted, now: float) -> Iterator[Batch]:
-        """Sends the calls of many keys that can leave at once. Yields all others, in order, a batch for each key."""
+        """Sends the calls of many keys that need not wait. Yields all others, in order, a batch for each key."""
         for batch in event.batches:
             if not isinstance(batch, KeyedBatch):
                 yield batch
@@ -261,11 +258,6 @@ class Submissions:
         return True
 
 
-# What comes of payloads that callers have announced.
-#
-# Owner: the scheduler.
-
-
 class UploadArrivals:
     """Starts calls whose payloads have arrived, and fails those whose payloads will not arrive."""
 
@@ -275,8 +267,8 @@ class UploadArrivals:
         self._submissions = submissions
 
     def chunk_arrived(self, event: ChunkArrived, now: float) -> None:
-        """The caller has brought something."""
-        self._uploads.brought(event.caller, event.call_id, event.size, now)
+        """Bytes of a payload have arrived."""
+        self._uploads.received(event.caller, event.call_id, event.size, now)
 
     def completed(self, event: UploadCompleted, now: float) -> None:
         """The call begins, and what waited behind it."""

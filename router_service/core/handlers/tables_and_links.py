@@ -1,5 +1,8 @@
-"""What a new routing table changes, beyond what exists: what waits finds its place anew.
+"""What follows from new routing tables, from changes of the links to replicas, and from calls that replicas refuse.
 
+Invariants: refused calls return to the queue by age, unless only this replica can run them. Refused calls with no time
+left fail: otherwise a replica that refuses repeatedly would keep them in the queue forever. Nothing of a refused call
+was executed.
 Owner: the scheduler.
 """
 
@@ -35,15 +38,9 @@ from router_service.core.sampling import Chance
 from slotmesh.calls.method_outlines import MethodOutline
 from slotmesh.errors import Reason
 
-# What replicas hand back: calls that they did not take, of which nothing was executed.
-#
-# Invariants: calls that were refused go back into the queue by their age, unless only this replica can run them. Calls
-# with no time left fail: a replica that refuses again and again would keep them in the queue for ever.
-# Owner: the scheduler.
-
 
 class Refusals:
-    """Where refused calls go."""
+    """Requeues or fails the calls that a replica refused."""
 
     def __init__(
         self,
@@ -97,13 +94,8 @@ class Refusals:
         self._sender.pump(replica, now)
 
 
-# Changes of the links to replicas: opened, broken, closed, and reports of replicas about themselves.
-#
-# Owner: the scheduler.
-
-
 class LinkChanges:
-    """Updates the state of each replica, and starts the calls that can start by that."""
+    """Updates replicas when links open, break or report, and starts the calls that can start then."""
 
     def __init__(
         self,
@@ -179,13 +171,13 @@ class LinkChanges:
 
 
 def _shared(outlines: tuple[MethodOutline, ...], replica: RoutedReplica) -> tuple[MethodOutline, ...]:
-    """Those that another replica of the backend has told already, where they are the same: there may be a thousand."""
+    """Equal outlines of another replica of the backend if there are any, to save memory: there may be a thousand."""
     others = (it.outlines for it in replica.backend.replicas.values() if it.outlines == outlines)
     return next(others, outlines)
 
 
 class TableChanges:
-    """Brings everything in line with each new table."""
+    """Applies each new table, and finds a new place for every waiting call that lost its own."""
 
     def __init__(
         self,

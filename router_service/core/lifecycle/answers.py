@@ -1,8 +1,12 @@
-"""The way back: what a replica's answers and its end mean for the calls that it had.
+"""What replicas' answers, and the loss of a replica, mean for the calls that it had.
 
-Purpose: which outcome each call gets, and which goes back into a queue. `refusals` has what a replica does not take.
+Purpose: decides which outcome each call gets, and which call is queued again; passes yielded values and counts of taken
+requests on to callers. `handlers/tables_and_links` has the calls that a replica refuses.
 Invariants: a call that a replica hands back untouched, or that is lost and `idempotent`, waits again by its age; any
-other call of a lost link may have been executed. A partition's new owner is served when the earlier one owes nothing.
+other call of a lost link may have been executed. A partition's new owner is served when the earlier one has no
+unanswered call of it. A value settles nothing: its call ends later. Values of one call keep their order; values of
+calls that have their outcome are dropped, as their handlers are being stopped; values of shadows count as taken on
+arrival, so that shadows run to their end.
 Owner: the scheduler.
 """
 
@@ -30,15 +34,12 @@ from router_service.core.runs import OPEN, CallerBook, RouterRun, Sent
 from slotmesh.calls.payload_block import PayloadBlock
 from slotmesh.errors import Executed, Failure, Reason
 
-# Requests of rpcs that take several: how many a handler has taken, passed on to who sends them.
-#
-# Purpose: a replica says by run ids what handlers have taken; who sends the requests of a call knows it by its caller.
-# Invariants: of calls that have had their outcome nothing is said any more.
-# Owner: the scheduler.
-
 
 class RequestsAtReplicas:
-    """Calls whose requests come one by one."""
+    """Calls whose requests arrive one by one: passes the number of requests that a handler has taken to their caller.
+
+    Replicas identify calls by run id, callers by call id. Nothing is passed on for calls that have their outcome.
+    """
 
     def __init__(self, out: list[RouterCommand]) -> None:
         """Writes into `out`, the scheduler's list of commands."""
@@ -53,15 +54,6 @@ class RequestsAtReplicas:
                 continue
             if sent.states is None or sent.states[run_id - sent.first] == OPEN:
                 self._out.append(DeliverTaken(sent.run.caller, replica, run_id, count, replica.links))
-
-
-# Values of handlers that yield: passed on as they come.
-#
-# Purpose: turns the values in a frame of a replica into deliveries, one for each caller.
-# Invariants: a value settles nothing: its call ends later, well or not. Values of calls that have had their outcome are
-# dropped, as their handlers are told to stop; those of shadows are taken at once, so that they run to their end. Values
-# of one call keep their order.
-# Owner: pure function on the replica's state; the scheduler calls it before it looks at outcomes.
 
 
 def pass_on(
@@ -108,7 +100,7 @@ MAX_BLOCK_SLICES = 4
 
 
 class Answers:
-    """What comes from replicas."""
+    """Handles results, failures, values and losses of replicas."""
 
     def __init__(
         self,
@@ -134,8 +126,8 @@ class Answers:
         if event.values:
             pass_on(replica, event.values, outcomes, self._out)
         service_time = backend.account.service_time
-        for ids, brought, content_type in event.results:
-            payloads = brought
+        for ids, received, content_type in event.results:
+            payloads = received
             backend.retries.answered(len(ids), now)
             for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
@@ -254,14 +246,14 @@ class Answers:
             located = failures.located(failure, replica)
             for sent, offset, _, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
-                told = located
+                reported = located
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
                     # No caller of this router has cancelled it: an earlier router did when its deadline passed.
-                    told = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
+                    reported = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
                 for lo, fresh in self._answer(
                     replica, sent, offset, count, now, is_used=failure.executed is not Executed.NO
                 ):
-                    outcomes.answered_with(sent, lo, fresh, told)
+                    outcomes.answered_with(sent, lo, fresh, reported)
                 if sent.run.partition is not None:
                     self.settle(sent, now, offset, count, is_last=not sent.remaining)
 
@@ -322,15 +314,12 @@ class Answers:
         return runs
 
 
-# What follows where calls were taken out of the outboxes of replicas, or replicas were asked about them.
-#
-# Purpose: replicas whose outboxes became shorter have room, and partitions may go on; what is left of the runs is
-# watched.
-# Owner: the scheduler; whatever ends calls early calls it.
-
-
 class WithdrawalFollowUp:
-    """Follows up what `cancellation` has done."""
+    """Follows up calls that `cancellation` took out of the outboxes of replicas, or that replicas were asked about.
+
+    Replicas whose outboxes became shorter have room again, partitions may continue, and the rest of each run is
+    watched.
+    """
 
     def __init__(self, topology: Topology, sender: Sender, intake: RoutingIntake, answers: Answers) -> None:
         self._topology = topology

@@ -1,8 +1,9 @@
-"""Calls that end before they are answered: their deadline passed, or their caller took them back.
+"""Calls that end before they are answered: their deadline passed, or their caller cancelled them.
 
-Invariants: what no frame has carried is withdrawn and was never executed; what a replica has is abandoned: the caller
-gets its failure now, the replica gets a cancel, and its answer is dropped. But where a lane stops at failures, only the
-replica knows whether a call has failed: it is asked, and the caller gets the replica's answer (`CallerOutcomes.ask`).
+Invariants: a call that no frame has carried is withdrawn and was never executed; a call at a replica is abandoned: the
+caller gets its failure immediately, the replica gets a cancel, and its answer is dropped. In a lane that stops at
+failures, however, only the replica knows whether a call has failed: it is asked, and the caller gets the replica's
+answer (`CallerOutcomes.ask`).
 Owner: the scheduler.
 """
 
@@ -176,9 +177,9 @@ def _end_some(
     unsent: Failure,
     sent: Failure | None = None,
 ) -> None:
-    """Ends the open calls at these indices of the run; the others go on.
+    """Ends the open calls at these indices of the run; the others continue.
 
-    `unsent` for what never left, `sent` for what is at a replica; without it, that goes on.
+    `unsent` is the failure of calls that never left, `sent` of those at a replica; without it, the latter continue.
     """
     for each in list(run.sents):
         inside = [(lo - each.lo, hi - each.lo) for lo, hi in _within(spans, each.lo, each.lo + each.count)]

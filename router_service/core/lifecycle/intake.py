@@ -1,9 +1,9 @@
-"""The way in: from a run of calls to the queue, or the replica, that it goes to.
+"""The way in: from a run of calls to the queue or replica that takes it, also again when backends change.
 
-Purpose: admission -> traffic policy -> queue. Also the way back in, for what a replica handed back and what lost its
-queue.
-Invariants: a run that waits is charged to exactly one account and watched for its time in the queue. What was admitted
-once is not refused for room again.
+Purpose: admission -> traffic policy -> queue. Calls that a replica handed back, or whose queue was removed, come in
+again here.
+Invariants: a waiting run is charged to exactly one account and watched for its time in the queue. A run that was
+admitted once is not refused for lack of room later.
 Owner: the scheduler.
 """
 
@@ -24,7 +24,7 @@ from router_service.core.queueing.reservations import best_for, can_serve, const
 from router_service.core.queueing.run_queues import SuspendedRuns
 from router_service.core.replicas.backends import RoutedBackend
 from router_service.core.replicas.replica import RoutedReplica
-from router_service.core.routing.endpoints import Partition, RoutedEndpoint, named_mistake
+from router_service.core.routing.endpoints import Partition, RoutedEndpoint, named_backend_problem
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load, why_unavailable
 from router_service.core.runs import RouterRun
@@ -59,13 +59,13 @@ class RoutingIntake:
         self._sender = sender
         self._suspended = suspended
         self._chance = chance
-        self._nobody = Caller(Window(0, 0))
+        self._no_caller = Caller(Window(0, 0))
         """The caller of all shadows: their outcomes are delivered to no client."""
 
     @property
     def copies(self) -> int:
         """Sampled copies at replicas."""
-        return sum(copy.unanswered for copy in self._nobody.runs)
+        return sum(copy.unanswered for copy in self._no_caller.runs)
 
     def route(self, run: RouterRun, now: float, *, admitted: bool = False) -> None:
         """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
@@ -77,7 +77,9 @@ class RoutingIntake:
             self.hold(run, now, admitted=admitted)
         elif run.slot is not None:
             self._reserve(run, endpoint, now, admitted=admitted)
-        elif run.options.backend and (wrong := named_mistake(run, endpoint, self._topology.backends)) is not None:
+        elif (
+            run.options.backend and (wrong := named_backend_problem(run, endpoint, self._topology.backends)) is not None
+        ):
             self._outcomes.fail_waiting(run, wrong)
         elif run.options.partition >= 0:
             self._to_partition(run, endpoint, now, admitted=admitted)
@@ -121,13 +123,13 @@ class RoutingIntake:
         copies: list[RouterRun] = []
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
-            copy.caller, copy.session, copy.shadow_of, copy.tenant = self._nobody, None, name, None
+            copy.caller, copy.session, copy.shadow_of, copy.tenant = self._no_caller, None, name, None
             copies.append(copy)
         return copies
 
     def send_copy(self, copy: RouterRun, now: float) -> None:
-        """Sends what finds a free slot at once; the rest is dropped."""
-        self._nobody.runs[copy] = None
+        """Sends the calls for which a slot is free; drops the rest."""
+        self._no_caller.runs[copy] = None
         backend = self._topology.backends.get(copy.shadow_of or "")
         if backend is not None:
             self._sender.spread_shadow(copy, backend, now)
@@ -315,20 +317,15 @@ def _limit(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> None:
         run.deadline = run.arrived + backend.account.max_queue_time_s
 
 
-# What waits follows the backends that can serve.
-#
-# Purpose: a backend whose last replica is lost, drains or leaves gets no calls while another one of the policy can
-# serve;
-# it has its share again when a replica takes calls. Where none can serve, calls wait as long as replicas are on their
-# way, and fail at once when none is.
-# Invariants: after each event no call waits for a backend that cannot serve while another one of its policy can, but
-# for
-# reservations that only certain replicas will do for; nor does any wait where nothing is on its way.
-# Owner: the scheduler.
-
-
 class Availability:
-    """Moves what waits when backends can serve from now on, or cannot any more."""
+    """Moves waiting calls when a backend starts or stops being able to serve.
+
+    Purpose: a backend whose last replica is lost, drains or leaves gets no calls while another one of the policy can
+    serve; it gets its share again when one of its replicas takes calls. If none can serve, calls wait while a replica
+    is starting, and fail immediately if none is.
+    Invariants: after each event no call waits for a backend that cannot serve while another one of its policy can,
+    except for reservations that only certain replicas satisfy; and none waits if no replica is starting.
+    """
 
     def __init__(self, topology: Topology, intake: RoutingIntake, sender: Sender) -> None:
         self._topology = topology

@@ -1,9 +1,9 @@
-"""Every call gets exactly one outcome: here, and nowhere else.
+"""Every call gets exactly one outcome, and only here.
 
-Purpose: turns what happened to runs into deliveries, and keeps the runs' and callers' books.
-Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; a run leaves its caller's `runs` then. A
-failure of a call whose earlier attempt was lost never says that the call was not executed. Shadows end here too, and
-are only counted: no caller waits for them.
+Purpose: turns what happened to runs into deliveries, and updates the accounting of runs and callers.
+Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; then the run leaves its caller's `runs`.
+A failure of a call whose earlier attempt was lost never states that the call was not executed. Shadows end here too,
+and are only counted: no caller waits for them.
 Owner: the scheduler.
 """
 
@@ -157,7 +157,7 @@ class CallerOutcomes:
         """Fails these calls, as far as they are open, in a lane that stops: behind them nothing may start.
 
         The replica has to stop the lane, so it is asked, and the caller gets the failure when it has answered. Calls
-        that had ended by then have their own outcomes. Returns whether the replica was asked.
+        that had already ended keep their own outcomes. Returns whether the replica was asked.
         """
         asked = sent.asked = sent.asked or {}
         before = len(asked)
@@ -196,9 +196,9 @@ class CallerOutcomes:
         run, asked = sent.run, sent.asked or {}
         keeper = None if run.options.streaming else sent.replica
         for at in range(lo, lo + count):
-            told = asked.pop(at, None)
-            if told is not None and failure.reason is Reason.CANCELLED:
-                self._end_asked(sent, at, told, failure.executed)
+            pending = asked.pop(at, None)
+            if pending is not None and failure.reason is Reason.CANCELLED:
+                self._end_asked(sent, at, pending, failure.executed)
             else:
                 self._fail(run, sent.lo + at, 1, failure, keeper, sent.first + at, sent=sent)
 

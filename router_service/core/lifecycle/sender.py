@@ -1,8 +1,8 @@
-"""Moves calls from queues into the outboxes of replicas, as soon as a replica can take them.
+"""Moves calls from queues into the outboxes of replicas as soon as a replica can take them.
 
 Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked; a replica never has
-more unkeyed calls than its reported capacity, nor more keyed ones than its window. A completion sends the next calls at
-once: nothing polls.
+more unkeyed calls than its reported capacity, nor more keyed ones than its window. A completion sends the next calls
+immediately: nothing polls.
 Owner: the scheduler.
 """
 
@@ -47,7 +47,7 @@ class Sender:
         return most - left
 
     def spread_shadow(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], now: float) -> None:
-        """Sends what finds a free slot at once, and nothing that would wait or make others wait."""
+        """Sends the calls for which a slot is free, and none that would wait or make others wait."""
         if backend.queue:
             return
         method, most = run.options.method, run.waiting

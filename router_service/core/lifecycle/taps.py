@@ -1,10 +1,11 @@
-"""All taps of a router: what ends is shown to those that want it.
+"""Taps: callers that watch the calls of one endpoint as they end.
 
-Purpose: where calls get their outcomes, one look at `is_used` a slice says whether anybody taps; all else is done only
-then. Nothing of a call is changed.
-Invariants: reservations, other operations on slots, copies for shadows and results that were asked for once more are
-not shown.
-Owner: the scheduler.
+Purpose: when calls get their outcomes, one look at `is_used` per slice shows whether anyone taps; all other work is
+done only then. Calls are not changed.
+Invariants: reservations, other operations on slots, copies for shadows, and results that were fetched a second time are
+not shown. Calls and payload bytes that wait in a tap are bounded; those that do not fit, or arrive too quickly, are
+counted.
+Owner: the scheduler fills taps; the shell makes a tap and takes from it, on the same event loop.
 """
 
 from __future__ import annotations
@@ -21,12 +22,6 @@ from slotmesh.calls.payload_block import nbytes_of
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.streams.chunks import Announced, Payload, PayloadParts
 
-# A tap: the calls of one endpoint that somebody looks at, as they end, for as long as nobody has taken them.
-#
-# Invariants: calls and bytes of payloads that wait here are bounded; what does not fit, or comes too quickly, is
-# counted.
-# Owner: the shell makes a tap and takes from it, the scheduler fills it; both run on one event loop.
-
 MAX_WAITING_CALLS: Final = 10_000
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 """Of payloads and results."""
@@ -35,7 +30,7 @@ SECOND_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapWish:
-    """What somebody wants to see."""
+    """The calls and the details that a caller wants to see."""
 
     endpoint: str
     method: str = ""
@@ -85,7 +80,7 @@ class SeenCall:
 
 
 class CallTap:
-    """Compared by identity."""
+    """Ended calls of one endpoint that the caller of the tap has not taken yet. Compared by identity."""
 
     def __init__(self, wish: TapWish) -> None:
         self.wish = wish
@@ -111,7 +106,7 @@ class CallTap:
         self._waiting_bytes += len(call.payload or b"") + len(call.result or b"")
 
     def drop(self, count: int) -> None:
-        """So many were drawn, and there is no room for them."""
+        """Counts `count` calls that were drawn but do not fit."""
         self._dropped += count
 
     def take(self) -> tuple[list[SeenCall], int]:
@@ -122,7 +117,7 @@ class CallTap:
 
 
 class OpenTaps:
-    """By endpoint."""
+    """All open taps, by endpoint."""
 
     def __init__(self, chance: Chance) -> None:
         """`chance` draws uniformly from [0, 1)."""
@@ -174,7 +169,7 @@ class OpenTaps:
         return [tap for tap in taps if tap.wish.wants(run.options.method, run.options.tenant)] if taps else ()
 
     def _drawn(self, tap: CallTap, count: int, now: float) -> Iterator[int]:
-        """Which of so many calls are shown; those that are drawn beyond the room of the tap are counted."""
+        """Which of `count` calls are shown; those that are drawn beyond the room of the tap are counted."""
         share = tap.wish.share
         drawn = range(count) if share >= 1 else [at for at in range(count) if self._chance() < share]
         room = max(0, tap.room(now))
@@ -199,14 +194,14 @@ class OpenTaps:
         content_type: str = "",
     ) -> None:
         most, options = tap.wish.payload_bytes, run.options
-        said = failure.metadata if failure is not None else {}
+        details = failure.metadata if failure is not None else {}
         payload = run.payloads[index] if most else None
         tap.add(
             SeenCall(
                 ended_at=now,
                 method=options.method or "__call__",
-                backend=sent.replica.backend.name if sent is not None else said.get("backend", ""),
-                replica_id=sent.replica.replica_id if sent is not None else said.get("replica_id", ""),
+                backend=sent.replica.backend.name if sent is not None else details.get("backend", ""),
+                replica_id=sent.replica.replica_id if sent is not None else details.get("replica_id", ""),
                 request_bytes=nbytes_of(run.payloads, index, index + 1),
                 response_bytes=response_bytes,
                 queue_s=(sent.sent_at if sent is not None else now) - run.arrived,
@@ -237,20 +232,15 @@ def _beginning(payload: Payload | Announced | None, most: int) -> bytes | None:
     return bytes(begun)
 
 
-# Somebody begins to look at calls, or leaves.
-#
-# Owner: the servicer of taps makes them, the scheduler reads them.
-
-
 @dataclass(slots=True, eq=False)
 class TapOpened(RouterEvent):
-    """Calls of its endpoint that end from now on are wanted."""
+    """A caller watches the calls of an endpoint that end from now on."""
 
     tap: CallTap
 
 
 @dataclass(slots=True, eq=False)
 class TapClosed(RouterEvent):
-    """No more are wanted."""
+    """The caller of the tap has left."""
 
     tap: CallTap

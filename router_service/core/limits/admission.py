@@ -1,10 +1,11 @@
-"""How much may wait: calls and bytes, for each backend.
+"""Admission: how many calls and bytes may wait for each backend.
 
-Purpose: bounds of the queues. Only what waits is charged; what can be sent at once passes without.
+Purpose: bounds the queues. Only waiting calls are charged; calls that can be sent on arrival are not.
 Invariants: `calls`, `size` and the flows' counts are the sums over the waiting parts of the runs charged here, never
-negative. `calls <= max_calls` and `size <= max_bytes`, but that a flow with little waiting is let in over a queue that
-others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all. A tenant of a flow gets
-half as much room as it leaves: however many calls of one wait, there is room for those of another.
+negative. `calls <= max_calls` and `size <= max_bytes`, except that a flow with little waiting is admitted to a queue
+that others have filled: at most `FLOOR_CALLS` and `FLOOR_BYTES` each, and twice the bounds in all. A tenant of a flow
+uses at most half as much room as it leaves free: however many calls of one tenant wait, there is room for those of
+another.
 Source: `slotmesh/calls/fair_shares.py`.
 Owner: the scheduler.
 """
@@ -97,7 +98,7 @@ class Account:
     def __init__(
         self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float, *, backend: str | None = None
     ) -> None:
-        """`backend` is the one that it is of: that of its name, unless something else is said; empty: none."""
+        """`backend`: the backend of the account, by default the one called `name`; empty: none."""
         self.name = name
         self.backend = name if backend is None else backend
         self.max_calls = max_calls

@@ -1,22 +1,22 @@
-"""How many calls of a run travel together to one replica.
+"""The capacity that replicas report, and how many calls of a run travel together to one replica.
 
-Purpose: one rule, for runs that arrive and for those that waited, for batch methods and for shadows. It weighs what
-a slice costs against what it brings:
+Purpose: one rule for new and for queued runs, for batch methods and for shadows. It weighs the cost of a slice against
+its benefit:
 
-- A slice more is a message there and a message back, `MESSAGES_S` of processor time whatever is in it; and its answer
-  is a small frame, which the client answers with small frames. What it brings is that calls run beside one another
-  instead of one after another.
-- So a slice has `SLICE_S` of work: then its messages cost half of that, and no call waits behind others for much longer
-  than that while another replica is idle. Calls that take as long themselves travel one by one, as far as there are
-  replicas for all; hundreds of those that do nothing travel together.
-- A run is cut into even slices, each between once and twice that, but into no more than there are replicas to take
-  them: more calls than that are spread evenly.
-- A batch method gets whole batches, as far as the calls last: half a batch costs it as much as a full one.
-- Quick calls join others: a replica that has less than `SLICE_S` of work, all of it known to be quick, gets the next
-  ones as well, which then share its messages, before an idle one is woken.
+- Each additional slice costs a message in both directions, `MESSAGES_S` of processor time regardless of its size, and
+  its answer is a small frame, which leads to small frames from the client. Its benefit is that calls run in parallel.
+- So a slice has `SLICE_S` of work: its messages cost half of that, and no call waits much longer than that behind
+  others while another replica is idle. Calls that take `SLICE_S` or more travel one by one while there are replicas
+  for all of them; hundreds of calls that take almost no time travel together.
+- A run is cut into even slices of one to two times `SLICE_S`, but into no more slices than there are replicas to take
+  them; larger runs are spread evenly.
+- A batch method gets full batches while there are enough calls: half a batch costs as much as a full one.
+- Quick calls join others: a replica with less than `SLICE_S` of work, all of it known to be quick, gets the next quick
+  calls before an idle replica is woken, so that they share its messages.
 
 A method without a reported service time does not count as quick: its runs are spread evenly.
-Owner: pure functions.
+Owner: pure functions. `ReportedCapacity` is made at the edge from each frame that carries one; the replica's state
+keeps the newest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ from math import ceil
 from typing import NamedTuple
 
 from slotmesh.streams.pacing import MESSAGES_S, QUICK_S
-
-# The capacity that a replica reports.
-#
-# Owner: made at the edge from each frame that carries one; the replica's state keeps the newest.
 
 DEFAULT_KEYED_WINDOW = 8192
 """The bound of unanswered keyed calls at a replica that has not reported its own."""
@@ -64,7 +60,7 @@ class MethodTime:
     service_s: float
     """Time of a call, seconds: where calls are executed one after another, what each takes of the handler."""
     batch_size: int = 0
-    """Calls that it takes at once, at most; 0 where it takes one."""
+    """Maximum number of calls that it takes together; 0 if it takes one at a time."""
     call_ns: int = field(init=False)
     """Work that one call is, nanoseconds: whole numbers, so that sums come out even."""
     is_quick: bool = field(init=False)

@@ -1,8 +1,11 @@
-"""What each known caller has in flight at this router, over all of its streams and unary rpcs.
+"""Limits for each identified caller (calls, bytes, keys, sessions) and for each tenant (calls in flight, call rate).
 
-Invariants: what a share has taken is given back when its calls' outcomes have left, or when its stream or rpc ends. Who
-is not known has no share. Asked once a batch, never once a call.
-Owner: the edge makes shares; callers take and give.
+Purpose: a caller's quotas span all of its streams and unary rpcs at this router; a tenant's limits apply to one tenant
+of one caller at one endpoint.
+Invariants: a share is given back when the outcomes of its calls have left, or when its stream or rpc ends. Callers
+without an identity have no share. Quotas are checked once per batch, never per call.
+Owner: the edge makes shares, callers take and return them; `TenantBook` makes tenant accounts, submissions and outcomes
+count in them; the servicer of streams owns the `SessionQuota`. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -16,14 +19,6 @@ from router_service.core.limits.rates import RecentCount
 from slotmesh.errors import Failure
 from slotmesh.security.quotas import Quota, QuotaKind
 from slotmesh.spec.tenants import TenantLimit
-
-# One tenant of one caller at one endpoint: what it has unanswered, and how many calls it may still make.
-#
-# Purpose: the state that limits by tenant are decided by. The rate is a token bucket, kept as one number: the time at
-# which the bucket is full again.
-# Invariants: `unanswered` is the number of calls without an outcome in the runs of this tenant, never negative.
-# Source: the generic cell rate algorithm, https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm.
-# Owner: the book of tenants makes accounts; submissions and outcomes count in them.
 
 RECENT_S: Final = 10.0
 """The time over which the busiest tenants are chosen."""
@@ -55,7 +50,13 @@ class Refused:
 
 
 class TenantAccount:
-    """Compared by identity: queues take turns between accounts."""
+    """One tenant of one caller at one endpoint: its unanswered calls, and how many more it may make.
+
+    Compared by identity. The rate limit is a token bucket kept as one number: the time at which the bucket is full
+    again.
+    Invariants: `unanswered` is the number of calls without an outcome in the runs of this tenant, never negative.
+    Source: the generic cell rate algorithm, https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm.
+    """
 
     __slots__ = ("caller", "endpoint", "figures", "full_at", "is_named", "name", "recent", "refused", "unanswered")
 
@@ -106,14 +107,6 @@ class TenantAccount:
         return admitted, refused
 
 
-# How many sessions each known caller has: those that are connected, and those that it has left open.
-#
-# Purpose: replicas keep what they know of a session for a while after its connection has broken, so that it can go on.
-# Who opens sessions and leaves them without an end takes that room from others.
-# Invariants: a session counts from its opening until it ends in order, or until it was left alone for `KEPT_S`; once,
-# however often it was connected.
-# Owner: the servicer of streams. All times are monotonic seconds.
-
 MAX_SESSIONS: Final = 4_096
 """Sessions of one caller."""
 KEPT_S: Final = 60.0
@@ -121,7 +114,13 @@ KEPT_S: Final = 60.0
 
 
 class SessionQuota:
-    """Those of all callers of one router."""
+    """The number of open sessions of each identified caller of one router, connected or not.
+
+    Purpose: replicas keep the state of a session for a while after its connection breaks, so that it can resume. A
+    caller that opens sessions and abandons them takes that room from other callers.
+    Invariants: a session counts once, however often it connects, from its opening until it ends in order or has been
+    without a connection for `KEPT_S`.
+    """
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:
         self.quota = Quota(QuotaKind.SESSIONS, most, "max_sessions_per_caller")
@@ -187,7 +186,7 @@ class CallQuotas:
 
 
 class CallerShare:
-    """One caller's, as one of its streams or rpcs sees it."""
+    """The share of one caller's quotas that one stream or rpc holds."""
 
     __slots__ = ("_quotas", "_who")
 
@@ -201,7 +200,7 @@ class CallerShare:
         return self._who
 
     def refusal(self, calls: int, size: int) -> Failure | None:
-        """Why the caller may not have so many calls, with `size` payload bytes, more; None where it may."""
+        """Why the caller may not add `calls` calls with `size` payload bytes; None if it may."""
         quotas, who = self._quotas, self._who
         return quotas.calls.refusal(who, calls) or quotas.bytes.refusal(who, size)
 
@@ -225,15 +224,12 @@ class CallerShare:
         self._quotas.keys.take(self._who)
 
     def give_keys(self, count: int) -> None:
-        """Of so many it is forgotten."""
+        """Returns `count` keys to the quota."""
         self._quotas.keys.give(self._who, count)
 
 
-# All that one caller may have at a router, beside streams, which are every server's to count.
-
-
 class CallerQuotas:
-    """The quotas of one router."""
+    """The quotas of one router for each caller, except for the number of streams, which each server counts itself."""
 
     def __init__(self, calls: CallQuotas | None = None, sessions: SessionQuota | None = None) -> None:
         self.calls = calls or CallQuotas()

@@ -1,28 +1,26 @@
-"""How much happened lately: an exponentially decaying count.
+"""Exponentially decaying figures: event counts, service times, and the rate at which a queue drains.
 
-Invariants: never negative; what happened `window_s` ago weighs 1/e of what happens now. Decay is put off until it
-matters, so that adding costs a comparison.
-Owner: the part that counts.
+Invariants: no figure is negative. An event that is `window_s` old weighs 1/e of a current one. Decay is applied lazily,
+so adding costs a comparison.
+Owner: the part that counts; a backend's account owns its `ServiceTime` and `DrainRate`.
 """
 
 from __future__ import annotations
 
 from math import exp
 
-# How long replicas of a backend take for a call, lately: what must be left of its time for sending it to be of use.
-#
-# Purpose: under overload a FIFO works off calls when their time is nearly up. Sent then, each would keep a slot and
-# still
-# be late: nothing would ever be answered in time. So a call that waits ends when its time left is too short.
-# Invariants: never more than half of a call's time; 0 before anything was answered.
-# Source: the estimate is that of TCP's timeout (Jacobson, Congestion avoidance and control, 1988): mean and deviation.
-# Owner: the backend's account.
-
 _GAIN = 1 / 16
 
 
 class ServiceTime:
-    """Moving mean and mean deviation, in seconds."""
+    """Moving mean and mean deviation of a backend's recent service times, seconds.
+
+    Purpose: under overload, a FIFO reaches calls when their deadline is near. If the router sent them then, each would
+    occupy a slot and still be late, and no call would be answered in time. So a waiting call ends when the time it has
+    left is too short to be of use.
+    Invariants: the estimate is at most half of a call's time; 0 before the first answer.
+    Source: the estimator of TCP's retransmission timeout (Jacobson, Congestion Avoidance and Control, 1988).
+    """
 
     __slots__ = ("_deviation_s", "_mean_s")
 
@@ -47,7 +45,7 @@ _DECAYS_PER_WINDOW = 16
 
 
 class RecentCount:
-    """A count that forgets."""
+    """A count of events that decays exponentially."""
 
     __slots__ = ("_at", "_count", "_decay_at", "_since", "_step_s", "_window_s")
 
@@ -57,7 +55,7 @@ class RecentCount:
         self._count = 0.0
         self._at = self._since = 0.0
         self._decay_at = 0.0
-        """When the count must be brought up to date; 0 before the first."""
+        """Time at which the count must be decayed; 0 before the first event."""
 
     def add(self, count: float, now: float) -> None:
         """`count` more happened, at `now` (monotonic seconds)."""
@@ -85,15 +83,12 @@ class RecentCount:
         self._decay_at = now + self._step_s
 
 
-# How fast a queue drains while something waits in it: what retry delays are computed from.
-#
-# Invariants: time in which nothing waits does not count. Otherwise a caller that retries at a queue that ran empty
-# meanwhile would get a longer delay each time.
-# Owner: the queue's account.
-
-
 class DrainRate:
-    """Calls sent a second of waiting."""
+    """Calls sent per second while calls wait in the queue; retry delays are computed from it.
+
+    Invariants: time in which the queue is empty does not count. Otherwise a caller that retries at a queue which ran
+    empty would get a longer delay each time.
+    """
 
     __slots__ = ("_drained", "_seen_at", "_since", "_waited_s")
 

@@ -1,14 +1,14 @@
-"""Results that clients have not read, of all streams of a router together.
+"""Bounds the results that the clients of a router have not read, over all of its streams.
 
-Purpose: each stream holds the results that its client has not read, and hundreds of clients that do not read would hold
-hundreds of times that. Clients that read are not slowed: what the others hold up is at replicas already.
-Invariants: what is queued is bounded. Above the bound, or above a quarter of it where many streams have something
-queued, streams that have read nothing for `STUCK_S` drop results that replicas keep, those with most first; above the
-bound they drop results that no replica keeps, too. Where that is not enough for many, the brake is on, for `BRAKE_S` at
-most: no calls are started that would bring more. Above the bound all other streams drop results that replicas keep,
-too. What is being written cannot be taken back: the more of that there is, the less goes into one frame. Below the
-bounds nothing of this happens.
-Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
+Purpose: each stream holds the results that its client has not read; hundreds of clients that do not read would hold
+hundreds of times that. Clients that read are not slowed down: for the others, results stay at the replicas.
+Invariants: the queued bytes are bounded. Above the bound, or above a quarter of it if many streams have results queued,
+streams that have read nothing for `STUCK_S` drop results that replicas keep, largest streams first; above the bound
+they drop results that no replica keeps as well. If that is not enough for many streams, the brake is on for at most
+`BRAKE_S`: calls that would produce more results are not started. Above the bound, all other streams drop results that
+replicas keep, too. Bytes being written cannot be dropped: the more of them there are, the smaller the next frame. Below
+the bounds nothing is dropped.
+Owner: one object for all streams of the router. Pure; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final, Protocol
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 BRAKE_SHARE: Final = 4
-"""Above one part in so many of what may be queued, stuck streams drop results, and the brake is on."""
+"""Above `1 / BRAKE_SHARE` of what may be queued, stuck streams drop results, and the brake is on."""
 BRAKE_STREAMS: Final = 8
 """Fewer streams that have something queued are bounded one by one, and take what replicas give them without a pause."""
 MAX_LEAVING_BYTES: Final = 4 * 1024 * 1024
 """Frames that are being written are in memory twice: as bytes, and in the transport."""
 FRAMES: Final = 4
-"""One frame takes no larger part of what is left than one in so many: a client alone has frames of full size."""
+"""One frame takes at most `1 / FRAMES` of the bytes that are left: a single client gets frames of full size."""
 MIN_FRAME_BYTES: Final = 16 * 1024
-"""A frame may take so much in any case."""
+"""Every frame may have this size."""
 CALL_BYTES: Final = 64
 """What an outcome takes besides its payload."""
 STUCK_S: Final = 0.25
@@ -81,7 +81,7 @@ class Unread:
         return max(MIN_FRAME_BYTES, (MAX_LEAVING_BYTES - self.leaving) // FRAMES)
 
     def queue(self, holder: Holder, size: int) -> None:
-        """The stream has so many bytes more queued, or fewer."""
+        """Adds `size` queued bytes to the stream; negative to remove some."""
         if queued := self._queued_by.get(holder, 0) + size:
             self._queued_by[holder] = queued
         else:

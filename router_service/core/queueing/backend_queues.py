@@ -1,13 +1,5 @@
-"""The unkeyed runs that wait for one backend, shared fairly between flows, and within a flow between tenants.
+"""The queues of unkeyed runs of one backend: fair between flows and tenants, or ordered by SLO among all callers.
 
-Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
-anywhere, so a turn never overdraws by more than one send. A flow that has credit left in this round is served in it: a
-flow with few calls does not wait behind hundreds that have many. While the queue is braked only those are served.
-Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
-more, but for flows with few calls, which have as many for each brake that has ended, too. What a flow leaves of its
-credit ends with the round. A flow whose runs were all taken back stays until its turn comes, or until such flows are
-the majority. A flow whose calls name several tenants has a queue of this kind within it, whose flows are the tenants:
-so a client gains nothing against others by naming more of them.
 Owner: the backend.
 """
 
@@ -62,7 +54,16 @@ def _tenant_of(run: RouterRun) -> Sharer:
 
 
 class FairQueue:
-    """Runs by flow, and the order in which flows have their turns."""
+    """Deficit round robin (Shreedhar and Varghese, 1995) over the flows that have runs waiting.
+
+    A run can be cut anywhere, so a turn never overdraws by more than one send. A flow with credit left in this round is
+    served in it, so a flow with few calls does not wait behind hundreds that have many. While the queue is braked, only
+    flows with credit left are served. A flow whose calls name several tenants has a queue of this kind within it, whose
+    flows are the tenants: a client gains nothing against others by naming more tenants.
+    Invariants: each flow has `TURN_CALLS` calls per round; a waiting flow gets that many before any other has two more
+    turns, except that flows with few calls also get them for each brake that has ended. Unused credit expires with the
+    round. A flow whose runs were all withdrawn stays until its turn, or until such flows are the majority.
+    """
 
     __slots__ = (
         "_brakes",
@@ -96,8 +97,8 @@ class FairQueue:
     def brake(self, *, is_on: bool) -> None:
         """Puts the brake on, or takes it off: flows with few calls have the credit of a turn again.
 
-        A round of hundreds of flows lasts for many brakes, with little done between two of them. Whoever has used up
-        its credit would wait for all that time, though most of it nothing is done.
+        A round of hundreds of flows spans many brakes, with little done between two of them. A flow without credit
+        would wait all that time, though the queue is idle during most of it.
         """
         was_on, self.is_braked = self.is_braked, is_on
         if not was_on or is_on:
@@ -226,16 +227,13 @@ class FairQueue:
         self._sweep_at = max(_SWEEP_FROM, 2 * len(self._shares))
 
 
-# The unkeyed runs that wait for one backend, whoever has sent them: the one that is due first leaves first.
-#
-# Purpose: SLOs order among all callers, in place of fairness between them (`slo_scope: backend`).
-# Invariants: runs leave as of one `SloQueue`, but while the queue is braked: then only those do that came with few
-# calls.
-# Owner: the backend.
-
-
 class DueQueue:
-    """Runs of all flows. Used as `FairQueue` is."""
+    """Runs of all flows, the one that is due first at the head. Has the interface of `FairQueue`.
+
+    Purpose: SLOs order among all callers, instead of fairness between them (`slo_scope: backend`).
+    Invariants: runs leave in the order of a single `SloQueue`, except while the queue is braked: then only runs leave
+    that arrived with few calls.
+    """
 
     __slots__ = ("_few", "_many", "is_braked")
 
@@ -269,7 +267,7 @@ class DueQueue:
         return few if (few.due, *few.age) <= (many.due, *many.age) else many
 
     def turn(self, run: RouterRun) -> int:
-        """How many calls of the head may be sent: nobody else has a turn."""
+        """How many calls of the head may be sent: all, as there are no turns."""
         return run.waiting
 
     def served(self, count: int) -> None:

@@ -1,9 +1,8 @@
-"""Reservations that not every replica will do for: they name the one they want, or some that they do not.
+"""Reservations with constraints: they name the replica that they require, or some that they exclude.
 
 Purpose: they wait beside the backend's queue, so that no call waits behind a reservation whose replica is full.
-Invariants: whenever a replica has room, it goes to the oldest reservation that accepts this replica, in turn with the
-queue, so that neither starves the other. At most `MAX_WAITING` are admitted, so that looking through all of them costs
-little.
+Invariants: room at a replica goes to the oldest reservation that accepts the replica, alternating with the queue, so
+that neither starves the other. At most `MAX_WAITING` are admitted, so that scanning all of them costs little.
 Owner: the backend; the sender serves it.
 """
 
@@ -69,9 +68,9 @@ class ConstrainedReservations:
         insort(runs, run, key=_age)
 
     def match(self, replicas: Collection[GrantorT]) -> tuple[RouterRun, GrantorT] | None:
-        """The oldest that one of these replicas, which have room, will do for, and the least loaded of those.
+        """The oldest reservation that one of these replicas (all with room) satisfies, and the least loaded of them.
 
-        It is to be sent at once. Costs once for each different wish: this is asked whenever a replica answers.
+        The caller must send it immediately. Costs one step per distinct constraint: called whenever a replica answers.
         """
         ids = {each.replica_id for each in replicas}
         fit = [

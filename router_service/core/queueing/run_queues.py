@@ -1,9 +1,9 @@
-"""Runs that wait: in order of age within one flow, or within one partition.
+"""Queues of the runs of one flow or one partition, and the runs of suspended sessions.
 
-Invariants: runs without an SLO leave in order of age. Where runs state one, the run that is due first leaves first; a
-run without counts as due `SLO_UNLESS_STATED_S` after its arrival. A run whose waiting part was taken back stays until
-it surfaces, or until such runs are the majority.
-Owner: a flow's share of a backend's queue, or one partition's keyed runs.
+Invariants: runs without an SLO leave in order of age. Where runs have one, the run that is due first leaves first; a
+run without an SLO counts as due `SLO_UNLESS_STATED_S` after its arrival. A run whose waiting part was withdrawn stays
+until it surfaces, or until such runs are the majority.
+Owner: a flow's share of a backend's queue, or one partition's keyed runs; `Acknowledgements` owns `SuspendedRuns`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from math import inf
 from router_service.core.rosters import SessionConnection
 from router_service.core.runs import RouterRun
 
-# Waiting calls of sessions whose clients do not know all replicas that calls go to.
-#
-# Invariants: a run that waits here is in no queue. No run stays here longer than its session's connection.
-# Owner: the acknowledgements; the intake brings what has to wait.
-
 
 class _Held:
-    """What waits of one session."""
+    """The waiting runs of one session."""
 
     __slots__ = ("runs", "sweep_at")
 
@@ -33,7 +28,10 @@ class _Held:
 
 
 class SuspendedRuns:
-    """Runs that wait for an acknowledgement, by session."""
+    """Runs that wait until the client of their session acknowledges all replicas that calls go to, by session.
+
+    Invariants: a run that waits here is in no queue, and stays no longer than the connection of its session.
+    """
 
     def __init__(self) -> None:
         self._held: dict[SessionConnection, _Held] = {}

@@ -35,7 +35,7 @@ class BackendMember(Candidate, Protocol):
 
     @property
     def free_slots(self) -> int:
-        """Unkeyed calls that it could start at once."""
+        """Unkeyed calls that it could start immediately."""
 
     def refresh(self) -> None:
         """Capacity, link, joining, draining or suspicion changed."""
@@ -99,9 +99,9 @@ class RoutedBackend(Generic[MemberT]):
         self.is_serving = False
         """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
         self.prospect = route.prospect
-        """What the table says of it, if no replica is ready."""
+        """Prospect of the backend in the table, if no replica is ready."""
         self.suspects: dict[MemberT, None] = {}
-        """Replicas that the controller does not hear of: they take unkeyed calls only while no other one does."""
+        """Replicas that have lost contact with the controller: they take unkeyed calls only while no other one does."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
         self.max_wire_batch_size = settings.max_wire_batch_size
@@ -132,7 +132,7 @@ class RoutedBackend(Generic[MemberT]):
                 self.queue.append(run)
 
     def suspect(self, replica: MemberT, *, is_suspect: bool) -> None:
-        """The table says whether the controller hears of a replica."""
+        """Records whether the table marks a replica as out of contact with the controller."""
         if is_suspect:
             self.suspects[replica] = None
         else:
@@ -186,8 +186,8 @@ class RoutedBackend(Generic[MemberT]):
     def pick(self, method: str) -> MemberT | None:
         """The replica for the next calls of the method: one with `free > 0`, or None.
 
-        The one that is being filled, where they can start at once and join others (`slicing.joins`); else the one that
-        the balancer picks.
+        The one that is being filled, if the calls can start immediately and join others (`capacity.joins`); else the
+        one that the balancer picks.
         """
         filling = self.filling
         if (

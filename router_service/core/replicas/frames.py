@@ -1,10 +1,10 @@
-"""What the next frame to a replica carries: batches of equal calls, out of everything that waits in its outbox.
+"""Cuts the next frame to a replica: batches of equal calls, out of everything that waits in its outbox.
 
-Purpose: run ids are given here, at the last moment. So slices of different callers that share method and options become
-one batch, which costs the replica as much as one slice would; and what is taken back before costs nothing.
+Purpose: run ids are assigned here, at the last moment. So slices of different callers that share method and options
+become one batch, which costs the replica as much as one slice would; and calls withdrawn before that cost nothing.
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
-place only where none of its key is in between. A batch has at most the backend's `max_wire_batch_size` calls. Its run
-ids are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
+place only if none of its key is in between. A batch has at most the backend's `max_wire_batch_size` calls, and
+consecutive run ids. Slices that differ only in their ordering key share a batch, with a column of keys.
 Owner: pure functions on the replica's state.
 """
 
@@ -82,7 +82,7 @@ class OutgoingBatch:
     arrived: float = inf
     """When the first of the calls came to the router, monotonic seconds; infinite where that is not known."""
     is_shadow: bool = False
-    """Sampled copies, whose results nobody has."""
+    """Sampled copies, whose results are dropped."""
     shard_keys: Sequence[str] = ()
     """Parallel to `payloads`, or a single one for all; empty where no call has one."""
     traces: Sequence[TraceContext | None] = ()

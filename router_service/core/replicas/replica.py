@@ -1,9 +1,8 @@
-"""One replica as the router sees it: what was sent there, and what more it can take.
+"""One replica as the router sees it: what was sent to it, and what more it can take.
 
-Purpose: the exact load that this router causes, the newest report of other routers' load, and which call a run id
-means.
-Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`, and
-`work_ns` what these calls were known to be in work when they were sent; run ids strictly increase on a link, in the
+Purpose: the exact load that this router causes, the newest report of other routers' load, and the call of each run id.
+Invariants: `own`, `keyed` and `bound` are the sums of the unanswered calls in `outbox`, `ops` and `inflight`, and
+`work_ns` is the work that these calls were known to be when they were sent; run ids strictly increase on a link, in the
 order in which frames carry them.
 Owner: the scheduler.
 """
@@ -71,11 +70,11 @@ class RoutedReplica:
         self.stream_id = ""
         """Unique id of the newest stream: together with a run id it names one call for all time."""
         self.methods: frozenset[str] = frozenset()
-        """Names of the handler's methods, as far as the replica has told them."""
+        """Names of the handler's methods that the replica reported."""
         self.outlines: tuple[MethodOutline, ...] = ()
-        """What these take and give, as far as it has told that."""
+        """Arguments and results of these methods, if reported."""
         self.tensors: Mapping[str, MethodTensors] = NO_TENSORS
-        """What they take and give as tensors, as far as the replica has told it."""
+        """Their tensors by method name, if reported."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True
@@ -123,7 +122,7 @@ class RoutedReplica:
 
     @property
     def free_slots(self) -> int:
-        """Unkeyed calls that it could start at once."""
+        """Unkeyed calls that it could start immediately."""
         return self.limit - self.own - self.capacity.prefetch
 
     @property
@@ -291,7 +290,7 @@ class RoutedReplica:
         return lost
 
     def _gone(self, sent: Sent, count: int) -> None:
-        """Takes so many calls of the slice off what is unanswered."""
+        """Subtracts `count` calls of the slice from the unanswered ones."""
         self.work_ns -= count * sent.call_ns
         if not sent.takes_room:
             self.bound -= count

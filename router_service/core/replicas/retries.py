@@ -1,8 +1,5 @@
-"""How many calls may be executed again: a retry budget.
+"""Retries of one backend: when a failed replica is tried again, and how many lost calls may be executed again.
 
-Purpose: a lost `idempotent` call is sent anew, but a backend that keeps failing is not hit harder for it.
-Invariants: within `WINDOW_S`, decaying, there are at most `SHARE` retries for each call that ended well, but `FLOOR`
-always may be. What was never sent, or was handed back untouched, is no retry.
 Owner: the backend.
 """
 
@@ -10,15 +7,6 @@ from __future__ import annotations
 
 from router_service.core.limits.rates import RecentCount
 from router_service.core.rosters import ReplicaKey
-
-# When a replica whose link failed is tried again.
-#
-# Purpose: a replica that fails again and again is left alone for longer and longer, but never so many of a backend that
-# the rest could not carry the load.
-# Invariants: intervals double from `FIRST_S` to `LONGEST_S`, jittered, until a link has held for `HEALTHY_S`. While
-# more
-# than half of a backend's replicas are out, they are tried at the first interval.
-# Owner: the backend.
 
 FIRST_S = 0.1
 LONGEST_S = 3.0
@@ -35,7 +23,12 @@ class _Record:
 
 
 class Ejections:
-    """Which replicas of one backend are out, and for how long."""
+    """The ejected replicas of one backend, and when each is tried again after its link failed.
+
+    Purpose: a replica that keeps failing is tried less and less often, while enough replicas are left for the load.
+    Invariants: intervals double from `FIRST_S` to `LONGEST_S`, jittered, until a link has held for `HEALTHY_S`. While
+    more than half of a backend's replicas are out, they are tried at the first interval.
+    """
 
     __slots__ = ("_records", "out")
 
@@ -83,7 +76,12 @@ WINDOW_S = 10.0
 
 
 class RetryBudget:
-    """What is left for retries."""
+    """How many calls may be executed again.
+
+    Purpose: a lost `idempotent` call is sent again, but a backend that keeps failing does not get more load for it.
+    Invariants: within `WINDOW_S`, decaying, there are at most `SHARE` retries per successful call, but `FLOOR` retries
+    are always allowed. Calls that were never sent, or were handed back untouched, do not count as retries.
+    """
 
     __slots__ = ("_calls", "_retries")
 

@@ -1,7 +1,9 @@
-"""Endpoints as models, and backends of their policies as versions: what the Open Inference Protocol tells of them.
+"""What can be called: endpoints with their methods, and endpoints as models with versions (Open Inference Protocol).
 
-Purpose: which method an inference calls, what it takes and gives, what is ready. It only reads.
-Invariants: an answer is about the newest table, and about what replicas that are linked have told.
+A backend of an endpoint's policy is a version of the model. This module only reads the state of the router.
+Invariants: a response reflects the newest table and the reports of connected replicas. It names a bounded number of
+methods and versions, however many endpoints there are.
+Owner: pure functions.
 """
 
 from __future__ import annotations
@@ -20,10 +22,6 @@ from slotmesh.errors import Failure
 from slotmesh.oip.calls import method_of_inference
 from slotmesh.spec.model import Prospect
 
-# What can be called: endpoints, and the methods of their handlers, as replicas have told them. It only reads.
-#
-# Invariant: an answer names a bounded number of methods, however many endpoints there are.
-
 MAX_NAMES: Final = 10_000
 """Names of methods in one answer; those of endpoints after them are left out."""
 
@@ -39,13 +37,13 @@ def callable_methods(topology: Topology, endpoint: str = "") -> Iterator[tuple[s
             if backend not in of_backends:
                 of_backends[backend] = _methods_of(topology, backend)
             found |= of_backends[backend]
-        told = sorted(found)[:left]
-        left -= len(told)
-        yield name, told
+        names = sorted(found)[:left]
+        left -= len(names)
+        yield name, names
 
 
-def told_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tuple[str, tuple[MethodOutline, ...]]]:
-    """What the methods of each endpoint take and give, by the endpoint: as the first backend says it."""
+def reported_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tuple[str, tuple[MethodOutline, ...]]]:
+    """Arguments and results of the methods of each endpoint, by endpoint: as the first backend reports them."""
     left = MAX_TOLD_CHARS
     for name in endpoints:
         found: dict[str, MethodOutline] = {}
@@ -54,20 +52,22 @@ def told_outlines(topology: Topology, endpoints: Iterable[str]) -> Iterator[tupl
             for replica in known.replicas.values() if known is not None else ():
                 if replica.linked:
                     found = {it.method: it for it in replica.outlines} | found
-        told = fitting((found[each] for each in sorted(found)), left)
-        left -= sum(it.size for it in told)
-        yield name, told
+        outlines = fitting((found[each] for each in sorted(found)), left)
+        left -= sum(it.size for it in outlines)
+        yield name, outlines
 
 
 def _methods_of(topology: Topology, backend: str) -> frozenset[str]:
-    """All that its replicas have named: while a rollout is under way they may differ."""
+    """All methods that its replicas reported: they may differ during a rollout."""
     known = topology.backends.get(backend)
-    told = {replica.methods for replica in known.replicas.values() if replica.linked} if known is not None else set()
-    return frozenset[str]().union(*told)
+    reported = (
+        {replica.methods for replica in known.replicas.values() if replica.linked} if known is not None else set()
+    )
+    return frozenset[str]().union(*reported)
 
 
 MAX_MODELS: Final = 10_000
-"""Versions that one answer tells of."""
+"""Maximum number of versions in a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +144,18 @@ def state_of(topology: Topology, name: str, version: str) -> ModelState:
 
 
 def inference_method(topology: Topology, endpoint: RoutedEndpoint, version: str = "") -> str | Failure:
-    """The method that an inference calls where it names none: `infer`, or the only one that there is.
+    """The method that an inference calls if it names none: `infer`, else the only one, else `__call__`.
 
-    Where no replica has told any, it is `infer`.
+    It is `infer` if no replica has reported any methods.
     """
-    told = frozenset[str]().union(*(each.methods for each in _samples(topology, endpoint, version)))
-    return method_of_inference(endpoint.name, told)
+    reported = frozenset[str]().union(*(each.methods for each in _samples(topology, endpoint, version)))
+    return method_of_inference(endpoint.name, reported)
 
 
 def tensors_of_method(
     topology: Topology, endpoint: RoutedEndpoint, method: str, version: str = ""
 ) -> MethodTensors | None:
-    """What the method takes and gives, by the first backend whose replica has told it; None where none has."""
+    """Tensors of the method, by the first backend whose replica reported them; None if none has."""
     for replica in _samples(topology, endpoint, version):
         if (found := replica.tensors.get(method)) is not None:
             return found

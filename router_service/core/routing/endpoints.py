@@ -1,8 +1,10 @@
-"""One endpoint as the router sees it: how its calls are divided, its partitions, and what waits for a policy.
+"""One endpoint as the router sees it: how its calls are divided, its partitions, and the runs that wait for a policy.
 
-Invariants: what waits is charged to the backend that will get it, where that is known: the owner's, or the only one of
-the policy. Where it could be one of several, the widest limits of these count. `traffic` is the policy without the
-backends that cannot serve, as of the newest `assess`; weights are shares of what is left.
+Invariants: waiting runs are charged to the backend that will get them, if it is known: the owner's, or the only one of
+the policy. If it could be one of several, the widest of their limits count. `traffic` is the policy without the
+backends that cannot serve, as of the newest `assess`; weights are shares of the rest. A call can name any backend of
+the policy, including those of weight 0, as the one that must execute it. Sequences go to the owner of their partition,
+whatever its backend: a call with an ordering key may name a backend only if there is no other.
 Owner: the scheduler.
 """
 
@@ -21,16 +23,15 @@ from router_service.core.routing_table import EndpointRoute
 from router_service.core.runs import RouterRun
 from slotmesh.errors import Failure, Reason
 
-# One partition of an endpoint's ordering keys: who owns it, and what waits for that owner.
-#
-# Purpose: order per key through every change of owner.
-# Invariants: runs leave in order of arrival. Nothing is sent to an owner while calls sent to an earlier one are
-# unanswered, nor at an epoch at which a replica has said that it is not the owner; so nothing overtakes.
-# Owner: the scheduler; made when the first key of the partition is called.
-
 
 class Partition:
-    """State of one partition of one endpoint."""
+    """One partition of an endpoint's ordering keys: its owner, and the runs that wait for that owner.
+
+    Purpose: order per key through every change of owner.
+    Invariants: runs leave in order of arrival. Nothing is sent to an owner while calls sent to an earlier one are
+    unanswered, nor at an epoch for which a replica has denied being the owner; so no call overtakes another.
+    Owner: the scheduler; made when the first key of the partition is called.
+    """
 
     __slots__ = ("endpoint", "epoch", "inflight", "listed", "number", "owner", "queue", "refused_epoch", "stale")
 
@@ -126,7 +127,7 @@ class RoutedEndpoint:
         self.traffic = standing.traffic
         """What calls are divided by."""
         self.is_unavailable = standing.is_unavailable
-        """No backend of the policy can serve, and no replica of them is on its way: calls fail at once."""
+        """No backend of the policy can serve, and none of their replicas is starting: calls fail immediately."""
 
     def account_of(self, partition: Partition) -> Account:
         """The account that is charged for what waits in the partition."""
@@ -149,16 +150,7 @@ class RoutedEndpoint:
         return (replicas.get(key) if key is not None else None), epoch
 
 
-# Calls that name the backend which must execute them: whether it may.
-#
-# Invariants: only backends of the endpoint's policy can be named, those of weight 0 included. Sequences go to the owner
-# of their partition, whichever backend that is of: a call with an ordering key may name a backend only where there is
-# no
-# other.
-# Owner: pure functions of the intake.
-
-
-def named_mistake(
+def named_backend_problem(
     run: RouterRun, endpoint: RoutedEndpoint, backends: Mapping[str, RoutedBackend[RoutedReplica]]
 ) -> Failure | None:
     """Why the backend that the run names cannot have it; None where it can."""

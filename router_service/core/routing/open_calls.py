@@ -1,10 +1,10 @@
 """Calls that have not ended: which ones, for how long, and where they are.
 
-Purpose: an operator asks which call of which key runs, or what the oldest call waits for. The state of the router has
-the answer; nothing is recorded for it while calls are made.
-Invariants: nothing is changed. A step looks at a bounded number of runs, and a scan at `MAX_RUNS` in all. What waits is
-looked at before what is at replicas, and the calls that are shown are read in one piece at the end: a call that is sent
-between two steps is shown once, where it is by then.
+Purpose: an operator asks which call of which key runs, or what the oldest call waits for. The router's state has the
+answer; nothing is recorded for it when calls are made.
+Invariants: nothing is changed. A step looks at a bounded number of runs, and a scan at `MAX_RUNS` in all. Waiting calls
+are scanned before those at replicas, and the calls to show are read in one piece at the end: a call that is sent
+between two steps is shown once, where it is at the end.
 Owner: a servicer runs one scan for each request.
 """
 

@@ -1,10 +1,10 @@
-"""The endpoints, backends and replicas that exist, brought in line with each new routing table.
+"""The endpoints, backends and replicas that exist, updated to each new routing table.
 
-Purpose: the difference between two tables, applied at once, between two runs. Backends that are the same objects in
-both have nothing that differs.
-Invariants: a table never goes back; a replica stays known until all its calls are answered; every run that lost its
-queue is returned, so that none is lost. A run that was admitted stays with its backend when the policy changes, as long
-as the backend has a replica to run it.
+Purpose: the difference between two tables is applied as a whole, between two runs. Backends that are the same objects
+in both tables are unchanged.
+Invariants: a table is never replaced by an older one; a replica stays known until all its calls are answered; every run
+that lost its queue is returned, so that none is lost. A run that was admitted stays with its backend when the policy
+changes, while the backend has a replica to run it.
 Owner: the scheduler.
 """
 

@@ -1,8 +1,13 @@
 """How the calls of an endpoint are divided: weights, shard keys and shadows.
 
-Invariants: immutable, so a change of the policy falls between two runs. Draws are independent of each other: the
-primary's of each shadow's, and each shadow's of all others'.
-Owner: the endpoint.
+`choose` is weighted rendezvous hashing: every router sends a shard key to the same backend, also after a restart,
+without exchanging messages. The same key, weights and names give the same backend. A key moves only to a backend whose
+weight grew, or away from one whose weight shrank; if one backend grows at the cost of the others alike, keys move only
+to it, and only in proportion to its weight. Source: Schindelhauer and Schomaker, Weighted Distributed Hash Tables
+(2005), the logarithmic method.
+Invariants: immutable, so a change of the policy takes effect between two runs. Draws are independent: the primary's of
+each shadow's, and each shadow's of all others'.
+Owner: the endpoint; `PolicyStandings` belongs to the topology.
 """
 
 from __future__ import annotations
@@ -21,16 +26,6 @@ from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing_table import EndpointRoute
 from router_service.core.sampling import Chance, Span, binomial, contiguous
 from slotmesh.spec import model
-
-# Which backend a shard key belongs to: weighted rendezvous hashing.
-#
-# Purpose: every router, at every start, sends a key to the same backend, and routers exchange no messages for that.
-# Invariants: the same key, weights and names give the same backend. A key moves only to a backend whose weight grew, or
-# away from one whose weight shrank; where one backend grows at the cost of the others alike, only to it, and no more
-# keys
-# than its weight says.
-# Source: Schindelhauer and Schomaker, Weighted Distributed Hash Tables (2005), the logarithmic method.
-# Owner: pure functions.
 
 _SEED = b"slotmesh.shard"
 """Part of the contract: another one moves every key."""
@@ -114,18 +109,12 @@ class TrafficShares:
         return min(index, len(self._names) - 1)
 
 
-# How policies stand with the backends that there are: which can serve, and what may wait for them.
-#
-# Purpose: thousands of endpoints have few different policies; what follows from one is found once for all of them.
-# Invariants: what a standing says holds until a backend changes, or can serve otherwise than before.
-# Owner: the topology makes them anew whenever that may be.
-
 _DEFAULTS: Final = model.Backend(name="")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyStanding:
-    """Of one policy."""
+    """Which backends of one policy can serve, and what may wait for them."""
 
     policy: TrafficShares
     """What was announced."""
@@ -142,7 +131,12 @@ class PolicyStanding:
 
 
 class PolicyStandings:
-    """Of all policies, at one moment."""
+    """The standings of all policies, at one moment.
+
+    Purpose: thousands of endpoints have few different policies; what follows from one is computed once for all of them.
+    Invariants: a standing is valid until a backend changes, or starts or stops being able to serve; the topology then
+    makes new ones.
+    """
 
     def __init__(self, backends: Mapping[str, RoutedBackend[RoutedReplica]], policies: Iterable[TrafficShares]) -> None:
         """`policies` are those that there are: equal ones are not made again."""

@@ -1,8 +1,8 @@
-"""What keeps a waiting call from its start: too much to do, or no replica that could take it.
+"""Why a waiting call has not started: too much load, or no replica that could take it.
 
-Purpose: a call that fails while it waits says why it waited, and what to do about that, in terms of what this router
-knows. Computed only when a call fails, or when an operator lists calls.
-Owner: pure functions; `failures` makes sentences of what they say.
+Purpose: the failure of a call that ends while it waits names the cause and the remedy, as far as this router knows
+them. Computed only when a call fails, or when an operator lists calls.
+Owner: pure functions; `failures` makes messages of their results.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def why_not_load(run: RouterRun, account: Account | None, topology: Topology) ->
 def why_unavailable(endpoint: RoutedEndpoint, topology: Topology) -> str:
     """Why no backend of the endpoint's policy can serve, and none is about to."""
     backends = [topology.backends[name] for name in sorted(endpoint.policy.weights) if name in topology.backends]
-    said = "; ".join(f"there is no ready replica of {each.name}{_absence(each)}" for each in backends[:_NAMED])
+    causes = "; ".join(f"there is no ready replica of {each.name}{_absence(each)}" for each in backends[:_NAMED])
     more = f"; the same goes for {len(backends) - _NAMED} more" if len(backends) > _NAMED else ""
-    return f"{said}{more}; {_STATUS}"
+    return f"{causes}{more}; {_STATUS}"
 
 
 def _absence(backend: RoutedBackend[RoutedReplica]) -> str:

@@ -1,6 +1,6 @@
-"""Frames of calls, as a client sends them: which batches are admitted, and which of their calls are sound.
+"""Frames of calls from a client: which batches are admitted, which of their calls are valid, and payloads in chunks.
 
-Invariants: a batch is admitted or rejected as a whole; of one that is admitted, unsound calls fail, each once.
+Invariants: a batch is admitted or rejected as a whole; invalid calls of an admitted batch fail, each once.
 Owner: the client's stream.
 """
 
@@ -26,16 +26,15 @@ from slotmesh.streams.chunks import Announced, BadChunk, PartsAssembly, Payload,
 from slotmesh.streams.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
 
-# Payloads of calls that come in chunks from one client.
-#
-# Purpose: puts chunks together and tells the scheduler when a payload is complete.
-# Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or never was announced) is dropped; one
-# that breaks the rules fails its call, and no other. Parts of a call are kept until it has its outcome, and no longer.
-# Owner: the client's stream.
-
 
 class ClientUploads:
-    """What one client has announced and not brought."""
+    """Payloads that one client has announced and not completed.
+
+    Purpose: assembles chunks and reports to the scheduler when a payload is complete.
+    Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or was never announced) is dropped;
+    one that breaks the rules fails its call, and no other. Parts of a call are kept until it has its outcome, and no
+    longer.
+    """
 
     def __init__(self, caller: Caller, dispatcher: Dispatcher) -> None:
         self._caller = caller
@@ -55,8 +54,8 @@ class ClientUploads:
             return
         try:
             is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
-        except BadChunk as mistake:
-            self._dispatcher.post(UploadFailed(self._caller, call_id, _failure(mistake)))
+        except BadChunk as error:
+            self._dispatcher.post(UploadFailed(self._caller, call_id, _failure(error)))
             return
         self._dispatcher.post(ChunkArrived(self._caller, call_id, len(chunk.data)))
         if is_complete:
@@ -78,9 +77,9 @@ class ClientUploads:
             self._dispatcher.post(UploadFailed(self._caller, call_id, failure))
 
 
-def _failure(mistake: BadChunk) -> Failure:
-    field = f"chunk.{mistake.field}"
-    return Failure(reason=Reason.BAD_REQUEST, message=f"chunk.{mistake}", metadata={"field": field})
+def _failure(error: BadChunk) -> Failure:
+    field = f"chunk.{error.field}"
+    return Failure(reason=Reason.BAD_REQUEST, message=f"chunk.{error}", metadata={"field": field})
 
 
 MAX_STEP = 512
@@ -196,7 +195,7 @@ class CallReader:
             return None
         return Failure(
             reason=Reason.BAD_REQUEST,
-            message="resend: calls are sent again only where a session goes on (epoch 2 and above)",
+            message="resend: calls are resent only when a session is resumed (epoch 2 and above)",
             metadata={"field": "resend"},
         )
 
@@ -232,9 +231,9 @@ class CallReader:
     def _by_key(
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> Iterator[tuple[list[Batch], int]]:
-        """The calls of a batch with a column of keys: neighbours of one key together, in parts of so many groups.
+        """The calls of a batch with a column of keys, neighbours of one key together, in parts of `MAX_STEP` groups.
 
-        Those with unsound options fail.
+        Calls with invalid options fail.
         """
         calls: list[Batch] = []
         payloads = list(payloads)

@@ -1,9 +1,5 @@
-"""Streams that are connected: the newest of each session, the brake for those that do not read, and other routers.
+"""Connected streams: the newest of each session, the brake for clients that do not read, and the other routers.
 
-The brake of the router's queues is on for as long as clients have too many results unread
-(`core/limits/unread_results.py`).
-
-Invariants: no call waits for the brake for longer than `BRAKE_S` at a time, whether any client reads or not.
 Owner: the router's servicer.
 """
 
@@ -23,13 +19,12 @@ from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.security.identity import quota_name
 
-# Where clients go that cannot stay at this router: the others, at ports of the kind that the client came by.
-#
-# Who has a bearer token and no certificate is served at a port of its own, and at those of other routers.
-
 
 class Alternates:
-    """Of one router."""
+    """Other routers, for clients that cannot stay at this one: their ports of the kind that the client connected to.
+
+    Clients with a bearer token and no certificate are served at a port of its own, at each router.
+    """
 
     def __init__(self, table: Callable[[], RoutingTable]) -> None:
         """`table` gives the one in force."""
@@ -52,14 +47,11 @@ class Alternates:
         return [address for address in known if address != own]
 
 
-# Sessions whose clients are connected here: which stream is the newest of each, and how many one caller has.
-#
-# Invariants: a session has one newest stream; an older one is told that it is fenced.
-# Owner: the servicer of streams.
-
-
 class ConnectedSessions:
-    """Those of one router."""
+    """Sessions whose clients are connected to this router: the newest stream of each, and the number of each caller.
+
+    Invariants: a session has one newest stream; older ones end as fenced.
+    """
 
     def __init__(self, dispatcher: Dispatcher, quota: SessionQuota) -> None:
         self._dispatcher = dispatcher
@@ -102,7 +94,11 @@ def fenced_by(epoch: int, newer: int) -> Failure:
 
 
 class Brake:
-    """Called with whether the brake is to be on."""
+    """Turns the brake of the router's queues on or off (argument) while clients have too many unread results.
+
+    `core/limits/unread_results.py` decides.
+    Invariants: no call waits for the brake for longer than `BRAKE_S` at a time, whether any client reads or not.
+    """
 
     def __init__(self, dispatcher: Dispatcher, too_long: Callable[[], None]) -> None:
         """`too_long` is called when the brake was on for `BRAKE_S`."""

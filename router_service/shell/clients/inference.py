@@ -2,7 +2,7 @@
 
 Purpose: shared by single requests and those of a stream, which submit calls in the order in which they were read: so
 nothing is awaited between `prepared` and the submission.
-Invariants: what is wrong with a request is found before a call is made of it. Elements are copied, never looked at.
+Invariants: a request is checked before a call is made of it. Elements are copied, never inspected.
 Owner: the servicer of inference.
 """
 
@@ -72,8 +72,8 @@ class InferenceCalls:
         try:
             request = request_of(wire)
             meaning = meaning_of(request.parameters)
-        except InvalidRequest as mistake:
-            return mistake.failure
+        except InvalidRequest as error:
+            return error.failure
         payload = payload_of(request.inputs, len(request.inputs)) if request.inputs else _NO_PAYLOAD
         if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))
@@ -184,16 +184,6 @@ def _take_tenant(context: Context, wire: call_pb2.CallOptions) -> Failure | None
     return None
 
 
-# One stream of inferences, Triton's way: any number of requests, each answered as it ends.
-#
-# Invariants: calls are submitted in the order in which requests were read. Answers of methods with one result are
-# written
-# in that order, too; those of methods that yield are written as they come, between others. At most `MAX_AT_ONCE`
-# requests
-# are under way: no more is read meanwhile. One write at a time; a failure is an answer, and never the end of the
-# stream.
-# Owner: the servicer's task of this stream, whose child each request is.
-
 MAX_AT_ONCE: Final = 64
 FINAL: Final = "triton_final_response"
 
@@ -201,7 +191,14 @@ ReadRequest = Callable[[], Awaitable[wire_pb2.ModelInferRequest | None]]
 
 
 class InferenceStream:
-    """Answers the requests of one client."""
+    """One stream of inferences, as Triton has them: any number of requests, each answered as it ends.
+
+    Invariants: calls are submitted in the order in which requests were read. Answers of methods with one result are
+    written in that order, too; those of methods that yield are written as they arrive, between others. At most
+    `MAX_AT_ONCE` requests are pending: no more are read meanwhile. One write at a time; a failure is an answer, and
+    never ends the stream.
+    Owner: the servicer's task of this stream, whose child each request is.
+    """
 
     def __init__(self, calls: InferenceCalls, context: Context) -> None:
         self._calls = calls
@@ -270,7 +267,7 @@ class InferenceStream:
             await self._write(last, typed=False, final=True)
 
     async def _write(self, answer: InferenceAnswer, *, typed: bool, final: bool | None) -> None:
-        """`final`: what is said of the answer being the last one; None: nothing."""
+        """`final`: whether the answer is marked as the last one; None: no mark."""
         wire = answer_to_wire(answer, typed=typed)
         if isinstance(wire, Failure):
             await self._fail(wire, answer.model, answer.request_id)

@@ -1,12 +1,12 @@
-"""Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
+"""Outcomes on their way to one client: gathered into frames, and bounded if the client does not read.
 
-Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
-`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/limits/unread_results.py`), the payloads of
-its results are dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about
-to come (`slotmesh.streams.pacing`).
-Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
-A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
-replicas until the client acknowledges the frame.
+Purpose: the answering half of a stream. Results that replicas keep for a session need not be kept here: above
+`MAX_UNREAD_BYTES`, and when all streams together hold too much (`core/limits/unread_results.py`), their payloads are
+dropped, and fetched again when the client reads. A few outcomes wait for a moment if more are about to arrive
+(`slotmesh.streams.pacing`).
+Invariants: outcomes leave in the order in which they became known, except for fetched ones; each leaves once. A call
+counts against the caller's window until its outcome was put into a frame. Replicas keep the outcomes of a frame until
+the client acknowledges the frame.
 Owner: the client's stream.
 """
 
@@ -81,7 +81,7 @@ class ResultOutbox:
         self._is_chunk_due = False
         """A chunk may go before the next result frame."""
         self._chunked: dict[DeliverResults, int] = {}
-        """Results that chunks have brought, and their sizes."""
+        """Results that were sent in chunks, and their sizes."""
         self._unread_bytes = 0
         self._unread = unread
         self._leaving = 0
@@ -287,7 +287,7 @@ class ResultOutbox:
         large = values.payloads[0]
         if isinstance(large, Announced):
             add_chunked(frame, values, len(large), names_executors=self._names_executors)
-            # Not before: two payloads of one call are never in chunks at once.
+            # Not before: two payloads of one call are never sent in chunks at the same time.
             for each in self._lines.end(values.ids[0]):
                 self.add(each)
             return None

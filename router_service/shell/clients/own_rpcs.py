@@ -1,11 +1,6 @@
-"""One rpc of a user's own proto that streams: requests to the handler, responses to the client, as bytes.
+"""Rpcs of users' own protos that stream, and the services that this router answers: requests and responses are bytes.
 
-Purpose: passes requests on as far as the handler takes them, and writes responses as they come, until the call has
-ended.
-Invariants: no request is read that the handler would not be allowed to have waiting; responses are written in order,
-one at a time, and before the status; what waits for a client that reads slowly is at most the credit of one call. Once
-the call has its outcome nothing more is sent of it.
-Owner: the servicer's task of this call.
+Owner: the servicer of own rpcs.
 """
 
 from __future__ import annotations
@@ -48,14 +43,6 @@ from slotmesh.spec.model import GrpcServices
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES
 
-# The services of users' own protos that this router answers: those of the routing table in force.
-#
-# Purpose: which endpoint has which service, of which kind each rpc is, and what reflection tells of them.
-# Invariants: it follows the table: what is not in there any more is not found here. A table that changes nothing of
-# them
-# costs a look at its endpoints, when the next rpc asks. Descriptors that are not sound are left out, with a warning.
-# Owner: the servicer of own rpcs.
-
 _log = get_logger(__name__)
 
 
@@ -72,7 +59,12 @@ class _Declared:
 
 
 class OwnServices:
-    """By service and by rpc."""
+    """The services of users' own protos in the current routing table, by service and by rpc.
+
+    Purpose: which endpoint has which service, the kind of each rpc, and the descriptors for reflection.
+    Invariants: it follows the table: removed services are not found. A table that changes no services costs a look at
+    its endpoints, at the next rpc. Invalid descriptors are left out, with a warning.
+    """
 
     def __init__(self, table: Callable[[], RoutingTable]) -> None:
         """`table` is the one in force."""
@@ -101,7 +93,7 @@ class OwnServices:
 
     @property
     def descriptors(self) -> Sequence[Descriptors]:
-        """What reflection tells of them, endpoint by endpoint: these need not agree."""
+        """Descriptors for reflection, endpoint by endpoint: endpoints may differ."""
         self._follow()
         found = []
         for declared in self._declared.values():
@@ -146,8 +138,8 @@ ReadRequest = Callable[[], Awaitable[bytes | None]]
 
 
 END_PAUSE_S: Final = 0.001
-"""gRPC says of a client that has left, too, that it sends no more, a moment before it says that it has left: a handler
-should not take that for the end of its requests."""
+"""When a client disconnects, gRPC reports the end of its requests a moment before it reports the disconnect: a handler
+must not take one for the other."""
 
 
 GATHERS_FROM: Final = 8
@@ -160,7 +152,15 @@ SMALL_BYTES: Final = 4096
 
 
 class PassedCall:
-    """Requests, responses and outcome of one call."""
+    """Requests, responses and outcome of one call.
+
+    Purpose: passes requests on as far as the handler takes them, and writes responses as they arrive, until the call
+    ends.
+    Invariants: a request is read only if the handler may have it waiting; responses are written in order, one at a
+    time, and before the status; at most the credit of one call waits for a client that reads slowly. After its outcome
+    nothing more of the call is sent.
+    Owner: the servicer's task of this call.
+    """
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class PassedCall:
         self._deliveries: deque[Delivery | Failure] = deque()
         self._has_come = asyncio.Event()
         self._begun: DeliverTaken | None = None
-        """Which says where requests go."""
+        """Names the replica that requests go to."""
         self._has_room = asyncio.Event()
         self._sizes: deque[int] = deque()
         """Of requests that the handler has not taken."""
@@ -245,7 +245,7 @@ class PassedCall:
         return len(self._sizes) >= MAX_REQUESTS_AHEAD or self._bytes >= MAX_REQUEST_BYTES_AHEAD
 
     def _take(self, begun: DeliverTaken, request: bytes | None) -> bool:
-        """Sends the request, now or with others. Returns whether there is still somebody to send it to."""
+        """Sends the request, now or with others. Returns whether the replica still takes requests of this call."""
         gathered = self._gathered
         gathered.append(request)
         if request is not None:

@@ -1,8 +1,9 @@
-"""What batches of a frame to a client say beside payloads: sizes of what came in chunks, and who has executed calls.
+"""The parts of an outbox's frames of results: batches, executors, sizes, timing, dropped results and acknowledgements.
 
-Purpose: executors are said in columns, for stretches of neighbours, to clients that want to know them: so replicas that
-answer in turn split no batch.
-Owner: pure functions of the outbox of a client's stream.
+Purpose: `FrameResults` builds the batches of a frame. Executors are given in columns, for stretches of neighbouring
+calls, to clients that want them: so replicas that answer in turn split no batch. The functions split deliveries of
+several calls into single ones, and compute the bytes of an outcome in a frame and in memory.
+Owner: the outbox of a client's results.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ from slotmesh.streams.pacing import COUNTED_FRAMES, most_calls
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2
 
-# Results whose payloads were dropped, as their client did not read: replicas keep them, and are asked when it does.
-#
-# Owner: the outbox of a client's results.
-
 
 class DroppedResults:
-    """Those of one client, in order."""
+    """Results of one client, in order, whose payloads were dropped because it did not read.
+
+    Replicas keep them, and are asked for them when the client reads again.
+    """
 
     def __init__(self, caller: Caller, endpoint: str, dispatcher: Dispatcher, fetch_bytes: int) -> None:
         """`fetch_bytes` are asked for at a time."""
@@ -70,10 +70,6 @@ class DroppedResults:
             self._dispatcher.post(ResultsRequested(self._caller, self._endpoint, answered))
 
 
-# Runs whose outcomes frames have brought to a client: replicas keep these until it acknowledges the frame.
-#
-# Owner: the outbox of a client's results.
-
 MAX_RUNS = 16_384
 """Of a client that never acknowledges: replicas forget by themselves what is older."""
 
@@ -82,7 +78,10 @@ KeptRuns = tuple[SliceHolder, int, int, int]
 
 
 class UnacknowledgedRuns:
-    """Those of one client, in the order of frames."""
+    """Runs whose outcomes were sent to one client, in the order of frames.
+
+    Replicas keep their outcomes until the client acknowledges the frame.
+    """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -94,12 +93,6 @@ class UnacknowledgedRuns:
         runs, forget = self.runs, self._dispatcher.links.forget
         while runs and runs[0][0] <= through_frame:
             forget(*runs.popleft()[1])
-
-
-# Deliveries of several calls, or values, one by one.
-#
-# Purpose: where a call or a value has to be treated by itself.
-# Owner: the caller's stream, or its unary call.
 
 
 def values_singly(values: DeliverValues) -> Iterator[DeliverValues]:
@@ -129,10 +122,6 @@ def results_singly(outcome: DeliverResults) -> Iterator[DeliverResults]:
         yield replace(outcome, ids=outcome.ids[at : at + 1], payloads=(payload,), size=size, first=outcome.first + at)
 
 
-# What outcomes take: in a frame, and in the memory of the router.
-#
-# Owner: pure functions.
-
 ID_BYTES: Final = 40
 """What an id takes in a list."""
 
@@ -145,7 +134,7 @@ def bytes_of(outcome: Delivery) -> int:
 
 
 def held_by(outcome: Delivery, nbytes: int) -> int:
-    """What the outcome takes here, which adds so many bytes to a frame. Payloads in chunks are counted apart."""
+    """Bytes of memory for the outcome, which adds `nbytes` to a frame. Payloads in chunks are counted separately."""
     if isinstance(outcome, DeliverResults):
         return CALL_BYTES * len(outcome.ids) + nbytes
     if isinstance(outcome, DeliverValues):
@@ -155,13 +144,11 @@ def held_by(outcome: Delivery, nbytes: int) -> int:
     return CALL_BYTES + (0 if isinstance(outcome.ids, range) else ID_BYTES * len(outcome.ids)) + nbytes
 
 
-# When a frame of results leaves: a few outcomes wait for a moment where more are about to come.
-#
-# Owner: the outbox of a client's results; `slotmesh.streams.pacing` has the reasoning.
-
-
 class FrameTiming:
-    """That of one client's frames."""
+    """When a frame of results leaves: a few outcomes wait for a moment if more are about to arrive.
+
+    `slotmesh.streams.pacing` has the reasoning.
+    """
 
     def __init__(self, caller: Caller, pacer: Pacer) -> None:
         self._caller = caller
@@ -208,7 +195,7 @@ class FrameResults:
         batch.calls += len(results.ids)
 
     def add_chunked(self, results: DeliverResults, size: int) -> None:
-        """Adds the result of a call, so many bytes, that chunks have brought."""
+        """Adds the result of a call, `size` bytes, that was sent in chunks."""
         add_chunked(self._frame, results, size, names_executors=self._names_executors)
         self._newest = None
 
@@ -233,7 +220,7 @@ class _OpenBatch:
 def add_chunked(
     frame: call_pb2.ResultFrame, what: DeliverResults | DeliverValues, size: int, *, names_executors: bool
 ) -> None:
-    """Adds a batch for a payload of so many bytes that chunks have brought."""
+    """Adds a batch for a payload of `size` bytes that was sent in chunks."""
     batch = frame.batches.add(call_ids=what.ids, chunked_sizes=[size], content_type=what.content_type)
     batch.partial = isinstance(what, DeliverValues)
     if names_executors:
@@ -255,7 +242,7 @@ def add_values(
 
 
 def name_executor(batch: call_pb2.ResultBatch, what: DeliverResults | DeliverValues, at: int) -> None:
-    """Says who has executed the calls whose payloads have their place from `at` on."""
+    """Names the executor of the calls whose payloads begin at position `at`."""
     backend, replica_id = what.replica.backend.name, what.replica.replica_id
     if not batch.replica_ids or batch.replica_ids[-1] != replica_id or batch.backends[-1] != backend:
         batch.executor_starts.append(at)

@@ -1,8 +1,8 @@
 """One StreamCalls stream: the router's side of a conversation with a client.
 
-Purpose: reads frames of calls, writes frames of results; the stream lives on through every failure of a call.
-Invariants: the reader never waits for the writer. After half-close the stream ends once all are answered. Calls of a
-session that are at replicas go on when the stream breaks.
+Purpose: reads frames of calls, writes frames of results; the stream survives every failure of a call.
+Invariants: the reader never waits for the writer. After half-close the stream ends once all calls are answered. Calls
+of a session that are at replicas continue when the stream breaks.
 Owner: the servicer's task of this stream.
 """
 
@@ -200,7 +200,7 @@ class ClientStream:
         self.pump.wake()
 
     def _deliver_at_edge(self, delivery: Delivery) -> None:
-        """Outcomes of calls that the dispatcher never hears of."""
+        """Outcomes of calls that never reach the dispatcher."""
         if isinstance(delivery, DeliverFailure) and (failures := self._dispatcher.failures) is not None:
             failures.delivered(delivery, self._endpoint)
         if (spans := self._dispatcher.traces) is not None and not isinstance(delivery, DeliverValues):

@@ -1,12 +1,12 @@
-"""Counts the values that one caller has taken, by which handlers that yield may go on.
+"""Counts the values that one caller has taken; handlers that yield may continue by that number.
 
-Purpose: a replica lets a handler run a credit ahead of what was taken of its values (`core/callers.py`). Here
-the values of one caller are counted: they are taken when written, for a client that does not acknowledge them; else
-when it acknowledges them. Where it has many such calls these have smaller credits, which are for the way to the router:
-their values are taken when they leave it, as long as the client is not far behind.
-Invariants: however much a caller acknowledges, no more is taken of a call than was written to it; so what waits here is
-at most the credits of its calls. A handler is never further ahead of a client that acknowledges values than a call
-alone may be. A call that has ended leaves no state.
+Purpose: a replica lets a handler run a credit ahead of the taken values (`core/callers.py`). The values of one caller
+are counted here: they are taken when written, for a client that does not acknowledge them; otherwise when it
+acknowledges them. A caller with many such calls has smaller credits, which cover the way to the router: its values are
+taken when they leave the router, while the client is not far behind.
+Invariants: however much a caller acknowledges, no more is taken of a call than was written to it; so at most the
+credits of its calls wait here. A handler is never further ahead of a client that acknowledges values than a single call
+may be. A call that has ended leaves no state.
 Owner: the caller's stream, or its unary call.
 """
 
@@ -58,7 +58,7 @@ class Taking:
             # Counted before the write has ended: the caller may acknowledge them before this side knows that.
             call.values += at - begin
             if call.lead is not None and call.lead.left(values.payloads[begin:at]):
-                self._tell(call, call.lead.told())
+                self._report(call, call.lead.take_due())
 
     def written(self) -> None:
         """All that was being written has been."""
@@ -69,12 +69,12 @@ class Taking:
                 call.values += 1
                 call.size += len(payload)
                 if call.values >= call.take_at.values or call.size >= call.take_at.bytes:
-                    self._tell(call, call.values)
+                    self._report(call, call.values)
                     call.values = call.size = 0
         self.leaving.clear()
 
     def take(self, ids: Iterable[int], counts: Iterable[int]) -> None:
-        """The caller has taken so many values of each of these calls."""
+        """The caller has taken the respective number of values of each of these calls."""
         if not self._by_caller:
             return
         for call_id, count in zip(ids, counts, strict=False):
@@ -83,9 +83,9 @@ class Taking:
                 continue
             call.values -= count
             if call.lead is None:
-                self._tell(call, count)
+                self._report(call, count)
             elif call.lead.taken(count):
-                self._tell(call, call.lead.told())
+                self._report(call, call.lead.take_due())
 
     def take_all(self) -> None:
         """The caller has half-closed: from now on values are taken when they were written."""
@@ -93,7 +93,7 @@ class Taking:
             self._by_caller = False
             for call in self.calls.values():
                 if count := call.values if call.lead is None else call.lead.rest:
-                    self._tell(call, count)
+                    self._report(call, count)
                 call.values, call.lead = 0, None
 
     def ended(self, ids: Iterable[int]) -> None:
@@ -108,7 +108,7 @@ class Taking:
         lead = _Lead(take_at) if level and self._by_caller else None
         return _Call(values.replica, values.links, run_id, take_at, lead)
 
-    def _tell(self, call: _Call, count: int) -> None:
+    def _report(self, call: _Call, count: int) -> None:
         self._dispatcher.links.take(call.replica, call.links, call.run_id, count)
 
 
@@ -175,7 +175,7 @@ class _Lead:
                 self._due_bytes += held.popleft()
         return self._pass()
 
-    def told(self) -> int:
+    def take_due(self) -> int:
         """Returns how many values the replica is informed of now."""
         due, self._due, self._due_bytes = self._due, 0, 0
         return due

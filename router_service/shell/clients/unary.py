@@ -1,8 +1,8 @@
 """Unary calls: each a caller of its own with one call, coalesced with all others on the way to the replicas.
 
-Invariants: at most `max_pending` at once, the rest is refused before it costs anything; a caller that goes away cancels
-its call. All calls of one peer share one flow: a peer that floods waits behind itself.
-Owner: the router's servicer; `slot_calls` shares the flows and the bound.
+Invariants: at most `max_pending` are pending, more are refused before they cost anything; a caller that disconnects
+cancels its call. All calls of one peer share one flow: a peer that floods waits behind itself.
+Owner: the router's servicer; `slot_servicer` shares the flows and the bound.
 """
 
 from __future__ import annotations
@@ -35,21 +35,18 @@ from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2
 
-# What of the gRPC metadata of unary rpcs handlers get to see: nothing but what an allow-list names.
-#
-# The trace context is taken where the list names it, or the router makes spans; `x-request-id` always, if it is an id.
-#
-# Invariants: what a call says of itself in its options goes before what its rpc says; both together are bounded as the
-# options are. Reserved names are on no list. A trace context that is none is passed over, as W3C Trace Context asks
-# for.
-# Owner: the servicers.
-
 Context = grpc.aio.ServicerContext[Any, Any]
 _TRACE: Final = frozenset({"traceparent", "tracestate"})
 
 
 class HandedMetadata:
-    """The allow-list."""
+    """The allow-list of gRPC metadata of unary rpcs that handlers get to see.
+
+    The trace context is taken if the list names it, or if the router makes spans; `x-request-id` always, if it is an
+    id.
+    Invariants: the options of a call override the metadata of its rpc; both together are bounded as the options are.
+    Reserved names cannot be on the list. An invalid trace context is ignored, as W3C Trace Context requires.
+    """
 
     __slots__ = ("_keys",)
 
@@ -57,14 +54,14 @@ class HandedMetadata:
         self._keys = frozenset(keys) | {REQUEST_ID} | (_TRACE if with_traces else frozenset())
 
     def take(self, context: Context, wire: call_pb2.CallOptions) -> TraceContext | None:
-        """Adds what the rpc says to the options of its call; returns its trace context, if it has one."""
+        """Adds the metadata of the rpc to the options of its call; returns its trace context, if it has one."""
         return self.take_of(context.invocation_metadata() or (), wire)
 
-    def take_of(self, said: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions) -> TraceContext | None:
+    def take_of(self, metadata: Iterable[tuple[str, str | bytes]], wire: call_pb2.CallOptions) -> TraceContext | None:
         """The same, of metadata."""
         trace: dict[str, str] = {}
         keys = self._keys
-        for key, value in said:
+        for key, value in metadata:
             if key not in keys or not isinstance(value, str):
                 continue
             if key in _TRACE:
@@ -77,19 +74,17 @@ class HandedMetadata:
         return TraceContext(traceparent, tracestate if is_tracestate(tracestate) else "")
 
 
-# One unary call that streams the values of its handler.
-#
-# Purpose: writes each value to the client as it comes, then how the call ended.
-# Invariants: values are written in order, one at a time, and before the failure that may follow them. What waits for a
-# client that reads slowly is at most the credit of one call: its handler goes on when values were written.
-# Owner: the servicer's task of this call.
-
 WriteValue = Callable[[bytes, str, str, str], Awaitable[object]]
 """Takes a payload, its content type, and who executes the call: backend and replica, empty but for the first value."""
 
 
 class StreamedCall:
-    """Values and outcome of one call, on their way to the client."""
+    """One unary call that streams the values of its handler: writes each value to the client, then how the call ended.
+
+    Invariants: values are written in order, one at a time, and before the failure that may follow them. At most the
+    credit of one call waits for a client that reads slowly: its handler continues when values were written.
+    Owner: the servicer's task of this call.
+    """
 
     def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:
         self._taking = Taking(dispatcher, {})
@@ -144,7 +139,7 @@ Answer = DeliverResults | DeliverDone | Failure
 TimeLeft: TypeAlias = Callable[[], float | None]
 """Seconds to the deadline of an rpc; None where it has none."""
 OVERDUE_WITHIN_S: Final = 0.02
-"""A client ends its rpc at its own deadline, and the router hears of it a little before that of its own."""
+"""A client ends its rpc at its own deadline, and the router learns of it shortly before its own timer expires."""
 
 
 class UnaryCalls:
@@ -174,7 +169,7 @@ class UnaryCalls:
         trace: TraceContext | None = None,
         time_left: TimeLeft = lambda: None,
     ) -> Answer:
-        """The outcome of one call; `peer` tells connections apart, `time_left` is that of the rpc."""
+        """The outcome of one call; `peer` identifies the connection, `time_left` is that of the rpc."""
         if failure := self.full(len(payload), peer=peer, tenant=options.tenant):
             return failure
         pending = PendingAnswer()

@@ -1,1 +1,1 @@
-"""The links to replicas: what they carry, and what comes back."""
+"""The links to replicas: their channels, frames and results."""

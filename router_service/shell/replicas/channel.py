@@ -1,7 +1,6 @@
-"""The connection to one replica: opened as a router, to a replica of the backend, and to nothing else.
+"""The channel to one replica: made with the router's identity, to a replica of the backend and nothing else.
 
-Invariants: what begins is on a channel of the router's newest certificate. Why certificates make a connection
-impossible is logged once, until there is another reason.
+`ArrivingResults` and `OutgoingRequests` hold the payloads and requests that the link carries in parts.
 Owner: the replica's link.
 """
 
@@ -25,16 +24,15 @@ from slotmesh.streams.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.transport.current_channel import CurrentChannel
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 
-# Results that come in chunks from one replica.
-#
-# Purpose: puts chunks together until the frame comes that brings the outcome itself.
-# Invariants: chunks that break the rules raise: the replica is not to be trusted with more. Parts are passed on as they
-# came, never joined. What belongs to calls that failed instead is dropped.
-# Owner: the replica's link, for one stream.
-
 
 class ArrivingResults:
-    """Payloads of results under way, by run id."""
+    """Payloads of results that arrive in chunks from one replica, by run id.
+
+    Purpose: assembles chunks until the frame with the outcome itself arrives.
+    Invariants: chunks that break the rules raise, and the stream ends. Parts are passed on as they arrived, never
+    joined. Parts of calls that fail are dropped.
+    Owner: the replica's link, for one stream.
+    """
 
     def __init__(self) -> None:
         self._under_way: dict[int, PartsAssembly] = {}
@@ -53,7 +51,7 @@ class ArrivingResults:
         assembly.add(chunk.offset, chunk.total, chunk.data)
 
     def payloads(self, batch: call_pb2.ResultBatch) -> Sequence[Payload]:
-        """The payloads of a batch, with those that chunks have brought.
+        """The payloads of a batch, including those that arrived in chunks.
 
         Raises:
             BadChunk: the batch names a payload that is not complete.
@@ -78,18 +76,17 @@ class ArrivingResults:
                 self._under_way.pop(run_id, None)
 
 
-# Requests of calls that take several, on their way to one replica.
-#
-# Purpose: requests of many calls leave as one frame, in turns; a large one is cut, so that nobody waits behind it.
-# Invariants: those of one call leave in order; a frame has little more than `MAX_REQUEST_FRAME_BYTES`. What waits here
-# was allowed by the replica, call by call.
-# Owner: the frames of the link.
-
 Batch = replica_service_pb2.RequestBatch
 
 
 class OutgoingRequests:
-    """By run id."""
+    """Requests of calls that take several, on their way to one replica, by run id.
+
+    Purpose: requests of many calls leave as one frame, in turns; large ones are cut, so that no call waits behind them.
+    Invariants: requests of one call leave in order; a frame has little more than `MAX_REQUEST_FRAME_BYTES`. The replica
+    has allowed every request that waits here, call by call.
+    Owner: the frames of the link.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[bytes | None]] = {}
@@ -107,7 +104,7 @@ class OutgoingRequests:
         waiting.extend(requests)
 
     def discard(self, run_id: int) -> None:
-        """Nobody waits for this call any more."""
+        """No caller waits for this call any more."""
         self._waiting.pop(run_id, None)
 
     def clear(self) -> None:
@@ -160,7 +157,11 @@ _log = get_logger(__name__)
 
 
 class ReplicaChannel:
-    """Connects at first use."""
+    """The channel to one replica; connects at first use.
+
+    Invariants: new rpcs use a channel with the router's newest certificate. A certificate error that prevents
+    connections is logged once per cause.
+    """
 
     def __init__(self, replica: RoutedReplica, dialer: Dialer) -> None:
         self._replica = replica
@@ -173,7 +174,7 @@ class ReplicaChannel:
         return call
 
     async def is_serving(self) -> bool:
-        """Whether the replica says that it takes work."""
+        """Whether the replica's health check reports SERVING."""
         health: Any = health_pb2_grpc.HealthStub(self._channel.get())
         try:
             reply = await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
@@ -183,7 +184,7 @@ class ReplicaChannel:
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def explained(self, error: grpc.aio.AioRpcError) -> str:
-        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        """The details of a failed rpc; for certificate errors, an explanation with the remedy."""
         problem = self._channel.problem(error.details() or "") or ""
         if problem and problem != self._problem:
             replica_id, _ = self._replica.key

@@ -1,11 +1,10 @@
-"""What one replica is to be told, cut into frames: the writing half of a link.
+"""Cuts what one replica is sent into frames: the writing half of a link.
 
-Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.streams.pacing`).
-The
-replica's own queues are the core's; what else there is to say is kept here.
-Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
-without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
+Purpose: everything that waits for the replica is kept as a value, and becomes a frame when one can be written, so that
+later calls join it, and few calls wait for a moment if more are about to arrive (`slotmesh.streams.pacing`). The core
+has the replica's queues; everything else to send is kept here.
+Invariants: heartbeats go first, then what frees room and slots, then queries, runs and chunks: no two queries without
+runs between them, if there are any. Run ids are those of the current link, and nothing is kept beyond it.
 Owner: the `ReplicaLink`.
 """
 
@@ -33,19 +32,16 @@ from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.transport.pump import Pacer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
-# Acknowledgements for a replica: gathered for a while, sent in one frame.
-#
-# Purpose: clients acknowledge frames of results; each replica gets the runs of its own in them, as few ranges of run
-# ids.
-# Invariants: ids are those of the link that is up; what was gathered for an earlier link is dropped with it.
-# Owner: the link to that replica.
-
 ACK_GAP_S = 0.05
 """Between two frames of acknowledgements, at least: each costs as much as a hundred calls."""
 
 
 class RunAcks:
-    """Acknowledged runs on their way to one replica."""
+    """Acknowledgements for one replica: gathered for a while, sent in one frame.
+
+    Purpose: clients acknowledge frames of results; each replica gets its runs in them, as few ranges of run ids.
+    Invariants: ids are those of the current link; those gathered for an earlier link are dropped with it.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when `take` has something to give."""
@@ -70,7 +66,7 @@ class RunAcks:
         return merged(ranges)
 
     def flush(self) -> None:
-        """`take` gives what there is at once: it is the last chance."""
+        """`take` returns everything from now on, because the link is about to close."""
         if self._timer is not None:
             self._timer.cancel()
             self._fall_due()
@@ -93,7 +89,7 @@ Request = replica_service_pb2.ExecuteRequest
 
 
 class LinkFrames:
-    """On their way to one replica."""
+    """Everything that waits to be sent to one replica."""
 
     def __init__(self, replica: RoutedReplica, dispatcher: Dispatcher, clock: Clock, wake: Callable[[], None]) -> None:
         """`wake` is called when `next_frame` has something to give."""
@@ -109,7 +105,7 @@ class LinkFrames:
         self._questions: deque[SessionConnection] = deque()
         self._acks = RunAcks(wake)
         self._takes: dict[int, int] = {}
-        """Values taken of each run, of which the replica was not told."""
+        """Values taken of each run that were not yet reported to the replica."""
         self._echo = 0
         """The newest stamp of the replica that was not echoed; 0 where there is none."""
         self._chunks: ChunkTurns[int] = ChunkTurns()
@@ -128,7 +124,7 @@ class LinkFrames:
         self._reads_blocks = BLOCKS in features
 
     def hurry(self) -> None:
-        """What there is leaves at once: it is the last chance."""
+        """Everything that waits leaves immediately, because the link is about to close."""
         self._pacer.hurry()
 
     def drop(self) -> None:
@@ -154,10 +150,10 @@ class LinkFrames:
         if self._replica.has_unsent_runs:
             self._wake()
 
-    # -- what is to be told ------------------------------------------------------------------------------------------
+    # -- what is to be sent ------------------------------------------------------------------------------------------
 
     def cancel(self, command: CancelRun) -> None:
-        """Nobody waits for these calls any more."""
+        """No caller waits for these calls any more."""
         self._cancels.append(command)
         self._wake()
 
@@ -171,7 +167,7 @@ class LinkFrames:
         self._acks.add(first, count)
 
     def take(self, run_id: int, count: int) -> None:
-        """So many values of the run were taken."""
+        """`count` values of the run were taken."""
         self._takes[run_id] = self._takes.get(run_id, 0) + count
         self._wake()
 
@@ -181,7 +177,7 @@ class LinkFrames:
         self._wake()
 
     def flush(self) -> None:
-        """Acknowledgements leave at once: it is their last chance."""
+        """Acknowledgements leave immediately, because the link is about to close."""
         self._acks.flush()
 
     # -- frames ------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The way to one replica: one Execute stream, kept up for as long as the table names the replica.
+"""The link to one replica: one Execute stream, kept up while the table names the replica.
 
-Purpose: keeps the stream, writes what `LinkFrames` has, and turns the replica's frames into events.
+Purpose: keeps the stream, writes the frames of `LinkFrames`, and turns the replica's frames into events.
 Invariants: a link is up from the replica's first capacity frame until the stream ends, and posts each of these exactly
-once. After a failure it comes back only when the replica's health check says that it serves.
+once. After a failure it comes up again only when the replica's health check reports SERVING.
 Owner: the app, through the dispatcher; it has one task.
 """
 
@@ -57,11 +57,11 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 
 LEFT_PAUSE_S = 1.0
-"""A replica that has ended the stream because it drains is not asked again at once."""
+"""Pause before the health check of a replica that has ended the stream because it drains."""
 
 SILENCE_S = 4.0
-"""A replica that gives signs of life each second, and then none for so long, is cut off or stopped. It starts nothing
-any more by then: its fence is shorter."""
+"""A replica that sends heartbeats each second, and then none for this time, is disconnected or stopped. It no longer
+starts calls then, because its own fence is shorter."""
 
 _log = get_logger(__name__)
 
@@ -117,7 +117,7 @@ class ReplicaLink:
         self._frames.reconcile(session)
 
     def retry_in(self, delay_s: float) -> None:
-        """The link failed: the next attempt is after so many seconds."""
+        """The link failed: the next attempt is after `delay_s` seconds."""
         self._retry_in_s = delay_s
 
     def forget(self, first: int, count: int) -> None:
@@ -125,7 +125,7 @@ class ReplicaLink:
         self._frames.forget(first, count)
 
     def take(self, run_id: int, count: int) -> None:
-        """So many values of the run were taken. Only while the link is up."""
+        """`count` values of the run were taken. Only while the link is up."""
         self._frames.take(run_id, count)
 
     def request(self, run_id: int, requests: Sequence[bytes | None]) -> None:
@@ -232,9 +232,9 @@ class ReplicaLink:
                 post(RunsRefused(replica, ids, from_wire(refused.failure), load))
                 self._frames.answered()
             case "slots":
-                told = response.slots
-                room = convert.capacity_from_wire(told.capacity) if told.HasField("capacity") else None
-                post(SlotOperationsAnswered(replica, convert.slot_answers_of(told), room))
+                slots = response.slots
+                room = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
+                post(SlotOperationsAnswered(replica, convert.slot_answers_of(slots), room))
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     post(SessionReconciled(replica, session_id, epoch, found))
@@ -256,8 +256,8 @@ class ReplicaLink:
 
     def _complete(self, frame: call_pb2.ResultFrame) -> None:
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
-        if mistake := convert.results_mistake(frame.batches):
-            raise _ProtocolViolation(mistake)
+        if problem := convert.results_problem(frame.batches):
+            raise _ProtocolViolation(problem)
         brings_values = any(batch.partial for batch in frame.batches)
         capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
         results = convert.results_of(frame, self._arrivals.payloads)
@@ -282,7 +282,7 @@ class ReplicaLink:
         """The run ids in all ranges of a frame, which a few bytes could make endless."""
         count = sum(max(0, each.last - each.first + 1) for each in ranges)
         if count > (holds := self._replica.owed):
-            raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
+            raise _ProtocolViolation(f"the replica reports that {count} calls {what}, and has {holds}")
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
