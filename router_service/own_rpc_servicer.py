@@ -45,7 +45,7 @@ _GIVES_SEVERAL: Final = OwnRpc(takes_several=False, gives_several=True)
 
 
 class OwnCall(NamedTuple):
-    """What one rpc calls."""
+    """The endpoint and the options of one rpc."""
 
     endpoint: str
     rpc: OwnRpc
@@ -57,7 +57,7 @@ class OwnRpcServicer:
     """Answers all rpcs that the router does not have itself."""
 
     def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls, handed: HandedMetadata) -> None:
-        """`handed`: which metadata of rpcs handlers get."""
+        """`handed`: the metadata of rpcs that handlers get."""
         self._dispatcher = dispatcher
         self._unary = unary
         self._handed = handed
@@ -67,7 +67,7 @@ class OwnRpcServicer:
 
     @property
     def services(self) -> Sequence[str]:
-        """Full names of the services that there are now, for reflection."""
+        """Full names of the current services, for reflection."""
         return self._own.names
 
     @property
@@ -76,12 +76,12 @@ class OwnRpcServicer:
         return self._own.descriptors
 
     def kind_of(self, path: str) -> OwnRpc | None:
-        """Of which kind the rpc is; None where it is not known (any more, or yet), or endpoints do not agree on it."""
+        """The kind of the rpc; None if it is unknown, or endpoints do not agree on it."""
         kinds = set(self._own.endpoints_of(path).values())
         return kinds.pop() if len(kinds) == 1 else None
 
     def handler_of(self, path: str) -> Any:
-        """What serves `package.Service/Method`, known or not."""
+        """The handler of `package.Service/Method`, known or not."""
         match self.kind_of(path):
             case OwnRpc(takes_several=False, gives_several=False):
                 return grpc.unary_unary_rpc_method_handler(partial(self._answer, path), None, bytes)
@@ -155,11 +155,11 @@ class OwnRpcServicer:
     async def _call_of(
         self, path: str, context: Context, request: bytes = b"", *, kind: OwnRpc | None = None
     ) -> OwnCall:
-        """What the rpc calls, which is served as one of this kind. One that calls nothing ends here."""
+        """The call of an rpc that is served as one of this kind. Aborts an unknown rpc."""
         await self._dispatcher.first_table.wait_a_while()
         found = self._found(path, context)
         if isinstance(found, OwnCall) and kind not in {None, found.rpc}:
-            found = _unknown(path, " of this kind")  # the table has changed in this moment
+            found = _unknown(path, " of this kind")  # the table has just changed
         if isinstance(found, OwnCall) and len(request) > MAX_INLINE_BYTES:
             found = convert.too_large(len(request))
         if isinstance(found, Failure):
@@ -188,7 +188,7 @@ class OwnRpcServicer:
         return OwnCall(endpoint, rpc, options, trace)
 
     def _endpoint(self, path: str, wanted: str) -> tuple[str, OwnRpc] | Failure:
-        """The endpoint that answers the rpc, and of which kind it is there."""
+        """The endpoint that answers the rpc, and the kind of the rpc there."""
         if wanted and (failure := endpoint_refusal(wanted)):
             return failure
         known = known_endpoints()

@@ -54,7 +54,7 @@ _log = get_logger(__name__)
 
 
 class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
-    """Calls, one at a time or by the stream."""
+    """Calls, one at a time or on streams."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
-        Large frames are dealt with in `turns`. `handed`: which metadata of rpcs handlers get. `quotas`: a caller's.
+        Large frames are processed in `turns`. `handed`: the rpc metadata that handlers get. `quotas`: of each caller.
         """
         self.idle_heartbeat_s = 0.0
-        """How far apart heartbeats of sessions without calls may be. 0: no further than those of any other."""
+        """Maximum interval of heartbeats of sessions without calls, seconds. 0: the same as for all others."""
         self._quotas = quotas or CallerQuotas()
         self._handed = handed
         self._max_payload_bytes = max_payload_bytes
@@ -83,18 +83,18 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._window = window
         self._turns = turns or StepQueue()
         self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
-        """What all streams hold of their clients' results."""
+        """Results that all streams hold for their clients."""
         self._ends = StepQueue(ENDS_IN_A_TURN)
-        """Streams that are cut off, all of one connection perhaps."""
+        """Clean-up of streams that were cut off, perhaps all of one connection."""
         self._streams: dict[ClientStream, bool] = {}
-        """Those that are open, and whether their clients came by the port for tokens."""
+        """Open streams, and whether their clients connected to the port for tokens."""
         self._sessions = ConnectedSessions(dispatcher, self._quotas.sessions)
         self._is_leaving = False
         self.alternates = Alternates(lambda: dispatcher.scheduler.table)
-        """Where clients can go instead."""
+        """Other routers for clients of this one."""
 
     async def drain(self, message: str, grace_s: float) -> None:
-        """Asks the clients of all streams to send no more; returns when all was answered, or after the grace."""
+        """Asks all clients to send no more calls; returns when all calls are answered, or after `grace_s`."""
         self._is_leaving = True
         streams = dict(self._streams)
         for stream, by_token in streams.items():
@@ -175,7 +175,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, self._dispatcher.noted(failure, request.endpoint))
 
     async def DescribeEndpoints(self, request: Any, context: Context) -> router_service_pb2.DescribeEndpointsResponse:
-        """What can be called."""
+        """Endpoints and their methods."""
         if failure := overlong_endpoint(request.endpoint):
             await abort(context, failure)
         await self._dispatcher.first_table.wait_a_while()
@@ -199,7 +199,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         open_stream = opening.open
         del opening
         session = await self._session_of(open_stream, context)
-        if failure := self._leaving():  # that may have begun while others had their turns
+        if failure := self._leaving():  # the drain may have begun in the meantime
             await abort(context, failure)
         stream = ClientStream(
             open_stream.endpoint,
@@ -213,7 +213,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             max_payload_bytes=self._max_payload_bytes,
             share=self._quotas.calls.share_of(quota_name()),
         )
-        del open_stream  # it may have thousands of ranges
+        del open_stream  # free it: it may have thousands of ranges
         if session is not None and (failure := self._sessions.take_over(session, stream)):
             await abort(context, failure)
         if (opened := stream_of(context)) is not None:
@@ -271,7 +271,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return outcome
 
     def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
-        """The options of a unary call, or what is wrong with it."""
+        """The options of a unary call, or the failure for invalid ones."""
         if failure := endpoint_mistake(endpoint) or endpoint_refusal(endpoint):
             return failure
         if len(payload) > MAX_INLINE_BYTES:
@@ -279,7 +279,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return convert.options_from_wire(wire)
 
     def _leaving(self) -> Failure | None:
-        """The failure of streams and calls that come after the go_away."""
+        """The failure of streams and calls that arrive after the go_away; None before it."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self, session: SessionConnection | None, *, by_token: bool) -> StreamResponse:
@@ -302,14 +302,14 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
 
 async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Serves the client until all is answered, or a newer connection takes the session over; returns what was wrong."""
+    """Serves the client until all is answered, or a newer connection takes over; returns the failure, if any."""
     with stream.fenced:
         return await _read(context, stream, turns)
     return stream.fenced.why
 
 
 async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Reads until half-close, then waits for the answers; or returns which frame broke the contract."""
+    """Reads until half-close, then waits for the answers; returns the failure if a frame violates the protocol."""
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
             case "calls":
@@ -341,6 +341,6 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
 
 
 def _alone(options: call_pb2.CallOptions) -> call_pb2.CallOptions:
-    """A copy: a part of a frame keeps all of it in memory."""
+    """A copy, because a part of a frame keeps all of it in memory."""
     (copy := call_pb2.CallOptions()).CopyFrom(options)
     return copy

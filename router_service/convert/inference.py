@@ -57,7 +57,7 @@ def metadata_to_wire(
 
 
 def config_to_wire(model: str, method: str, tensors: MethodTensors | None) -> wire_pb2.ModelConfigResponse:
-    """The same in the form of Triton's configuration."""
+    """Inputs and outputs in the form of Triton's configuration."""
     config = wire_pb2.ModelConfig(name=model, platform=PLATFORM, backend=BACKEND)
     if method:
         config.parameters["method"].string_value = method
@@ -77,7 +77,7 @@ def config_to_wire(model: str, method: str, tensors: MethodTensors | None) -> wi
 
 
 def statistics_to_wire(figures: Iterable[ModelFigures]) -> wire_pb2.ModelStatisticsResponse:
-    """What was counted."""
+    """The counted figures."""
     wire = wire_pb2.ModelStatisticsResponse()
     for each in figures:
         stats = wire.model_stats.add(
@@ -95,7 +95,7 @@ def statistics_to_wire(figures: Iterable[ModelFigures]) -> wire_pb2.ModelStatist
 
 
 def index_to_wire(states: Iterable[ModelState]) -> wire_pb2.RepositoryIndexResponse:
-    """What there is."""
+    """The index of models."""
     wire = wire_pb2.RepositoryIndexResponse()
     for each in states:
         wire.models.add(name=each.endpoint, version=each.backend, state=each.state, reason=each.reason)
@@ -108,7 +108,7 @@ def _type_of(tensor: TensorType) -> Any:
 
 
 def _dims(tensor: TensorType, batch_size: int) -> Sequence[int]:
-    """The shape, but for its first dimension where that is the rows of a batch."""
+    """The shape, without its first dimension if that is the batch dimension."""
     if not batch_size:
         return tensor.shape
     return tensor.shape[1:] or (UNKNOWN_DIMENSION,)
@@ -143,7 +143,7 @@ def _to_wire(answer: InferenceAnswer, *, typed: bool) -> wire_pb2.ModelInferResp
 
 
 def failed_on_stream(request_id: str, status: str, message: str) -> wire_pb2.ModelStreamInferResponse:
-    """Why an inference of a stream has failed."""
+    """The response for a failed inference of a stream."""
     return wire_pb2.ModelStreamInferResponse(
         error_message=f"{status}: {message}", infer_response=wire_pb2.ModelInferResponse(id=request_id)
     )
@@ -169,7 +169,7 @@ def request_of(wire: wire_pb2.ModelInferRequest) -> InferenceRequest:
     """The request.
 
     Raises:
-        InvalidRequest: what is wrong with it.
+        InvalidRequest: it is invalid.
     """
     check_count_of("inputs", len(wire.inputs))
     check_names([each.name for each in wire.inputs])
@@ -227,7 +227,7 @@ def _typed(each: _Input, shape: tuple[int, ...]) -> bytes:
 
 
 def _wanted(wire: wire_pb2.ModelInferRequest) -> list[str]:
-    """Names of the outputs that are wanted."""
+    """Names of the requested outputs."""
     check_count_of("outputs", len(wire.outputs))
     for index, each in enumerate(wire.outputs):
         try:

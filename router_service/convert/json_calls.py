@@ -23,11 +23,11 @@ from slotmesh.streams.limits import MAX_ELEMENTS
 STEP_BYTES: Final = 128 * 1024
 _ESCAPE: Final = b"\\"
 _STRING: Final = b"0"
-"""Stands for a string in what is left outside of strings."""
+"""Placeholder of a string in the text outside of strings."""
 
 
 def values_in(text: bytes, most: int) -> Generator[None, None, int]:
-    """The values of the text, keys apart; where there are more than `most`, some number above that. In steps."""
+    """The number of values in the text, without keys; if there are more than `most`, any number above. In steps."""
     values, in_string, cut, last = 1, False, b"", b""
     for at in range(0, len(text), STEP_BYTES):
         if at:
@@ -54,9 +54,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 STEP_VALUES: Final = 1_000
-"""That are converted at a time: some milliseconds."""
+"""Values converted per step: some milliseconds."""
 MAX_LEVELS: Final = 100
-"""Messages in one another that parsers of protobuf take: a JSON array is two of them, an object three."""
+"""Nesting of messages that protobuf parsers accept: a JSON array is two levels, an object three."""
 _OUTER_LEVELS: Final = 2
 """The response, and its `result`."""
 _LIST_LEVELS: Final = 2
@@ -124,7 +124,7 @@ class _Pace:
         self._left = STEP_VALUES
 
     def is_over(self) -> bool:
-        """One more value; whether the step has had its share."""
+        """Counts one more value; returns whether the step is over."""
         self._left -= 1
         if self._left:
             return False

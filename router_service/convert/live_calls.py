@@ -23,7 +23,7 @@ MAX_PAYLOAD_BYTES = 65_536
 
 
 def tap_wish_of(request: pb.TapCallsRequest, *, allows_payloads: bool) -> TapWish | Failure:
-    """What is asked for, or why it is refused."""
+    """The requested tap, or the failure if it is refused."""
     share = request.sample_rate
     if not request.endpoint:
         return bad_field("endpoint", "is required")
@@ -79,7 +79,7 @@ MAX_CALLS: Final = 1_000
 
 
 class KeyTags:
-    """What stands for ordering keys where these are not shown."""
+    """Tags that stand for ordering keys if these are not shown."""
 
     def __init__(self, salt: bytes) -> None:
         """`salt`: random, so that a tag cannot be compared with those of guessed keys."""
@@ -91,7 +91,7 @@ class KeyTags:
 
 
 def open_calls_filter_of(request: pb.ListCallsRequest, *, allows_keys: bool) -> OpenCallsFilter | Failure:
-    """Which calls are requested, or why the request is refused."""
+    """The requested calls, or the failure if the request is refused."""
     known = {state.value for state in OpenCallState}
     if unknown := [state for state in request.states if state not in known]:
         return bad_field("states", f"has a state that this router does not know: {unknown[0]}")
@@ -115,7 +115,7 @@ def open_calls_filter_of(request: pb.ListCallsRequest, *, allows_keys: bool) -> 
 def open_calls_to_wire(
     scan: OpenCallsScan, calls: Iterable[OpenCall], tags: KeyTags, *, shows_keys: bool
 ) -> pb.ListCallsResponse:
-    """The response. Ordering keys are in it only with `shows_keys`."""
+    """The response. It contains ordering keys only with `shows_keys`."""
     return pb.ListCallsResponse(
         calls=[_open_call(call, tags, shows_keys) for call in calls],
         waiting=scan.waiting,

@@ -27,20 +27,20 @@ from slotmesh.units import parse_duration
 from slotmesh.v1 import call_pb2
 
 MAX_KNOWN_OPTIONS_BYTES = 512
-"""Larger options are converted each time: what is remembered must stay small, whatever clients send."""
+"""Larger options are converted each time, so that the cache stays small, whatever clients send."""
 MAX_KNOWN_KEYED_BYTES = 256
-"""The same with an ordering key of a column, and of such a key alone, in characters: of these there are many."""
+"""The same for options with a key of a column, and for such a key alone, in characters: there are many."""
 MAX_KNOWN_PARTITIONS = 65_536
-"""Keys of columns whose partitions are remembered."""
+"""Maximum number of ordering keys with a cached partition."""
 
 
 def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
-    """The options of a batch, or why its calls fail."""
+    """The options of a batch, or the failure of its calls."""
     return _too_many_entries(wire) or _shared(wire.SerializeToString())
 
 
 class OptionsByKey:
-    """The options of a batch with a column of ordering keys: those of each key, which stands in place of their own."""
+    """The options of a batch with a column of ordering keys, for each key, which replaces the key of the options."""
 
     def __init__(self, wire: call_pb2.CallOptions) -> None:
         if failure := _too_many_entries(wire):
@@ -52,20 +52,20 @@ class OptionsByKey:
             wire.ClearField("ordering_key")
         raw = wire.SerializeToString()
         self.shared = _shared(raw)
-        """What all have; a failure where it is not sound."""
+        """The options that all calls share; a failure if they are invalid."""
         is_small = len(raw) <= MAX_KNOWN_KEYED_BYTES
         self.of = partial(_keyed, raw) if is_small else partial(_with_key, self.shared)
-        """Those of one key; a failure where it, or what all have, is not sound. An empty one stands for none."""
+        """The options for one key; a failure if the key or the shared options are invalid. Empty: no key."""
 
 
 def partitions_of(keys: Sequence[str]) -> list[int]:
-    """The partition of each ordering key; empty where one of them is none, or not sound."""
+    """The partition of each ordering key; empty if one of them is empty or invalid."""
     numbers = list(map(_KNOWN_PARTITIONS.__getitem__, keys))
     return numbers if min(numbers) >= 0 else []
 
 
 class _KnownPartitions(dict[str, int]):
-    """Partitions of small ordering keys; -1 of keys that are none, or not sound. Forgets all when it is full."""
+    """Partitions of small ordering keys; -1 for empty or invalid keys. Cleared when full."""
 
     def __missing__(self, key: str) -> int:
         number = partition_of(key) if key and key_problem(key) is None else -1
@@ -90,7 +90,7 @@ def _known_with_key(raw: bytes, key: str) -> RouterCallOptions | Failure:
 
 
 def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptions | Failure:
-    """The options with this ordering key. All that differ in the key alone share what replicas get."""
+    """The options with this ordering key. Options that differ only in the key share the bytes sent to replicas."""
     if isinstance(options, Failure) or not key:
         return options
     if problem := key_problem(key):
@@ -99,14 +99,14 @@ def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptio
 
 
 def _too_many_entries(wire: call_pb2.CallOptions) -> Failure | None:
-    """Asked before the options are written back as bytes, which takes time for each entry."""
+    """Checked before the options are serialized, which takes time for each entry."""
     if len(wire.metadata) <= MAX_METADATA_ENTRIES:
         return None
     return bad_option("metadata", f"at most {MAX_METADATA_ENTRIES} entries, got {len(wire.metadata)}")
 
 
 def _shared(raw: bytes) -> RouterCallOptions | Failure:
-    """What all calls with these options have."""
+    """The options that all calls of a column share."""
     if len(raw) > MAX_OPTIONS_BYTES:
         problem = f"options: at most {MAX_OPTIONS_BYTES} bytes in all, got {len(raw)}"
         return Failure(reason=Reason.BAD_REQUEST, message=problem, metadata={"field": "options"})
@@ -146,19 +146,19 @@ ENDPOINT: Final = "slotmesh-endpoint"
 _KNOWN: Final = (ORDERING_KEY, SHARD_KEY, TENANT, SLO, ENDPOINT)
 
 
-class StatedOptions(NamedTuple):
+class RpcMetadata(NamedTuple):
     """The endpoint and the options that the metadata of one rpc states."""
 
     endpoint: str
     """Empty: the one that has the service."""
     options: call_pb2.CallOptions | None
-    """None: nothing."""
+    """None: the metadata states none."""
 
 
-NOTHING: Final = StatedOptions("", None)
+NOTHING: Final = RpcMetadata("", None)
 
 
-def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> StatedOptions | Failure:
+def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> RpcMetadata | Failure:
     """The stated options, or the failure for invalid metadata."""
     found: dict[str, str] = {}
     for key, value in metadata:
@@ -175,7 +175,7 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> StatedOptions
         return NOTHING
     endpoint = found.pop(ENDPOINT, "")
     if not found:
-        return StatedOptions(endpoint, None)
+        return RpcMetadata(endpoint, None)
     wire = call_pb2.CallOptions(
         ordering_key=found.get(ORDERING_KEY, ""), shard_key=found.get(SHARD_KEY, ""), tenant=found.get(TENANT, "")
     )
@@ -188,7 +188,7 @@ def stated_options(metadata: Iterable[tuple[str, str | bytes]]) -> StatedOptions
         except ValueError as error:
             return bad_field(SLO, str(error))
         wire.relative_slo.FromTimedelta(slo)
-    return StatedOptions(endpoint, wire)
+    return RpcMetadata(endpoint, wire)
 
 
 def own_rpc_options(path: str, rpc: OwnRpc, options: call_pb2.CallOptions | None) -> RouterCallOptions | Failure:
@@ -202,7 +202,7 @@ def own_rpc_options(path: str, rpc: OwnRpc, options: call_pb2.CallOptions | None
 
 
 def metadata_of(raw: bytes) -> MetadataPairs:
-    """Metadata that a handler has set; none where a replica has sent what is none."""
+    """Metadata that a handler has set; empty if the replica sent invalid metadata."""
     try:
         return metadata_from_bytes(raw) if raw else ()
     except BadFrames:

@@ -27,7 +27,7 @@ from slotmesh.streams.limits import CHUNK_BYTES, MAX_ELEMENTS, MAX_INLINE_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 MAX_WAITED_US = 10**15
-"""Some thirty years: clients say how old calls are that they send again."""
+"""About thirty years: the bound of the age that clients report for resent calls."""
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
@@ -80,7 +80,7 @@ def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Fa
 
 
 def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | Failure:
-    """The payloads of a batch whose ids are sound, as far as they are here."""
+    """The payloads of a batch with valid ids; those to come in chunks as `Announced`."""
     sizes = batch.chunked_sizes
     if not sizes:
         return batch_payloads.payloads_of(batch)
@@ -100,7 +100,7 @@ def payloads_of(batch: router_service_pb2.CallBatch) -> Sequence[CallPayload] | 
 def add_batch(
     frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float, *, as_block: bool = False
 ) -> Sequence[tuple[int, Payload]]:
-    """Adds calls to a frame for a replica. Returns what has to follow in chunks: run ids, and their payloads.
+    """Adds calls to a frame for a replica. Returns the run ids and payloads that must follow in chunks.
 
     `as_block`: the replica reads payloads in blocks.
     """
@@ -160,7 +160,7 @@ def _add_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatc
 
 
 def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
-    """The trace contexts of the calls of a batch, by their ids, which are sound."""
+    """The trace contexts of the calls of a batch, by id. The ids are valid."""
     columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates, batch.http_requests)
     problem = columns.mistake(len(ids))
     return columns.by_id(ids) if problem is None else bad_field(*problem)
@@ -191,12 +191,12 @@ def results_of(
 def values_of(
     frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
 ) -> list[Results]:
-    """The same of the values of calls that go on: a run id stands once for each value."""
+    """The same for values of calls that continue: a run id occurs once for each value."""
     return [(ids_of_results(batch), payloads_of(batch), batch.content_type) for batch in frame.batches if batch.partial]
 
 
 def taken_of(wire: call_pb2.TakeItems, most: int) -> list[tuple[int, int]]:
-    """How many requests handlers have taken, by run ids, of `most` calls: more a replica does not have."""
+    """How many requests handlers have taken, by run id; at most `most`, the calls that the replica has."""
     return list(islice(zip(wire.call_ids, wire.counts, strict=False), most))
 
 
@@ -206,7 +206,7 @@ def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
 
 
 def failures_of(frame: call_pb2.ResultFrame) -> list[Failures]:
-    """Run ids and failure of each group of calls that failed alike. A few bytes can name very many: count before."""
+    """Run ids and failure of each group of calls that failed alike. A few bytes can name many ids: count first."""
     return [([*errors.call_ids, *ids_from_wire(errors.calls)], from_wire(errors.failure)) for errors in frame.errors]
 
 
@@ -222,7 +222,7 @@ def capacity_from_wire(wire: call_pb2.Capacity) -> ReportedCapacity:
 
 
 MAX_METHODS = 1024
-"""Methods of a replica of which it is remembered how quick they are."""
+"""Maximum number of methods of a replica whose service times are kept."""
 
 
 def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
@@ -237,7 +237,7 @@ _LARGEST_BATCH = 2**31 - 1
 
 
 def tensors_of(wire: Iterable[replica_service_pb2.MethodTensors]) -> dict[str, MethodTensors]:
-    """By method, as many as the bounds allow; tensors that there cannot be are left out."""
+    """By method, as many as the bounds allow; invalid tensors are left out."""
     found: dict[str, MethodTensors] = {}
     left = MAX_DESCRIBED
     for each in islice(wire, MAX_METHODS):

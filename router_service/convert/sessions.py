@@ -27,13 +27,13 @@ from slotmesh.streams.limits import MAX_CALL_ID, MAX_ROSTERS
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
 MAX_FEATURES: Final = 256
-"""Names of optional behaviours that a client may know."""
+"""Maximum number of feature names in an opening."""
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 
 
 def opening_problem(request: StreamRequest) -> Failure | None:
-    """What is wrong with the first frame of a stream."""
+    """The failure for an invalid first frame of a stream; None if it is valid."""
     if request.WhichOneof("frame") != "open":
         return bad_field(
             "open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}"
@@ -58,9 +58,9 @@ OF_ANOTHER_IDENTITY: Final = Failure(
 
 
 def mark_of(chosen_id: str, key: str) -> str:
-    """The mark of a session's owner: `key` is the session's id as made of the caller's name and the `chosen_id`.
+    """The mark of a session's owner. `key` is the session's id, derived from the caller's identity and the `chosen_id`.
 
-    Empty where callers have no identity: then the two are the same.
+    Empty if callers have no identity: then both ids are the same.
     """
     return "" if key == chosen_id else f"@{key[: _MARK_LENGTH - 1]}"
 
@@ -81,7 +81,7 @@ def first_roster_of(batch: router_service_pb2.CallBatch, mark: str = "") -> Rost
 
 
 def are_of_another(rosters: Iterable[RosterVersion]) -> bool:
-    """Whether one of these, from which the caller's own mark was taken off, has a mark."""
+    """Whether one of these rosters, from which the caller's own mark was removed, has a mark."""
     return any(_MARK.fullmatch(each.generation[-_MARK_LENGTH:]) for each in rosters)
 
 
@@ -97,14 +97,14 @@ class Spans(Sequence[Range]):
     def __init__(self, ranges: Sequence[call_pb2.IdRange] = ()) -> None:
         self._asked = bytearray()
         self._ends = array("q")
-        """First and last id of each, in turn."""
+        """First and last id of each range, alternating."""
         self.add(ranges)
 
     def add(self, ranges: Sequence[call_pb2.IdRange]) -> list[Range]:
-        """These come behind what there is. Returns them."""
+        """Appends these ranges, and returns them as pairs."""
         spans = ranges_from_wire(ranges)
         self._ends.extend(chain.from_iterable(spans))
-        # What two messages hold is what both hold in turn, as bytes.
+        # The concatenation of two serialized messages parses as their merge.
         self._asked += replica_service_pb2.SessionCalls(calls=ranges).SerializeToString()
         return spans
 
@@ -140,32 +140,34 @@ def asked_of(spans: Sequence[Range]) -> bytes:
 
 
 MAX_UNANSWERED_RANGES = 16_384
-"""Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
+"""Twice the calls of the default window; with larger windows, the number of calls of the window."""
 STEP_RANGES = 1024
-"""That are dealt with at a time: some milliseconds."""
+"""Ranges processed per step: some milliseconds."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
 def session_of(
     opening: router_service_pb2.OpenStream, window_calls: int = 0, of_caller: Callable[[str], str] = str
 ) -> Generator[None, None, SessionConnection | Failure | None]:
-    """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is.
+    """The connection that a client opens; None if it requests no session. `window_calls`: the size of its window.
 
-    `of_caller` makes the session's key, which is another one for the same id of another caller. In steps.
+    `of_caller` derives the session's key from its id; keys of different callers differ. In steps.
     """
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
             if getattr(opening, field):
-                return _mistake(field, "is for sessions only: set session_id, or leave it")
+                return _bad_opening(field, "is for sessions only: set session_id, or leave it")
         return None
     if not _SESSION_ID.fullmatch(opening.session_id):
-        return _mistake("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
+        return _bad_opening("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
     if opening.epoch < 1:
-        return _mistake("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
+        return _bad_opening(
+            "epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}"
+        )
     if opening.epoch == 1:
         for field in ("unanswered", "rosters"):
             if getattr(opening, field):
-                return _mistake(field, "there is nothing before the first connection (epoch 1)")
+                return _bad_opening(field, "there is nothing before the first connection (epoch 1)")
     if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
         return failure
     unanswered = Spans()
@@ -175,7 +177,7 @@ def session_of(
             yield
         for first, last in unanswered.add(opening.unanswered[at : at + STEP_RANGES]):
             if not before < first <= last <= MAX_CALL_ID:
-                return _mistake(
+                return _bad_opening(
                     "unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}"
                 )
             before = last
@@ -191,14 +193,14 @@ def session_of(
 
 def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:
     if (count := len(opening.unanswered)) > most_ranges:
-        return _mistake("unanswered", f"at most {most_ranges} ranges, got {count}")
+        return _bad_opening("unanswered", f"at most {most_ranges} ranges, got {count}")
     if (count := len(opening.rosters)) > MAX_ROSTERS:
-        return _mistake("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
+        return _bad_opening("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
     return None
 
 
 def reconcile_of(sessions: Iterable[SessionConnection]) -> replica_service_pb2.Reconcile:
-    """The question to a replica."""
+    """The query to a replica."""
     frame = replica_service_pb2.Reconcile()
     for session in sessions:
         asked = frame.sessions.add(session_id=session.session_id, epoch=session.epoch)
@@ -207,7 +209,7 @@ def reconcile_of(sessions: Iterable[SessionConnection]) -> replica_service_pb2.R
 
 
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, FoundCalls]]:
-    """Session id, epoch and what the replica knows, of each session that it was asked about."""
+    """Session id, epoch and the calls that the replica knows, for each queried session."""
     kept, evicted = _by_session(answer.kept), _by_session(answer.evicted)
     forgotten = frozenset(answer.forgotten)
     for key, running in _by_session(answer.joined).items():
@@ -220,6 +222,6 @@ def _by_session(
     return {(each.session_id, each.epoch): ranges_from_wire(each.calls) for each in sessions}
 
 
-def _mistake(field: str, what: str) -> Failure:
-    """What is wrong with a field of the opening."""
+def _bad_opening(field: str, what: str) -> Failure:
+    """The failure for an invalid field of the opening."""
     return bad_field(f"open.{field}", what)

@@ -48,8 +48,8 @@ def reservation_from_wire(
 def dispatch_from_wire(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
 ) -> RouterCallOptions | Failure:
-    """The options of a call into a slot, or what is wrong with it. `streaming`: the rpc takes several results."""
-    if failure := dispatch_failure(wire, streaming=streaming):
+    """The options of a call into a slot, or a failure. `streaming`: the rpc takes several results."""
+    if failure := dispatch_mistake(wire, streaming=streaming):
         return failure
     if streaming:
         wire.options.streaming = True
@@ -94,7 +94,7 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
 
 
 def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[OperationAnswer]:
-    """Operation ids, and what became of each."""
+    """Operation ids, and the outcome of each."""
     for result in wire.results:
         match result.WhichOneof("outcome"):
             case "slot":

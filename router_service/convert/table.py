@@ -49,7 +49,7 @@ NO_OUTLINES: Final[Mapping[str, Sequence[MethodOutline]]] = MappingProxyType({})
 def described(
     endpoints: Iterable[tuple[str, Sequence[str]]], outlines: Mapping[str, Sequence[MethodOutline]] = NO_OUTLINES
 ) -> router_service_pb2.DescribeEndpointsResponse:
-    """Endpoints and their methods, with what these take and give."""
+    """Endpoints and their methods, with arguments and results."""
     response = router_service_pb2.DescribeEndpointsResponse()
     for name, methods in endpoints:
         endpoint = response.endpoints.add(name=name, methods=methods)
@@ -73,7 +73,7 @@ def roster_from_wire(wire: membership_service_pb2.RoutingTable) -> TableRoster:
 
 
 def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
-    """What a router brings to its controller, in one frame."""
+    """The table that a router reports to its controller, in one frame."""
     wire = head_to_wire(table)
     wire.endpoints.extend(map(endpoint_to_wire, table.endpoints.values()))
     wire.backends.extend(map(backend_to_wire_route, table.backends.values()))
@@ -115,7 +115,7 @@ def owners_from_wire(
     wire: membership_service_pb2.EndpointRoute | membership_service_pb2.PartitionAssignment,
     known: Mapping[ReplicaKey, ReplicaKey],
 ) -> PartitionOwners:
-    """`known` has keys of replicas: equal ones are not kept twice. Raises ValueError."""
+    """`known` has keys of replicas: equal ones are shared. Raises ValueError."""
     if not wire.partition_owners and not wire.owner_epochs:
         return NO_OWNERS
     keys = [known.get(key, key) for key in ((owner.replica_id, owner.incarnation) for owner in wire.owners)]
@@ -157,7 +157,7 @@ def prospect_from_wire(wire: membership_service_pb2.BackendRoute) -> Prospect:
 
 
 def settings_from_wire(wire: membership_service_pb2.BackendRoute) -> tuple[Backend, int | None]:
-    """The settings, and the number of a balancer of a newer protocol: the default one stands in for it."""
+    """The settings, and the number of a balancer of a newer protocol, which is replaced by the default one."""
     return _settings(wire.name, backend_within(wire).SerializeToString())
 
 
@@ -172,7 +172,7 @@ def backend_from_wire_route(wire: membership_service_pb2.BackendRoute) -> Backen
 
 
 def endpoint_to_wire(route: EndpointRoute, assignment: int = 0) -> membership_service_pb2.EndpointRoute:
-    """`assignment`: the number under which its owners were written before; 0: they are part of it."""
+    """`assignment`: the number under which its owners were already written; 0: they are part of it."""
     wire = membership_service_pb2.EndpointRoute(name=route.name, assignment=assignment)
     if not assignment:
         owners = route.owners

@@ -42,7 +42,7 @@ class TableAssembly:
     """One table, of which some parts have arrived."""
 
     def __init__(self, head: pb.RoutingTable, before: RoutingTable) -> None:
-        """`head` is its first part, of which only what is not repeated is read. `before` is the table in force."""
+        """`head` is its first part, of which only the non-repeated fields are read. `before` is the current table."""
         self._head = head
         self._before = before
         self._backends: dict[str, BackendRoute] = {}
@@ -53,7 +53,7 @@ class TableAssembly:
         self._known = {it: it for it in self._owners.values()}
 
     def add(self, part: pb.RoutingTable) -> None:
-        """Takes the next part, the first one included. Raises ValueError where owners of partitions make no sense."""
+        """Adds the next part, including the first. Raises ValueError if owners of partitions are invalid."""
         for backend in map(backend_from_wire_route, part.backends):
             known = self._before.backends.get(backend.name)
             self._backends[backend.name] = known if known is not None and known == backend else backend
@@ -84,7 +84,7 @@ class DeltaAssembly:
     """One delta, of which some parts have arrived."""
 
     def __init__(self, head: pb.RoutingTableDelta, before: RoutingTable) -> None:
-        """As of a `TableAssembly`."""
+        """As in `TableAssembly`."""
         self._head = head
         self._before = before
         self._backends: list[BackendDelta] = []
@@ -93,7 +93,7 @@ class DeltaAssembly:
         self._assignments: list[PartitionOwners] = []
 
     def add(self, part: pb.RoutingTableDelta) -> None:
-        """Takes the next part, the first one included. Raises DeltaMismatch."""
+        """Adds the next part, including the first. Raises DeltaMismatch."""
         for backend in map(backend_delta_from_wire, part.backends):
             self._backends.append(backend)
             self._keys.update((each.key, each.key) for each in backend.replicas)
@@ -111,9 +111,9 @@ class DeltaAssembly:
 
 
 def table_from_wire(wire: pb.RoutingTable, before: RoutingTable = NO_TABLE) -> RoutingTable:
-    """The controller's table, from one frame. What is as in the table before it is the same object.
+    """The controller's table, from one frame. Unchanged parts are the same objects as in the previous table.
 
-    Raises ValueError where the owners of partitions make no sense.
+    Raises ValueError if owners of partitions are invalid.
     """
     assembly = TableAssembly(wire, before)
     assembly.add(wire)
@@ -121,14 +121,14 @@ def table_from_wire(wire: pb.RoutingTable, before: RoutingTable = NO_TABLE) -> R
 
 
 def delta_from_wire(wire: pb.RoutingTableDelta, before: RoutingTable) -> TableDelta:
-    """`before` is the table in force: equal keys of replicas are not kept twice. Raises DeltaMismatch."""
+    """`before` is the current table: equal keys of replicas are shared with it. Raises DeltaMismatch."""
     assembly = DeltaAssembly(wire, before)
     assembly.add(wire)
     return assembly.finish()
 
 
 def table_to_parts(table: RoutingTable) -> Iterator[pb.TablePart]:
-    """What a router brings to its controller, where it is too large for one frame."""
+    """The table that a router reports to its controller, in parts, if it is too large for one frame."""
     part = pb.TablePart(table=head_to_wire(table), is_first=True)
     size, numbers = 0, dict[int, int]()
     for backend in table.backends.values():
@@ -163,7 +163,7 @@ def assignment_to_wire(owners: PartitionOwners) -> pb.PartitionAssignment:
 
 
 def one_frame_bytes(table: RoutingTable) -> int:
-    """About what the endpoints of a table take in one frame, without writing them."""
+    """Approximate bytes of the endpoints of a table in one frame, without serializing them."""
     sizes: Mapping[int, int] = {
         id(it): assignment_to_wire(it).ByteSize()
         for it in {id(e.owners): e.owners for e in table.endpoints.values()}.values()
@@ -172,4 +172,4 @@ def one_frame_bytes(table: RoutingTable) -> int:
 
 
 _OTHERS_BYTES = 200
-"""About what an endpoint takes beside its owners."""
+"""Approximate bytes of an endpoint without its owners."""

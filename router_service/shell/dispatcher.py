@@ -56,9 +56,9 @@ class FrameCounts:
 
     def __init__(self) -> None:
         self.streams = 0
-        """Client streams open now."""
+        """Open client streams."""
         self.sessions = 0
-        """Sessions whose newest stream is one of them."""
+        """Sessions whose newest stream is open."""
         self.client_frames: Counter[tuple[str, ...]] = Counter({(DIRECTION_IN,): 0, (DIRECTION_OUT,): 0})
         """Frames with calls and with results of clients, by direction."""
         self.replica_frames: Counter[tuple[str, ...]] = Counter()
@@ -66,7 +66,7 @@ class FrameCounts:
 
 
 FIRST_TABLE_WAIT_S = 3.0
-"""How long calls that come before the first routing table wait for it, at most."""
+"""Maximum time that calls wait for the first routing table."""
 
 
 class FirstTable:
@@ -79,7 +79,7 @@ class FirstTable:
         self._came = asyncio.Event()
 
     def came(self) -> None:
-        """A table is in force."""
+        """The first table has been applied."""
         self._came.set()
 
     async def wait(self) -> None:
@@ -116,9 +116,9 @@ class Dispatcher:
         self.report_load: Callable[[], None] = lambda: None
         """Sends a load report to the controller now."""
         self.traces: RouterTraces | None = None
-        """Spans of sampled calls; None where there are none."""
+        """Spans of sampled calls; None without tracing."""
         self.failures: FailureLog | None = None
-        """What logs failures that clients see, if anything does."""
+        """The log of failures that clients receive; None if there is none."""
         self._open_link = open_link
         self._sinks: dict[CallerBook, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -143,7 +143,7 @@ class Dispatcher:
                 woken.write()
 
     def noted(self, failure: Failure, endpoint: str) -> Failure:
-        """The failure of an rpc's one call, with the id that the log has of it."""
+        """The failure of the single call of an rpc, with its id in the log."""
         return failure if self.failures is None else self.failures.noted(failure, 1, endpoint)
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Dispatcher:
 
     @property
     def callers(self) -> Collection[CallerBook]:
-        """All that have calls, or may make some."""
+        """All attached callers."""
         return self._sinks.keys()
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Dispatcher:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _expire_due(self) -> None:
-        """The timer is never later than what it is for; it may be earlier, where that has ended."""
+        """The timer is never too late; it may be too early, if the call it was set for has ended."""
         if self._timer is not None and self._timer_at <= self.clock.now():
             self._timer.cancel()
             self._wake()

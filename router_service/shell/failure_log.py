@@ -27,7 +27,7 @@ MAX_LINES: Final = 20
 """Kinds of failures that have an id of their own in a window; all others share one."""
 SESSION_CHARS: Final = 8
 MAX_NAME_CHARS: Final = 64
-"""Of an endpoint, which may be any text that a client has sent."""
+"""Maximum length of a logged endpoint name, which may be any text that a client has sent."""
 _REF_BYTES: Final = 8
 _ASKED_FOR: Final = frozenset(
     {
@@ -66,11 +66,11 @@ class FailureLog:
     def __init__(self) -> None:
         self._entries: dict[_Kind, _Entry] = {}
         self._rest: _Entry | None = None
-        """Of the kinds for which there was no line left."""
+        """Failures of the kinds beyond `MAX_LINES`."""
         self._timer: asyncio.TimerHandle | None = None
 
     def carried_out(self, commands: Sequence[RouterCommand]) -> None:
-        """The core has commanded this: failures in it get their ids."""
+        """Adds ids to the failures in these commands of the core."""
         for command in commands:
             if isinstance(command, DeliverFailure):
                 self.delivered(command, command.endpoint)

@@ -15,38 +15,38 @@ from router_service.core.runs import SliceHolder
 
 
 class CallerSink(Protocol):
-    """Where the outcomes of one caller go."""
+    """Receives the outcomes of one caller."""
 
     def deliver(self, delivery: Delivery) -> None:
         """Takes outcomes or values of some of the caller's calls; must not block."""
 
 
 class SessionSink(CallerSink, Protocol):
-    """Where the outcomes of a session go, and rosters for its client."""
+    """Receives the outcomes of a session, and rosters for its client."""
 
     def name_roster(self, version: RosterVersion) -> None:
-        """Sends the client the roster that is in force; must not block."""
+        """Sends the current roster to the client; must not block."""
 
 
 class SlotSink(CallerSink, Protocol):
-    """Where the outcome of one operation on a slot goes."""
+    """Receives the outcome of one operation on a slot."""
 
     def deliver_slot(self, delivery: DeliverSlot) -> None:
-        """Takes what became of the operation, where it did not fail; must not block."""
+        """Takes the outcome of an operation that did not fail; must not block."""
 
 
 class RequestSource(CallerSink, Protocol):
-    """Where the requests of one call come from that takes several."""
+    """The source of the requests of one call that takes several."""
 
     def taken(self, delivery: DeliverTaken) -> None:
         """The handler has begun, or has taken some of them; must not block."""
 
 
 class ReplicaReceiver(Protocol):
-    """The way to one replica."""
+    """The link to one replica."""
 
     def flush(self) -> None:
-        """There is something to send: cut frames until there is nothing left."""
+        """Something waits to be sent: cut frames until nothing is left."""
 
     def cancel(self, command: CancelRun) -> None:
         """Cancels these calls of a slice at the replica."""
