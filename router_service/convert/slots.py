@@ -1,6 +1,6 @@
 """Leased slots: requests of clients, operations for replicas, and the answers of replicas.
 
-Invariants: requests are checked by the rules of every server (`reservation_mistake`); an answer of a newer protocol
+Invariants: requests are checked by the rules of every server (`slot_requests`); an answer of a newer protocol
 fails its operation, not the link.
 Owner: pure functions of the router's edge.
 """
@@ -49,7 +49,7 @@ def dispatch_from_wire(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
 ) -> RouterCallOptions | Failure:
     """The options of a call into a slot, or a failure. `streaming`: the rpc takes several results."""
-    if failure := dispatch_mistake(wire, streaming=streaming):
+    if failure := dispatch_failure(wire, streaming=streaming):
         return failure
     if streaming:
         wire.options.streaming = True

@@ -166,7 +166,7 @@ class CallReader:
         traces = convert.traces_of(batch, ids) if has_traces else None
         if isinstance(traces, Failure):
             return traces
-        failure = self._mistake(batch) if batch.ordering_keys or batch.resend else None
+        failure = self._batch_problem(batch) if batch.ordering_keys or batch.resend else None
         if failure is None and self._caller.session is None:
             failure = self._not_reading()
         if failure := failure or self._caller.admit(ids, nbytes_of(payloads)):
@@ -180,7 +180,7 @@ class CallReader:
             self.traces.update(traces)
         return ids, payloads, largest_of(payloads)
 
-    def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
+    def _batch_problem(self, batch: router_service_pb2.CallBatch) -> Failure | None:
         if batch.ordering_keys and len(batch.ordering_keys) != count_of(batch):
             return Failure(
                 reason=Reason.BAD_REQUEST,
@@ -260,7 +260,7 @@ class CallReader:
         self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: Sequence[CallPayload]
     ) -> list[Batch]:
         if not isinstance(options, Failure) and options.stop_generation:
-            options = self._stop_mistake(options) or options
+            options = self._stop_problem(options) or options
         if isinstance(options, Failure):
             self._deliver(DeliverFailure(self._caller, ids, options, nbytes_of(payloads)))
             return []
@@ -279,7 +279,7 @@ class CallReader:
             retry_delay_s=0.1,
         )
 
-    def _stop_mistake(self, options: RouterCallOptions) -> Failure | None:
+    def _stop_problem(self, options: RouterCallOptions) -> Failure | None:
         needed = "an ordering key" if not options.ordering_key else "a session" if self._caller.session is None else ""
         return (
             Failure(

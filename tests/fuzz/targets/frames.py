@@ -62,7 +62,7 @@ def replica_answers() -> Iterator[Callable[[bytes], object]]:
 
     def run(data: bytes) -> None:
         frame: Any = message_from(descriptor, Source(data), WORDS)
-        if not convert.results_mistake(frame.results.batches):
+        if not convert.results_problem(frame.results.batches):
             convert.results_of(frame.results, lambda batch: batch.payloads[:])
             convert.values_of(frame.results, lambda batch: batch.payloads[:])
         for errors in frame.results.errors:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from router_service.convert.options import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, said_by
+from router_service.convert.options import ENDPOINT, ORDERING_KEY, SHARD_KEY, SLO, own_rpc_options, stated_options
 from slotmesh.calls.payload_framing import BadFrames, frames_in, message_alone, metadata_from_bytes
 from slotmesh.errors import Failure
 from slotmesh.server.reflection import Descriptors
@@ -37,7 +37,7 @@ def options() -> Iterator[Callable[[bytes], object]]:
         while source.left and len(said) < 6:
             name = source.choice(names)
             said.append((name, source.payload() if name.endswith("-bin") else source.text()))
-        found = said_by(said)
+        found = stated_options(said)
         if not isinstance(found, Failure):
             own_rpc_options("a.B/C", OwnRpc(takes_several=False, gives_several=False), found.options)
 
