@@ -49,9 +49,9 @@ class DeliverResults:
     content_type: str
     replica: RoutedReplica
     size: int
-    """Payload bytes of the calls that were answered: what the window gets back."""
+    """Payload bytes of the answered calls, returned to the window."""
     first: int
-    """Run id of the first of them at the replica, from where they follow one by one."""
+    """Run id of the first of them at the replica; the others have consecutive ids."""
     links: int
     """Links to the replica that had been lost when it answered: the run ids are those of the next one."""
     options: RouterCallOptions
@@ -59,15 +59,15 @@ class DeliverResults:
 
 @dataclass(slots=True, eq=False)
 class DeliverDone:
-    """Tell the caller that calls have ended which have no result of their own.
+    """Report to the caller that calls without a result of their own have ended.
 
-    Either the calls were made with no_reply, or they ended well and the caller has had all their values.
+    Either the calls were made with no_reply, or they succeeded and the caller has received all their values.
     """
 
     caller: CallerBook
     ids: Sequence[int]
     size: int
-    """Payload bytes of these calls: what the window gets back."""
+    """Payload bytes of these calls, returned to the window."""
     replica: SliceHolder | None = None
     first: int = 0
     links: int = 0
@@ -82,7 +82,7 @@ class DeliverFailure:
     ids: Sequence[int]
     failure: Failure
     size: int
-    """Payload bytes of the calls that failed: what the window gets back."""
+    """Payload bytes of the failed calls, returned to the window."""
     replica: SliceHolder | None = None
     """The replica that keeps this outcome, or knows of calls that the router gave up; None without one."""
     first: int = 0
@@ -90,9 +90,9 @@ class DeliverFailure:
     links: int = 0
     """As in DeliverResults."""
     endpoint: str = ""
-    """What was called; empty where the caller has no calls of several endpoints, and knows."""
+    """The endpoint of the calls; empty if the caller calls only one."""
     tenant: str = ""
-    """On whose behalf; empty where the calls name none."""
+    """The tenant of the calls; empty if they name none."""
 
 
 CallDelivery = DeliverResults | DeliverDone | DeliverFailure
@@ -100,7 +100,7 @@ CallDelivery = DeliverResults | DeliverDone | DeliverFailure
 
 @dataclass(slots=True, eq=False)
 class DeliverValues:
-    """Hand values to the caller, whose calls go on. An id stands once for each value; those of a call are in order."""
+    """Hand values to the caller; its calls continue. An id stands once for each value; those of a call are in order."""
 
     caller: CallerBook
     ids: list[int]
@@ -109,13 +109,13 @@ class DeliverValues:
     content_type: str
     replica: RoutedReplica
     run_ids: list[int]
-    """Parallel to `ids`: which run each value is of."""
+    """Parallel to `ids`: the run id of each value."""
     links: int
     """As in DeliverResults."""
 
 
 Delivery = CallDelivery | DeliverValues
-"""What a caller receives."""
+"""A command that a caller receives."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,21 +128,21 @@ class DeliverSlot:
 
 @dataclass(slots=True, eq=False)
 class DeliverTaken:
-    """Tell the caller of a call with several requests that its handler has begun, or has taken some of them."""
+    """Report to the caller of a call with several requests that its handler has begun, or has taken some of them."""
 
     caller: CallerBook
     replica: RoutedReplica
-    """Where they go."""
+    """The replica that the requests go to."""
     run_id: int
     count: int
-    """How many were taken; 0: it has begun."""
+    """Number of taken requests; 0: the handler has begun."""
     links: int
     """As in DeliverResults."""
 
 
 @dataclass(slots=True, eq=False)
 class NameRoster:
-    """Tell the client of a session which roster is in force; it acknowledges that."""
+    """Announce the current roster to the client of a session, which acknowledges it."""
 
     caller: CallerBook
     version: RosterVersion
@@ -159,7 +159,7 @@ class TakeValues:
 
 @dataclass(slots=True, eq=False)
 class OpenLink:
-    """Connect to the replica, and reconnect until `Disconnect`."""
+    """Connect to the replica, and reconnect until `CloseLink`."""
 
     replica: RoutedReplica
 
@@ -181,10 +181,10 @@ class CloseLink:
 
 @dataclass(slots=True, eq=False)
 class ReportLoad:
-    """Tell the controller now what waits: calls wait where no replica takes any, so one may have to be started."""
+    """Send a load report now: calls wait and no replica takes any, so the controller may have to start one."""
 
 
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
-"""What the link to a replica does."""
+"""A command for the link to a replica."""
 
 RouterCommand = Delivery | DeliverSlot | DeliverTaken | NameRoster | ReportLoad | OfLink

@@ -32,11 +32,11 @@ from slotmesh.calls.trace_context import Traces
 from slotmesh.errors import Failure
 
 SLO_UNLESS_STATED_S = 1.0
-"""Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""
+"""The SLO by which calls without one are ordered, so that calls with an SLO cannot starve them."""
 
 
 class CallerBook(Protocol):
-    """The books of a run's caller, as far as runs are written into them. Compared by identity."""
+    """The accounting of a run's caller that runs use. Compared by identity."""
 
     flow: Flow
     session: SessionConnection | None
@@ -47,7 +47,7 @@ class CallerBook(Protocol):
     knows: frozenset[str] | None
 
     def stop(self, key: str, generation: int, call_id: int) -> bool:
-        """A call has failed; those after it of its key and generation are to fail, too. Returns whether it is news."""
+        """Records a failed call, after which those of its key and generation fail, too. Returns whether it is new."""
 
     def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
         """Whether this call comes after one of its key and generation that has failed."""
@@ -57,13 +57,13 @@ class CallerBook(Protocol):
 
 
 class NamedBackend(Protocol):
-    """A backend, as failures tell of it."""
+    """A backend, as failures name it."""
 
     name: str
 
 
 class SliceHolder(Protocol):
-    """The replica that has a slice, as far as the slice's run and its caller are concerned. Compared by identity."""
+    """The replica that has a slice, as its run and its caller use it. Compared by identity."""
 
     key: ReplicaKey
     linked: bool
@@ -74,14 +74,14 @@ class SliceHolder(Protocol):
 
     @property
     def backend(self) -> NamedBackend:
-        """Which one it is of."""
+        """The backend of the replica."""
 
     @property
     def replica_id(self) -> str:
         """The identity that outlives incarnations."""
 
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
-        """No frame will carry the slice, but `parts` of it in its place."""
+        """Withdraws the slice from the outbox; frames carry `parts` of it in its place."""
 
     def part_of(self, sent: Sent, run: RouterRun) -> Sent:
         """A slice that no frame has carried has become smaller: what remains of it is all of `run`."""
@@ -121,10 +121,10 @@ class RouterRun:
         self.deadline = arrived + options.timeout_s
         """Monotonic seconds; infinite without one."""
         self.slot = slot
-        """What is to be done with a slot; None for calls that use none. One call a run, then."""
+        """The operation on a slot, in a run of one call; None for calls that use no slot."""
         self.attempt = 0
         self.awaits = False
-        """Its payload is under way; it is one call, then."""
+        """Its payload is still arriving; the run has one call."""
         self.origin: FirstAttempt | None = None
         """Of calls without a session that run once more."""
         self.cursor = 0
@@ -134,33 +134,33 @@ class RouterRun:
         self.column: PartitionColumn | None = None
         """The `partition`, where the calls have keys of their own: they were sent as a whole then."""
         self.account: Account | None = None
-        """Whom the waiting calls are charged to; None while none wait."""
+        """The account that the waiting calls are charged to; None while none wait."""
         self.alarm = inf
-        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
+        """When its deadline or queue time is checked next; infinite while it is not watched."""
         self.is_overdue = False
-        """Its deadline has passed, and its replicas are asked how far they are."""
+        """Its deadline has passed, and its replicas were asked to stop its calls."""
         self.asked_until = inf
         """When the caller gets the failure of calls that replicas were asked to stop; infinite if none was asked."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls of a caller."""
         self.session = caller.session
-        """Whose calls these are, if a replica is to keep their outcomes."""
+        """The session of the calls, if a replica is to keep their outcomes."""
         self.has_left = False
         """The connection of its session is closed; the outcomes can be fetched from the replicas later."""
         self.may_have_run = False
-        """An earlier connection has sent these calls, and it is not known what became of them."""
+        """An earlier connection has sent these calls, and their fate is unknown."""
         self.first_roster: RosterVersion | None = None
-        """Of those: the newest roster that their client knew when it first sent them; None where it does not say."""
+        """The newest roster that the client of resent calls knew when it first sent them; None if it names none."""
         self.was_answered = False
-        """The router has had the outcomes before, and asks for them once more."""
+        """The router has received the outcomes before, and fetches them once more."""
         self.recovers = False
-        """A replica has these calls already: it is only asked for their outcomes."""
+        """A replica already has these calls: only their outcomes are fetched."""
         self.traces: Traces | None = None
-        """Trace contexts by call id; None where no call has one. They stay as long as the payloads do."""
+        """Trace contexts by call id, kept as long as the payloads; None if no call has one."""
 
     @property
     def reserves(self) -> bool:
-        """Whether it is a reservation: it can run nothing, and goes elsewhere as often as need be."""
+        """Whether it is a reservation: it executes nothing, and may be routed again any number of times."""
         return isinstance(self.slot, Reserve)
 
     @property
@@ -170,7 +170,7 @@ class RouterRun:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Where the waiting part belongs in a queue: by arrival, then by call id."""
+        """The position of the waiting part in a queue: by arrival, then by call id."""
         return self.seq, self.ids[self.cursor]
 
     @property
@@ -180,7 +180,7 @@ class RouterRun:
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
 
     def handed_back(self, lo: int, hi: int, *, attempt: int) -> list[RouterRun]:
-        """Some of the calls, which a replica had, as runs that can wait: of one ordering key each."""
+        """Some of the calls, which a replica had, as runs that can wait, of one ordering key each."""
         column = self.column
         if column is None:
             return [self.slice(lo, hi, attempt=attempt)]
@@ -196,7 +196,7 @@ class RouterRun:
     ) -> RouterRun:
         """A new run of some of the calls, as old as this one, with nothing sent.
 
-        Payloads in a block come apart: parts of it would be copies, and keep as much again.
+        Payloads of a block are separated: parts of a block would be copies that keep as much memory again.
         """
         if type(self.payloads) is PayloadBlock and hi - lo < len(self.payloads):
             self.payloads = self.payloads.cut()
@@ -311,7 +311,7 @@ class Sent:
 
 
 class Bound(Sent):
-    """Something that only this replica can do, in a slot that it has given: it takes no more room than the slot has."""
+    """An operation in a slot of this replica, which takes no room beyond that of the slot."""
 
     __slots__ = ()
 

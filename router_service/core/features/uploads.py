@@ -36,9 +36,9 @@ class Held(Generic[ItemT]):
 
     def __init__(self) -> None:
         self._incomplete: dict[ItemT, str] = {}
-        """Its key; empty for none."""
+        """Incomplete items, with their key; empty for none."""
         self._lines: dict[str, dict[ItemT, None]] = {}
-        """Of each key, what is held, in order; the first one is incomplete."""
+        """The held items of each key, in order; the first one is incomplete."""
 
     def __bool__(self) -> bool:
         return bool(self._incomplete)
@@ -70,12 +70,12 @@ class Held(Generic[ItemT]):
         return True
 
     def complete(self, item: ItemT) -> list[ItemT]:
-        """The item has its payload: what can go now, in order. Empty where another one is before it."""
+        """The item has its payload. Returns the items that can proceed, in order; empty if another one is before it."""
         key = self._incomplete.pop(item)
         return self._release(key) if key else [item]
 
     def remove(self, item: ItemT) -> list[ItemT]:
-        """The item is not wanted any more: what can go now that waited behind it, in order. Others are ignored."""
+        """Removes the item. Returns the items behind it that can proceed, in order. Ignores unknown items."""
         key = self._incomplete.pop(item, None)
         if key is None:
             key = next((each for each, line in self._lines.items() if item in line), "")
@@ -99,13 +99,13 @@ class Held(Generic[ItemT]):
 
 
 MAX_UPLOAD_BYTES = 56 * 1024 * 1024
-"""With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
+"""Less than the largest payload, which is accepted if no other is under way."""
 FLOOR_BYTES = 1024 * 1024
-"""A caller with no more than that finds a reserve beyond the bound."""
+"""A caller with at most this may use a reserve beyond the bound."""
 STALL_S = 30.0
-"""A caller that has sent no chunk for so long is given up."""
+"""The uploads of a caller that has sent no chunk for this long fail."""
 CROWDED = 0.5
-"""Where more than this part of the bound has come of payloads under way, callers have to bring something every
+"""While the arrived bytes of incomplete payloads exceed this share of the bound, callers must send a chunk every
 `CROWDED_STALL_S`."""
 CROWDED_STALL_S = 2.0
 RETRY_DELAY_S = 1.0
@@ -119,13 +119,13 @@ class HeldEntry:
     def __init__(self, call_id: int, size: int) -> None:
         self.call_id = call_id
         self.size = size
-        """Bytes of its payloads, announced or here."""
+        """Bytes of its payloads, announced or arrived."""
         self.here = 0
         """Those of them that are here."""
 
 
 class Line:
-    """What one caller has that waits."""
+    """The held calls of one caller."""
 
     __slots__ = ("entries", "heard_at", "held", "incomplete")
 
@@ -155,7 +155,7 @@ class HeldUploads:
         """Before this time no upload of any caller is stalled."""
 
     def refuse(self, run: RouterRun) -> Failure | None:
-        """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
+        """The failure if the run would have to wait here and there is no room; else None."""
         line = self.lines.get(run.caller)
         bound, size = self._bound, _size(run)
         if not bound.total or not _waits(run, line) or (over := bound.over(run.caller, size)) is None:
@@ -191,7 +191,7 @@ class HeldUploads:
             self._came(line.entries[run], size, now)
 
     def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[RouterRun]:
-        """A payload is there: what can begin now, in order. Nothing where the call has ended."""
+        """A payload is complete. Returns the calls that can begin, in order; none if the call has ended."""
         line = self.lines.get(caller)
         run = line.incomplete.pop(call_id, None) if line is not None else None
         if line is None or run is None:
@@ -204,7 +204,7 @@ class HeldUploads:
         return [each for each in released if each.waiting]
 
     def release_ended(self, ended: Iterable[RouterRun]) -> list[RouterRun]:
-        """What waited behind these calls, which have ended without their payloads, in order."""
+        """Returns the calls that waited behind these, which have ended without their payloads, in order."""
         released: list[RouterRun] = []
         for run in ended:
             run.awaits = False

@@ -48,7 +48,7 @@ class CallerCancels:
         self._withdrawals.follow_up(cancellation.cancel_calls(event.caller, event.ranges, self._outcomes), now)
 
     def caller_left(self, event: CallerLeft, now: float) -> None:
-        """Ends all open calls of the caller, and its reservation where no other caller waits for the same one."""
+        """Ends all open calls of the caller, and its reservation if no other caller waits for the same one."""
         caller = event.caller
         self._uploads.left(caller)
         withdrawn = cancellation.cancel_caller(caller, self._outcomes, is_overdue=event.is_overdue)
@@ -58,7 +58,7 @@ class CallerCancels:
 
 
 class Expiry:
-    """Decides about runs that the deadline heap has returned as due."""
+    """Ends or re-schedules runs that the deadline heap has returned as due."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Expiry:
         self._topology = topology
 
     def end_overdue(self, now: float) -> Withdrawn:
-        """Fails what has no time left; returns what left the outboxes of replicas by that."""
+        """Fails calls with no time left; returns those withdrawn from the outboxes of replicas."""
         withdrawn = Withdrawn()
         for run in self._deadlines.pop_due(now):
             if not run.unanswered:
@@ -110,7 +110,7 @@ class Expiry:
         return withdrawn
 
     def _end_reservation(self, run: RouterRun, withdrawn: Withdrawn, now: float) -> None:
-        """The time of a reservation, or its time in the queue, may be up. For its caller both are the same."""
+        """The timeout of a reservation, or its queue time limit, may be over. For its caller both are the same."""
         limit_s = run.account.max_queue_time_s if run.account is not None and run.waiting else inf
         if min(run.deadline, run.arrived + limit_s) <= now:
             failure = failures.no_slot(run, now, why_not_load(run, run.account, self._topology))
@@ -144,7 +144,7 @@ class Timers:
         self._acknowledgements = acknowledgements
 
     def next_deadline(self) -> float | None:
-        """When something is overdue, monotonic seconds; None when nothing can be."""
+        """The next time at which something is overdue, monotonic seconds; None if nothing can be."""
         due = self._deadlines.next_deadline() if self._deadlines.entries else None
         asked = self._resumptions.next_deadline() if self._resumptions.asking else None
         over, join = self._operations.next_deadline(), self._acknowledgements.join_by
@@ -154,7 +154,7 @@ class Timers:
         return min(each for each in (due, asked, over, join, stalled) if each is not None)
 
     def expire(self, _: RouterTimePassed, now: float) -> None:
-        """Fails every call whose deadline or queue time has passed, and ends all other waiting that is over."""
+        """Fails every call whose deadline or queue time limit has passed, and ends all other waits that are over."""
         self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
         for alone in self._operations.expire(now):
             self._withdrawals.follow_up(cancellation.cancel_caller(alone, self._outcomes), now)

@@ -39,12 +39,12 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.streams.chunks import Payload
 
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
-"""A replica that answers a reservation with one of these may not be the only one."""
+"""Refusals of a reservation for which another replica may be tried."""
 _TIME_IS_UP = frozenset({Reason.NO_SLOT, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_RUNNING})
 
 
 class SlotAnswers:
-    """Ends operations, or lets reservations go elsewhere."""
+    """Ends operations, or routes refused reservations to other replicas."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class SlotAnswers:
         self._expiry = expiry
 
     def answered(self, event: SlotOperationsAnswered, now: float) -> None:
-        """Operations end, and what waits for their room starts."""
+        """Ends operations, and starts the runs that wait for their room."""
         replica, capacity = event.replica, event.capacity
         returned: list[RouterRun] = []
         granted = 0

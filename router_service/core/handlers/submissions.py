@@ -61,7 +61,7 @@ class ColumnIntake:
     def send(
         self, batch: KeyedBatch, caller: Caller, endpoint: RoutedEndpoint, traces: Traces | None, now: float
     ) -> Sequence[int]:
-        """Sends calls whose turn it is. Returns the indices of the others, ascending."""
+        """Sends the calls that need not wait. Returns the indices of the others, ascending."""
         partitions, going, staying = self._divide(batch, endpoint)
         all_payloads = batch.payloads if len(going) == 1 and not staying else list(batch.payloads)
         for owner, indices in going.items():
@@ -83,7 +83,7 @@ class ColumnIntake:
     def _divide(
         self, batch: KeyedBatch, endpoint: RoutedEndpoint
     ) -> tuple[list[Partition], dict[RoutedReplica, list[int]], list[int]]:
-        """The partition of each call; the indices of those that can go, by owner; and of those that stay."""
+        """The partition of each call; the indices of the calls to send, by owner; and the indices of the others."""
         known, replicas = endpoint.partitions, self._topology.replicas
         partitions: list[Partition] = []
         going: dict[RoutedReplica, list[int]] = {}
@@ -115,7 +115,7 @@ def _pick(column: Sequence[T], indices: list[int]) -> list[T]:
 
 
 class Submissions:
-    """Sees to it that each run of calls begins, or fails before."""
+    """Begins each run of calls, or fails it."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Submissions:
         self._tenants = tenants
 
     def submitted(self, event: CallsSubmitted, now: float) -> None:
-        """Each batch becomes a run, and begins as soon as its payload is there."""
+        """Each batch becomes a run, and begins as soon as its payload is complete."""
         caller, endpoint = event.caller, event.endpoint
         label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
         calls, uploads, traces = self._counters.calls, self._uploads.lines, event.traces
@@ -182,7 +182,7 @@ class Submissions:
         return admitted > 0
 
     def _may_go_straight(self, caller: Caller, batch: KeyedBatch, endpoint: RoutedEndpoint) -> bool:
-        """Whether nothing has to be looked at that differs from key to key, but for the partitions."""
+        """Whether only the partitions have to be looked up key by key."""
         session = caller.session
         return (
             batch.options.timeout_s > 0
@@ -218,7 +218,7 @@ class Submissions:
         event.caller.stop(event.ordering_key, event.stop_generation, event.call_id)
 
     def begin(self, run: RouterRun, now: float) -> None:
-        """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
+        """The run is complete and its turn has come: recover it from replicas that may have it, or route it."""
         options, caller = run.options, run.caller
         if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation, run.ids[0]):
             self._outcomes.fail_waiting(run, failures.PREDECESSOR_FAILED)
@@ -248,7 +248,7 @@ class Submissions:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
 
     def _holds_back(self, run: RouterRun, now: float) -> bool:
-        """Whether the run waits for payloads, or fails as there is no room for them."""
+        """Whether the run waits for payloads, or fails because there is no room for them."""
         if failure := self._uploads.refuse(run):
             self._outcomes.fail_waiting(run, failure)
         elif self._uploads.take(run, now):
@@ -271,7 +271,7 @@ class UploadArrivals:
         self._uploads.received(event.caller, event.call_id, event.size, now)
 
     def completed(self, event: UploadCompleted, now: float) -> None:
-        """The call begins, and what waited behind it."""
+        """The call begins, and the calls that waited behind it."""
         for run in self._uploads.complete(event.caller, event.call_id, event.payload):
             self._submissions.begin(run, now)
 

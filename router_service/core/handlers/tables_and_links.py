@@ -76,8 +76,8 @@ class Refusals:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
             elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
-                # The client has moved on: its next router sends these calls, if the client still wants them.
-                # And what is to be done in a slot can be done nowhere else.
+                # The client has connected elsewhere: its next router sends these calls, if the client still wants them.
+                # And an operation bound to a slot can be done nowhere else.
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure)
             else:
@@ -118,7 +118,7 @@ class LinkChanges:
         self._availability = availability
 
     def opened(self, event: LinkOpened, now: float) -> None:
-        """The replica takes calls, and can be asked."""
+        """The replica takes calls, and can be queried."""
         replica, capacity = event.replica, event.capacity
         if replica.listed:
             replica.linked = True
@@ -138,14 +138,14 @@ class LinkChanges:
             self._sender.pump(replica, now)
 
     def lost(self, event: LinkLost, now: float) -> None:
-        """What the replica had fails, or goes elsewhere."""
+        """Calls of the replica fail, or are routed again."""
         replica = event.replica
         self._answers.lost(replica, event.why, now)
         self._resumptions.link_down(replica, now)
         self._sender.pump(replica, now)
 
     def failed(self, event: LinkFailed, now: float) -> None:
-        """The more often a replica fails, the longer it is left alone."""
+        """The more often a replica fails, the longer the pause before the next attempt."""
         replica, backend = event.replica, event.replica.backend
         backend.await_replica(replica, is_awaited=False)
         delay_s = LONGEST_S
@@ -154,7 +154,7 @@ class LinkChanges:
         self._out.append(RetryLink(replica, delay_s))
 
     def capacity_reported(self, event: CapacityReported, now: float) -> None:
-        """There may be more room than there was, or less."""
+        """The replica may have more room than before, or less."""
         self._answers.learn(event.replica, event.capacity)
         self._sender.pump(event.replica, now)
 
@@ -163,7 +163,7 @@ class LinkChanges:
         event.replica.times = event.times
 
     def drain_announced(self, event: DrainAnnounced, now: float) -> None:
-        """The replica gets nothing more."""
+        """The replica gets no more runs."""
         replica = event.replica
         replica.draining = True
         replica.backend.changed(replica)
@@ -196,7 +196,7 @@ class TableChanges:
         self._operations = operations
 
     def received(self, event: TableReceived, now: float) -> None:
-        """Takes the table, unless it is older than the one in force."""
+        """Applies the table, unless it is older than the current one."""
         topology, sender = self._topology, self._sender
         if not event.table.supersedes(topology.table):
             return

@@ -14,11 +14,11 @@ from router_service.core.queueing.run_queues import SloQueue
 from router_service.core.runs import RouterRun
 
 Sharer = Flow | TenantAccount | None
-"""What a queue takes turns between. None: the calls of a flow that name no tenant."""
+"""The unit that a queue takes turns between. None: the calls of a flow that name no tenant."""
 TURN_CALLS = 64
-"""Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""
+"""Calls per turn: enough for full frames, few enough that a caller with one call soon has its turn."""
 FEW_CALLS = 8
-"""Calls that may go ahead of all turns, of those of a round."""
+"""Of the calls of a round, those that may leave ahead of all turns."""
 _SWEEP_FROM = 1024
 
 
@@ -32,17 +32,17 @@ class _Share:
         self.queue: SloQueue | FairQueue = SloQueue()
         """A `FairQueue` while calls of several tenants wait."""
         self.tenant: TenantAccount | None = None
-        """The one whose calls wait, while the queue is a `SloQueue`."""
+        """The tenant whose calls wait, while the queue is a `SloQueue`."""
         self.round = number
-        """The round that the credit is of."""
+        """The round of the credit."""
         self.brakes = brakes
-        """Brakes that were over when it had credit for that, or came."""
+        """Number of ended brakes when it last got credit for one, or joined."""
         self.credit = TURN_CALLS
-        """Calls left of it."""
+        """Calls left of the round."""
         self.few = 0
-        """Calls left of those that may go ahead of all turns."""
+        """Calls left that may leave ahead of all turns."""
         self.is_listed = False
-        """It has a place among those that wait."""
+        """It is in one of the queues of waiting flows."""
 
 
 def _flow_of(run: RouterRun) -> Sharer:
@@ -78,20 +78,20 @@ class FairQueue:
     )
 
     def __init__(self, sharer_of: Callable[[RouterRun], Sharer] = _flow_of) -> None:
-        """`sharer_of`: between what turns are taken."""
+        """`sharer_of`: returns the sharer of a run."""
         self._sharer_of = sharer_of
         self._is_of_tenants = sharer_of is _tenant_of
         self.is_braked = False
-        """Only flows that come with few calls are served, and no round ends: clients have too many results unread."""
+        """Only flows that arrive with few calls are served, and no round ends: clients have too many unread results."""
         self._shares: dict[Sharer, _Share] = {}
-        """Those that wait, and those that have had something of this round."""
+        """Sharers that wait, or have used credit of this round."""
         self._came: deque[_Share] = deque()
-        """Those that have come in this round with few calls, and have credit left: they go first."""
+        """Sharers that arrived in this round with few calls, and have credit left: served first."""
         self._turns: deque[_Share] = deque()
-        """The others that wait. The first one may have begun its turn."""
+        """All others that wait. The first one may have begun its turn."""
         self._round = 0
         self._brakes = 0
-        """Brakes that are over."""
+        """Number of ended brakes."""
         self._sweep_at = _SWEEP_FROM
 
     def brake(self, *, is_on: bool) -> None:
@@ -181,7 +181,7 @@ class FairQueue:
         return len(self._came) + len(self._turns) == 1 and not self.is_braked
 
     def _see_to_credit(self, share: _Share) -> None:
-        """Gives the first flow the credit of a new round where it has used up that of this one."""
+        """Gives the first flow the credit of a new round if it has used up that of this one."""
         if share.round == self._round and share.credit <= 0:
             self._round += 1
         if share.round != self._round:
@@ -205,7 +205,7 @@ class FairQueue:
         return share
 
     def _queue_of(self, share: _Share, run: RouterRun) -> SloQueue | FairQueue:
-        """Where the run waits in the flow's part: by tenants as soon as there are two."""
+        """The queue of the flow in which the run waits: by tenant as soon as there are two."""
         queue = share.queue
         if self._is_of_tenants or (run.tenant is share.tenant and type(queue) is SloQueue):
             return queue
@@ -220,7 +220,7 @@ class FairQueue:
         return queue
 
     def _sweep(self) -> None:
-        """Forgets the flows that have nothing waiting any more."""
+        """Removes the flows that have no waiting runs."""
         self._came = deque(share for share in self._came if share.queue.head() is not None)
         self._turns = deque(share for share in self._turns if share.queue.head() is not None)
         self._shares = {share.flow: share for share in (*self._came, *self._turns)}
@@ -239,9 +239,9 @@ class DueQueue:
 
     def __init__(self) -> None:
         self.is_braked = False
-        """Clients have too many results unread: runs with many calls wait."""
+        """Clients have too many unread results: runs with many calls wait."""
         self._few = SloQueue()
-        """Runs that came with few calls."""
+        """Runs that arrived with few calls."""
         self._many = SloQueue()
 
     def brake(self, *, is_on: bool) -> None:

@@ -16,7 +16,7 @@ from router_service.core.calls import Reserve
 from router_service.core.runs import RouterRun
 
 MAX_WAITING = 256
-"""Of one backend. What replicas hand back is let in beyond it."""
+"""Maximum number of one backend. Reservations that replicas hand back are admitted beyond it."""
 
 
 class Grantor(Protocol):
@@ -39,21 +39,21 @@ GrantorT = TypeVar("GrantorT", bound=Grantor)
 
 
 def constraint_of(run: RouterRun) -> Reserve | None:
-    """What the reservation asks of its replica; None for all that goes anywhere."""
+    """The constraint of the reservation on its replica; None for a run without one."""
     work = run.slot
     return work if isinstance(work, Reserve) and work.is_constrained else None
 
 
 class ConstrainedReservations:
-    """Those of one backend, by age, and whose turn it is."""
+    """The constrained reservations of one backend, by age, and whose turn it is."""
 
     __slots__ = ("_alike", "is_next")
 
     def __init__(self) -> None:
         self._alike: dict[tuple[str, frozenset[str]], list[RouterRun]] = {}
-        """Those that ask the same of a replica, by age. Those taken back are dropped on the way."""
+        """Reservations with the same constraint, by age. Cancelled ones are dropped lazily."""
         self.is_next = True
-        """Where a replica will do for one of these and for the queue, the turn is theirs."""
+        """If a replica suits one of these and the queue, it goes to these."""
 
     @property
     def is_full(self) -> bool:
@@ -61,7 +61,7 @@ class ConstrainedReservations:
         return sum(1 for _ in self) >= MAX_WAITING
 
     def add(self, run: RouterRun) -> None:
-        """One more waits, as old as it is."""
+        """Adds a reservation by its age."""
         constraint = constraint_of(run) or Reserve()
         alike = constraint.replica_id, constraint.excluded
         runs = self._alike[alike] = [each for each in self._alike.get(alike, ()) if each.waiting]
@@ -105,19 +105,19 @@ def _age(run: RouterRun) -> int:
 
 
 def _drop_gone(runs: list[RouterRun]) -> bool:
-    """Drops from the front what waits no more; returns whether anything is left."""
+    """Drops runs that no longer wait from the front; returns whether any run is left."""
     while runs and not runs[0].waiting:
         del runs[0]
     return bool(runs)
 
 
 def best_for(run: RouterRun, replicas: Collection[GrantorT]) -> GrantorT | None:
-    """The least loaded of the replicas with room that the reservation can have."""
+    """The least loaded replica with room that satisfies the reservation."""
     constraint = constraint_of(run)
     fit = [each for each in replicas if each.free > 0 and (not constraint or constraint.admits(each.replica_id))]
     return min(fit, key=lambda each: each.load, default=None)
 
 
 def can_serve(replicas: Collection[Grantor], constraint: Reserve) -> bool:
-    """Whether one of the replicas will do, now or later."""
+    """Whether one of the replicas satisfies the constraint, now or later."""
     return any(constraint.admits(each.replica_id) for each in replicas)

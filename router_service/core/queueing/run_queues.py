@@ -23,7 +23,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.runs: deque[tuple[RouterRun, float, bool]] = deque()
-        """Since when each waits, and whether it was admitted before."""
+        """Waiting runs, since when each waits, and whether it was admitted before."""
         self.sweep_at = _SWEEP_FROM
 
 
@@ -54,7 +54,7 @@ class SuspendedRuns:
         return held.runs[0][1] if held.runs else inf
 
     def release(self, session: SessionConnection) -> list[tuple[RouterRun, bool]]:
-        """All that waits of the session, by age, and whether it was admitted before. It waits no longer."""
+        """Removes and returns the runs of the session, by age, and whether each was admitted before."""
         held = self._held.pop(session, None)
         waiting = sorted((each for each in held.runs if each[0].waiting), key=lambda each: each[0].age) if held else []
         return [(run, is_admitted) for run, _, is_admitted in waiting]
@@ -77,7 +77,7 @@ class RunQueue:
 
     def __init__(self) -> None:
         self.runs: deque[RouterRun] = deque()
-        """Some may have nothing that waits; `head` drops those."""
+        """Some may have no waiting calls; `head` drops those."""
         self._sweep_at = _SWEEP_FROM
 
     def append(self, run: RouterRun) -> None:
@@ -90,7 +90,7 @@ class RunQueue:
     def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
 
-        One pass over what is older than the last of them, however many they are.
+        One pass over the runs older than the last of them, however many they are.
         """
         queue = self.runs
         first: list[RouterRun] = []
@@ -104,7 +104,7 @@ class RunQueue:
         queue.extendleft(reversed(first))
 
     def head(self) -> RouterRun | None:
-        """The oldest run with something that waits, or None."""
+        """The oldest run with waiting calls, or None."""
         runs = self.runs
         while runs:
             run = runs[0]
@@ -131,8 +131,8 @@ class SloQueue:
     def __init__(self) -> None:
         self._fifo = RunQueue()
         self._stated: list[tuple[float, int, int, int, RouterRun]] = []
-        """(due, age, number of the push): no two entries are equal, so runs are never compared. The age is the one when
-        the run was pushed, or was last at the head: only of the run at the head can anything have left since."""
+        """(due, age, number of the push): no two entries are equal, so runs are never compared. The age is that of the
+        time when the run was pushed or last at the head: only calls of the head can have left since."""
         self._pushes = 0
         self._sweep_at = _SWEEP_FROM
 

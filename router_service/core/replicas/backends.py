@@ -78,7 +78,7 @@ class RoutedBackend(Generic[MemberT]):
         chance: Chance,
         flipped: list[RoutedBackend[MemberT]],
     ) -> None:
-        """`flipped` has the backends that can serve from now on, or cannot any more: this one adds itself."""
+        """`flipped` collects the backends that start or stop being able to serve: this one adds itself."""
         self.name = route.name
         self.flipped = flipped
         self.counts = counts
@@ -95,7 +95,7 @@ class RoutedBackend(Generic[MemberT]):
         self.candidates = 0
         """Replicas that take calls."""
         self.awaited = 0
-        """Replicas of which it is not known yet whether they take calls: those of the router's first table."""
+        """Replicas of the first table whose links have neither opened nor failed."""
         self.is_serving = False
         """`can_serve`, as of the newest look at it (`availability`): calls are divided by this."""
         self.prospect = route.prospect
@@ -112,7 +112,7 @@ class RoutedBackend(Generic[MemberT]):
         """The balancer, where it has hooks for the end of what it placed; else None."""
 
     def reconfigure(self, route: BackendRoute) -> None:
-        """Takes new settings; what waits already stays."""
+        """Applies new settings; waiting runs stay."""
         account, settings = self.account, route.settings
         self.prospect = route.prospect
         account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
@@ -154,7 +154,7 @@ class RoutedBackend(Generic[MemberT]):
             self.flipped.append(self)
 
     def await_replica(self, replica: MemberT, *, is_awaited: bool) -> None:
-        """From now on it is not known whether the replica takes calls, or it is: its link has opened, or has failed."""
+        """Marks whether the link of the replica has neither opened nor failed yet."""
         self.awaited += is_awaited - replica.is_awaited
         replica.is_awaited = is_awaited
         if self.is_serving is not self.can_serve:
@@ -162,18 +162,18 @@ class RoutedBackend(Generic[MemberT]):
 
     @property
     def can_serve(self) -> bool:
-        """Whether a replica takes calls, or may."""
+        """Whether a replica takes calls, or may take calls."""
         return self.candidates > 0 or self.awaited > 0
 
     @property
     def is_coming(self) -> bool:
-        """Whether a replica may take calls soon. Unknown is not no: one that is cut off may come back."""
+        """Whether a replica may take calls soon. UNKNOWN counts as yes: a disconnected replica may return."""
         if self.prospect in {Prospect.UNKNOWN, Prospect.COMING}:
             return True
         return any(not each.draining for each in self.replicas.values())
 
     def _weigh_suspects(self) -> None:
-        """Suspects are passed over as long as another replica takes calls."""
+        """Passes over suspects while another replica takes calls."""
         is_any_other = self.candidates > sum(each.taking for each in self.suspects)
         for each in self.suspects:
             if each.is_passed_over != is_any_other:
@@ -202,12 +202,12 @@ class RoutedBackend(Generic[MemberT]):
 
     @property
     def ongoing(self) -> int:
-        """This router's calls at the backend's replicas, with reservations, and with what is done in slots."""
+        """This router's calls at the backend's replicas, including reservations and operations in slots."""
         return sum(replica.own + replica.keyed + replica.bound for replica in self.replicas.values())
 
     @property
     def slot_calls(self) -> int:
-        """Of these, what this router has the backend's replicas do in slots that they have given."""
+        """Of these, the operations in granted slots."""
         return sum(replica.bound for replica in self.replicas.values())
 
 

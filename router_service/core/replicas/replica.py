@@ -24,7 +24,7 @@ from slotmesh.calls.method_outlines import NO_TENSORS, MethodOutline, MethodTens
 
 
 class ReadyPartition(Protocol):
-    """A partition with something to send, as its owner's outbox is filled from it."""
+    """A partition with runs to send, as its owner uses it."""
 
     epoch: int
     listed: bool
@@ -33,7 +33,7 @@ class ReadyPartition(Protocol):
 
     @property
     def sendable(self) -> bool:
-        """Whether the head of the queue may be sent to the owner, room aside."""
+        """Whether the head of the queue may be sent to the owner, without regard to room."""
 
 
 class RoutedReplica:
@@ -64,7 +64,7 @@ class RoutedReplica:
         self.capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         self.draining = route.draining
         self.is_passed_over = False
-        """The controller does not hear of it, and others take calls: it gets no new unkeyed ones."""
+        """It has lost contact with the controller, and others take calls: it gets no new unkeyed ones."""
         self.linked = False
         """The Execute stream is open and the replica has reported its capacity."""
         self.stream_id = ""
@@ -94,7 +94,7 @@ class RoutedReplica:
         self.keyed = 0
         """This router's keyed calls there, unanswered."""
         self.bound = 0
-        """What it does in slots that it has given, unanswered: takes no room."""
+        """Unanswered operations in slots that it granted, which take no room."""
         self.work_ns = 0
         """Nanoseconds that its unanswered calls take one after another, by the service times that it has reported."""
         self.ops: deque[Sent] = deque()
@@ -106,7 +106,7 @@ class RoutedReplica:
         self.times: Mapping[str, MethodTime] = {}
         """The service times that it has reported, by method."""
         self.ready: deque[ReadyPartition] = deque()
-        """Partitions with something to send here, in turn."""
+        """Partitions with runs to send here, in turn."""
         self._next_withdrawn = 0
         """Position of the slice behind the one withdrawn last: mostly that is the next one, and no search is needed."""
 
@@ -133,7 +133,7 @@ class RoutedReplica:
 
     @property
     def owed(self) -> int:
-        """All that it has not answered."""
+        """Unanswered calls and operations."""
         return self.own + self.keyed + self.bound
 
     @property
@@ -153,7 +153,7 @@ class RoutedReplica:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether it has anything to answer that a frame has carried."""
+        """Whether a frame has carried anything that it has not answered."""
         return bool(self.inflight)
 
     @property
@@ -197,7 +197,7 @@ class RoutedReplica:
         return sent
 
     def reserve(self, run: RouterRun, now: float) -> Sent:
-        """Takes a reservation among its slot operations."""
+        """Adds a reservation to its slot operations."""
         sent = Sent(run, run.cursor, 1, self, 0, now)
         run.cursor += 1
         run.sents.append(sent)
@@ -207,7 +207,7 @@ class RoutedReplica:
         return sent
 
     def bind(self, run: RouterRun, now: float) -> Sent:
-        """Takes what only this replica can do among its slot operations; waits there until it is linked."""
+        """Adds a bound operation to its slot operations, where it waits until the link is up."""
         sent = Bound(run, run.cursor, 1, self, 0, now)
         run.cursor += 1
         run.sents.append(sent)
@@ -249,7 +249,7 @@ class RoutedReplica:
         return part
 
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
-        """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
+        """Withdraws the slice from the outbox; frames carry `parts` of it in its place."""
         box = self.outbox if sent.run.slot is None else self.ops
         place = self._next_withdrawn
         if place >= len(box) or box[place] is not sent:
@@ -266,7 +266,7 @@ class RoutedReplica:
         sent.remaining = 0
 
     def take_back(self) -> list[Sent]:
-        """Takes back what no frame has carried; returns it, in order of sending."""
+        """Withdraws everything that no frame has carried; returns it, in order of sending."""
         unsent = [*self.ops, *self.outbox]
         self.ops.clear()
         self.outbox.clear()

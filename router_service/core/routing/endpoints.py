@@ -42,9 +42,9 @@ class Partition:
         self.epoch = 0
         """Epoch of the owner; strictly increases with each change."""
         self.inflight = 0
-        """Slices sent and not answered, to whichever owner. Of slices with calls of several keys: calls."""
+        """Unanswered slices, at any owner; for slices with calls of several keys, unanswered calls."""
         self.stale = 0
-        """Those of them that went to an earlier owner."""
+        """Of these, the ones at an earlier owner."""
         self.refused_epoch = -1
         """The newest epoch at which a replica has refused to be the owner: runs wait for a newer one."""
         self.queue = RunQueue()
@@ -62,7 +62,7 @@ class Partition:
 
     @property
     def sendable(self) -> bool:
-        """Whether the head of the queue may be sent to the owner, room aside."""
+        """Whether the head of the queue may be sent to the owner, without regard to room."""
         owner = self.owner
         return (
             owner is not None
@@ -79,11 +79,11 @@ class Partition:
         self.stale += owner_epoch != self.epoch
 
     def answered(self, owner_epoch: int, _lo: int, _count: int, *, is_last: bool) -> Sequence[int]:
-        """Calls of a slice are at the owner no more; `is_last`: none is. Returns its own number if it may go on."""
+        """Calls of a slice left the owner; `is_last`: all of them have. Returns its own number if it may continue."""
         return (self.number,) if is_last and self.settled(owner_epoch) else ()
 
     def settled(self, owner_epoch: int) -> bool:
-        """A slice has its outcome, or came back. Returns whether what waits may go on, and is not listed."""
+        """A slice has its outcome or was handed back. Returns whether runs may continue and it is not listed."""
         self.inflight -= 1
         if owner_epoch != self.epoch:
             self.stale -= 1
@@ -100,22 +100,22 @@ class RoutedEndpoint:
     __slots__ = ("account", "is_unavailable", "name", "parked", "partitions", "policy", "route", "traffic", "unowned")
 
     def __init__(self, route: EndpointRoute, partitions: dict[int, Partition], standing: PolicyStanding) -> None:
-        """`partitions` are those that an endpoint of this name had before and that are still in use."""
+        """`partitions`: the ones of an earlier endpoint of this name that are still in use."""
         self.name = route.name
         self.account = Account(route.name, 0, 0, 0.0, backend="")
-        """Charged for what waits and belongs to no backend yet."""
+        """Charged for waiting runs that belong to no backend yet."""
         self.unowned = self.account
-        """Charged for what waits in partitions without an owner."""
+        """Charged for runs that wait in partitions without an owner."""
         self.parked = RunQueue()
         """Unkeyed runs that wait for a policy."""
         self.partitions = partitions
         self.reroute(route, standing)
 
     def reroute(self, route: EndpointRoute, standing: PolicyStanding) -> None:
-        """Takes a new policy, in force from the next run, and the limits of its backends."""
+        """Applies a new policy, from the next run on, and the limits of its backends."""
         self.route = route
         self.policy = standing.policy
-        """What was announced."""
+        """The announced policy."""
         self.assess(standing)
         account = self.account
         account.max_calls, account.max_bytes = standing.max_calls, standing.max_bytes
@@ -125,12 +125,12 @@ class RoutedEndpoint:
     def assess(self, standing: PolicyStanding) -> None:
         """Divides calls among the backends that can serve."""
         self.traffic = standing.traffic
-        """What calls are divided by."""
+        """The policy restricted to backends that can serve, or may soon."""
         self.is_unavailable = standing.is_unavailable
         """No backend of the policy can serve, and none of their replicas is starting: calls fail immediately."""
 
     def account_of(self, partition: Partition) -> Account:
-        """The account that is charged for what waits in the partition."""
+        """The account that is charged for runs that wait in the partition."""
         owner = partition.owner
         return owner.backend.account if owner is not None else self.unowned
 
@@ -153,7 +153,7 @@ class RoutedEndpoint:
 def named_backend_problem(
     run: RouterRun, endpoint: RoutedEndpoint, backends: Mapping[str, RoutedBackend[RoutedReplica]]
 ) -> Failure | None:
-    """Why the backend that the run names cannot have it; None where it can."""
+    """The failure if the backend that the run names cannot take it; None if it can."""
     name = run.options.backend
     known = endpoint.route.weights or {}
     if name not in known:
@@ -186,7 +186,7 @@ def sequence_elsewhere(endpoint: str, backend: str) -> Failure:
 
 
 def version_unavailable(endpoint: str, backend: str) -> Failure:
-    """The backend that the call names has no replica, and none is on its way."""
+    """The backend that the call names has no replica, and none is starting."""
     return Failure(
         reason=Reason.BACKEND_UNAVAILABLE,
         message=f"no replica of {backend} serves {endpoint}, and none is on its way: `slotmesh status` shows why",

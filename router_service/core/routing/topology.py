@@ -33,30 +33,30 @@ class Topology:
         self._chance = chance
         self.table = RoutingTable()
         self.endpoints: dict[str, RoutedEndpoint] = {}
-        """Those that calls have used: a table may name thousands of others, of which there is nothing to keep."""
+        """Endpoints that calls have used; there is no state of the others, of which a table may have thousands."""
         self.backends: dict[str, RoutedBackend[RoutedReplica]] = {}
         self.replicas: dict[ReplicaKey, RoutedReplica] = {}
-        """Those that the table names."""
+        """Replicas in the table."""
         self.connected: dict[SliceHolder, RoutedReplica] = {}
-        """All that may have slices: also those that no table names any more, until they are retired."""
+        """Replicas that may have slices, including those removed from the table, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
         self.flipped: list[RoutedBackend[RoutedReplica]] = []
-        """Backends that can serve from now on, or cannot any more: what waits has to follow (`availability`)."""
+        """Backends that started or stopped being able to serve: waiting runs have to follow (`Availability`)."""
         self.reassigned: list[RoutedEndpoint] = []
-        """Endpoints whose partitions the newest table has named owners of anew: what waits there may go on."""
+        """Endpoints whose partitions got new owners in the newest table: waiting runs may continue."""
         self._was: dict[ReplicaKey, RoutedReplica | None] = {}
-        """While a table is applied: what was known under each key that it has touched, before it."""
+        """While a table is applied: the previous replica of each key that it has changed."""
         self._standings = PolicyStandings(self.backends, ())
-        """As of the newest table, or the newest `assess`."""
+        """Standings as of the newest table or `assess`."""
         self._is_braked = False
-        """Of the queues of all backends, those that come included."""
+        """The brake of the queues of all backends, including new ones."""
 
     def apply(self, table: RoutingTable) -> tuple[list[RouterRun], list[RouterRun]]:
-        """Takes the table.
+        """Applies the table.
 
-        Returns the waiting runs that must be routed anew, oldest first, and those whose time in the queue has another
-        bound from now on.
+        Returns the waiting runs that must be routed again, oldest first, and those whose queue time limit has
+        changed.
         """
         before_table, self.table = self.table, table
         is_first = not before_table.revision
@@ -97,8 +97,8 @@ class Topology:
     def assess(self) -> list[RouterRun]:
         """Divides calls among the backends that can serve now.
 
-        Returns the waiting runs that go elsewhere by that, oldest first: those of backends that cannot serve and have
-        no share, and those of endpoints that are unavailable, where no replica owns their keys.
+        Returns the waiting runs that must move, oldest first: those of backends that cannot serve and have no share,
+        and those of unavailable endpoints whose keys no replica owns.
         """
         self.flipped.clear()
         for backend in self.backends.values():
@@ -132,7 +132,7 @@ class Topology:
             backend.queue.brake(is_on=is_on)
 
     def retire(self, replica: RoutedReplica) -> None:
-        """Disconnects from a replica that the table no longer names once it owes no answer."""
+        """Disconnects from a replica that was removed from the table once it has answered everything."""
         if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
             del self.connected[replica]
@@ -200,7 +200,7 @@ class Topology:
         *,
         are_backends_same: bool,
     ) -> list[RouterRun]:
-        """`others` are the keys under which there is another replica than before, or none any more."""
+        """`others` are the keys whose replica was replaced or removed."""
         homeless = self._remove_endpoints(self.endpoints.keys() - table.endpoints.keys())
         self._counters.endpoints.update(table.endpoints)
         standings = self._standings = self._new_standings()
@@ -242,7 +242,7 @@ class Topology:
                 del self._departed[name]
 
     def _assign_partitions(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
-        """Gives each partition its owner, and charges what waits to the backend that will get it; returns that."""
+        """Assigns each partition its owner, and charges waiting runs to their next backends; returns the runs."""
         self.reassigned.append(endpoint)
         recharged: list[RouterRun] = []
         for partition in endpoint.partitions.values():
