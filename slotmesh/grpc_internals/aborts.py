@@ -17,6 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from slotmesh.grpc_internals import is_off
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
 
@@ -26,6 +28,8 @@ _MOST_CAUSES: Final = 6
 
 def released(handler: Handler) -> Handler:
     """The same handler, outside of all that could end an rpc."""
+    if is_off():
+        return handler
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     release = (_yielding if inspect.isasyncgenfunction(behavior) else _awaited)(behavior)
     codecs = (handler.request_deserializer, handler.response_serializer)

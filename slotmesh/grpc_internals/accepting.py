@@ -23,6 +23,7 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.grpc_internals import VARIABLE, is_off
 from slotmesh.grpc_internals.aborts import released
 from slotmesh.grpc_internals.completion_wakes import keep_wakes_few
 from slotmesh.logs import get_logger
@@ -217,7 +218,7 @@ _log = get_logger(__name__)
 def accepting_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
     """A server, as `grpc.aio.server` makes one."""
     keep_wakes_few()
-    if (problem := _PROBLEM or _problem()) is not None:
+    if (problem := f"{VARIABLE} is set" if is_off() else _PROBLEM or _problem()) is not None:
         _log.info("rpcs are taken in by grpc.aio itself, one at a time", why=problem, grpc=grpc.__version__)
         return grpc.aio.server(options=options)
     with _MAKING:  # the only way to say which core it shall have

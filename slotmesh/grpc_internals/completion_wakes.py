@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from slotmesh.grpc_internals import is_off
+
 MANY: Final = 256
 """With so many bytes in the socket most of them are read."""
 LEFT: Final = 128
@@ -56,5 +58,5 @@ def keep_wakes_few() -> None:
 
     May be called again.
     """
-    if os.name == "posix" and getattr(cygrpc, "socket", None) is socket:
+    if not is_off() and os.name == "posix" and getattr(cygrpc, "socket", None) is socket:
         cygrpc.socket = _Sockets()

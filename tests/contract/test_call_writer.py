@@ -10,10 +10,14 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from slotmesh.grpc_internals import is_off
 from slotmesh.grpc_internals.call_writer import writer_of
 from slotmesh.v1 import direct_service_pb2, direct_service_pb2_grpc
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.skipif(is_off(), reason="SLOTMESH_PLAIN_GRPC is set: what this file tests is turned off"),
+]
 
 FRAME = direct_service_pb2.AttachRequest(open=direct_service_pb2.OpenAttach(version="1" * 100))
 STREAMS = 100

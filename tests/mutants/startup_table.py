@@ -33,6 +33,13 @@ STARTUP: Final = (
         "_of(True, text)",
         DECLARED,
     ),
+    mutant(
+        "a server accepts rpcs by ours though gRPC is to be plain",
+        "slotmesh/grpc_internals",
+        'if (problem := f"{VARIABLE} is set" if is_off() else _PROBLEM or _problem()) is not None:',
+        "if (problem := _PROBLEM or _problem()) is not None:",
+        "tests/contract/server/test_plain_grpc.py",
+    ),
     mutant("a number with a fraction is whole", CONFIG, 'fraction != "" and not fraction.strip("0")', "True", DECLARED),
     mutant(
         "only the first problem of settings is reported",

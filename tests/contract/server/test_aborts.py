@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Failure, Reason
+from slotmesh.grpc_internals import is_off
 from slotmesh.server import guards
 from slotmesh.status import abort, to_exception
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
@@ -21,7 +22,10 @@ from tests.support.wait import wait_until
 RPCS = 50
 REFUSAL = Failure(reason=Reason.SLOT_UNKNOWN, message="no such slot")
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.skipif(is_off(), reason="SLOTMESH_PLAIN_GRPC is set: what this file tests is turned off"),
+]
 
 
 @pytest_asyncio.fixture(autouse=True)

@@ -10,13 +10,15 @@ import sys
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from slotmesh.grpc_internals import is_off
 from slotmesh.grpc_internals.completion_wakes import LEFT, MANY, _Sockets, keep_wakes_few
 from tests.support.mesh import ROOT
 
+pytestmark = pytest.mark.skipif(is_off(), reason="SLOTMESH_PLAIN_GRPC is set: what this file tests is turned off")
 CALLS = 2_000
 COUNTING = f"""
 import asyncio, sys
-from slotmesh.runtime import completion_wakes
+from slotmesh.grpc_internals import completion_wakes
 from tests.contract.server.served_router import call, serving
 
 reads = []
