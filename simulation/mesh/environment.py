@@ -105,7 +105,7 @@ def simulated(surroundings: Surroundings) -> Iterator[None]:
         enter(patch.object(cygrpc, "AioChannel", lambda target, *_: _channel(network, target)))
         enter(patch.object(cygrpc, "AioServer", lambda *_: SimServer(network, _running())))
         enter(patch.object(reflection, "register", lambda *_: None))
-        enter(patch.object(recall, "LOOK_INTERVAL_S", RECALL_LOOK_S))
+        enter(patch.object(recall, "CANCELLED_LOOK_INTERVAL_S", RECALL_LOOK_S))
         for module in _modules():
             if vars(module).get("PARTITIONS") == PARTITIONS:
                 enter(patch.object(module, "PARTITIONS", FEW_PARTITIONS))
