@@ -165,6 +165,9 @@ class RunningMesh(Mesh):
             if len(taking) != wanted or len(replicas) != wanted:
                 return f"{len(taking)} of {wanted} replicas of {name} take calls, {len(replicas)} run"
             ready |= taking
+        waiting = [it.endpoint for it in self._controller.store.read().shifts.values() if it.is_waiting]
+        if waiting:
+            return f"the traffic of {', '.join(sorted(waiting))} has not moved yet"
         if table is None or table.revision < self._controller.store.read().revision:
             return "the newest routing table is not there"
         for router in observed.routers.values():

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 from rich.text import Text
 
 from slotmesh.cli.console import UNWELL, AsJson, Output, OutputForm, Printable, console_of, form_of
 from slotmesh.cli.view.report import new_table
-from slotmesh.security.tls.files import HeldCertificate
 from slotmesh.security.tls_paths import identity_of_file
 
-# Certificates of a directory as a table for people, and as JSON for programs.
+if TYPE_CHECKING:
+    from slotmesh.security.tls.files import HeldCertificate  # it loads cryptography
 
 _STYLES: Final = {"ok": "green"}
 _RED: Final = "red"
