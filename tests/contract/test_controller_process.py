@@ -37,7 +37,7 @@ from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 
 async def main():
     flags = argparse.ArgumentParser()
-    names = "handler backend controller replica-id port metrics-port log-format log-level orphan-timeout"
+    names = "handler code backend controller replica-id port metrics-port log-format log-level orphan-timeout"
     for name in names.split():
         flags.add_argument("--" + name)
     flags.add_argument("--parent-fd", type=int)
@@ -97,6 +97,7 @@ async def controller(
     (tmp_path / "replica_service").mkdir()
     (tmp_path / "replica_service" / "__init__.py").touch()
     (tmp_path / "replica_service" / "__main__.py").write_text(MEMBER, "utf-8")
+    (tmp_path / "app.py").touch()  # the module of the handlers, which the stand-in does not import
     (tmp_path / "mesh.yaml").write_text(spec, "utf-8")
     with ExitStack() as pipes:
         announced = pipes.enter_context(AnnouncePipe())
