@@ -71,6 +71,17 @@ def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[Spec
     return replace(mesh, backends=filled), mistakes
 
 
+def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
+    """Backends with a version of their own that keeps other code than the handler's files have now, a line each."""
+    filled, _ = with_code(desired, mesh, code)
+    return tuple(
+        f"backend/{it.name} runs the code that was stored for version {it.version!r}; the files of {it.handler} have"
+        " changed since. Set another version, or none, to run them"
+        for it in filled.backends
+        if it.version and it.code and (now := code.get(it.handler, HandlerCode()).code) and now != it.code
+    )
+
+
 def without_code(desired: Desired) -> Desired:
     """As a person has written it: without versions that are named by the code."""
     written = {name: as_written(it) for name, it in desired.backends.items()}

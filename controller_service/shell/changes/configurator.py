@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from controller_service.convert.changes import reply_of
-from controller_service.core.desired.handler_code import NO_CODE, Code, with_code
+from controller_service.core.desired.handler_code import NO_CODE, Code, kept_code_warnings, with_code
 from controller_service.core.desired.planning import (
     ALWAYS,
     ChangeTerms,
@@ -243,13 +243,17 @@ class Configurator:
 
     async def _apply(self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms) -> PlannedChange:
         """Commits the plan that follows from what handlers' code is now; it may change until it was copied."""
+
+        def warned(code: Code, desired: Desired) -> Plan:
+            return replace(plan(code, desired), warnings=kept_code_warnings(desired, mesh, code))
+
         handlers = {it.handler for it in mesh.backends if it.handler}
         for _ in range(_CODE_ATTEMPTS):
             code = NO_CODE
             if handlers and self._launches and self._snapshots is not None:
                 code = await asyncio.to_thread(self._snapshots.versions_of, handlers)
             try:
-                changed = await self._commit(terms, partial(plan, code), is_large=True, code=code)
+                changed = await self._commit(terms, partial(warned, code), is_large=True, code=code)
             except CodeChanged:
                 continue
             except AlreadyAnswered:

@@ -88,3 +88,15 @@ def test_code_of_this_request_that_cannot_be_stored_is_told_from_code_of_an_earl
     project.code()
     with pytest.raises(CannotSnapshot, match=code):
         project.snapshots.keep([], earlier=[code])
+
+
+@pytest.mark.asyncio
+async def test_an_apply_warns_of_a_version_that_keeps_earlier_code(project: Project) -> None:
+    configurator = changing(project)
+    named = Mesh(backends=(Backend(name="shop", handler=HANDLER, version="v1", num_replicas=1),))
+    assert (await configurator.apply_mesh(named)).plan.warnings == ()
+    project.write("helpers.py", "PRICE = 2")
+    (warning,) = (await configurator.apply_mesh(named)).plan.warnings
+    assert "backend/shop runs the code that was stored for version 'v1'" in warning
+    (warning,) = (await configurator.apply_file(named)).plan.warnings
+    assert "Set another version, or none" in warning
