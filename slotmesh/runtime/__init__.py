@@ -1,1 +1,1 @@
-"""What all processes of the mesh run on: servers, channels, tasks, clocks. No behaviour of the mesh itself."""
+"""The process: its main loop, signals, background tasks, clocks, and channels. No behaviour of the mesh itself."""

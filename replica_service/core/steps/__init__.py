@@ -1,1 +1,1 @@
-"""Calls that have not started and never will here: taken back by routers, handed back by the replica."""
+"""What happens to calls at the replica, a step a module: taken in, started, ended, taken back, handed back; slots."""
