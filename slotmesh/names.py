@@ -37,14 +37,23 @@ MAX_METHOD_CHARS: Final = 256
 
 _MAX_CHARS: Final = 256
 """Longer words are no names: the search takes time by their length."""
+_MOST_NAMED: Final = 3
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`; did you mean NAME?` for the known name that is closest to `word`; empty where none is close."""
+    """`; did you mean NAME?` for the known names that are closest to `word`, alike close; empty where none is close."""
     if len(word) > _MAX_CHARS:
         return ""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = difflib.get_close_matches(word, known, n=max(1, len(known)))
+    if not close:
+        return ""
+    closest = _closeness(word, close[0])
+    *others, last = sorted({it for it in close if _closeness(word, it) == closest})[:_MOST_NAMED]
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+
+
+def _closeness(word: str, name: str) -> float:
+    return difflib.SequenceMatcher(None, name, word).ratio()
 
 
 # Texts of others as lines of a log and terminals show them. Pure.

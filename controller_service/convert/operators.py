@@ -167,6 +167,7 @@ def rollout_to_wire(backend: Backend, progress: RolloutProgress) -> pb.Rollout:
         trouble=progress.trouble,
         taken_back=record.why,
         taken_back_time=timestamp(record.failed_at_s) if record.failed_at_s else None,
+        paused=record.is_paused,
     )
 
 

@@ -238,6 +238,7 @@ def replica_to_wire(
         end_reason=replica.end_reason,
         last_output=replica.last_output,
         version=replica.version,
+        handler_version=replica.handler_version,
         outdated=outdated,
     )
 

@@ -65,6 +65,8 @@ class EventKind(Enum):
     ROLLOUT_COMPLETE = 31
     ROLLOUT_TAKEN_BACK = 32
     """The new replicas fail: the settings before are in force again."""
+    ROLLOUT_PAUSED = 33
+    ROLLOUT_RESUMED = 34
     TRAFFIC_SHIFT_STARTED = 40
     TRAFFIC_SHIFT_STEPPED = 41
     """Its next step is in force."""

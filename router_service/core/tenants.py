@@ -46,7 +46,7 @@ class TenantLoad(NamedTuple):
     calls_per_s: float
     """Calls accepted a second lately."""
     refused_per_s: float
-    """Calls that a limit has refused a second lately."""
+    """Calls refused a second lately: by a limit, or as a queue had no room for them."""
     unanswered: int
 
 
@@ -97,8 +97,7 @@ class TenantBook:
         self._count(run, account, now)
         if refused is None:
             return calls, None
-        account.figures.refused += calls - admitted
-        account.refused.add(calls - admitted, now)
+        account.refuse(calls - admitted, now)
         return admitted, tenant_limit(account, refused, limits)
 
     def count(self, run: RouterRun, now: float) -> None:
@@ -203,13 +202,12 @@ def _shown(rate: float) -> float:
 
 def tenant_limit(account: TenantAccount, refused: Refused, limits: TenantLimits) -> Failure:
     """The failure of calls that a limit of their tenant does not admit."""
-    whose = f"tenant {show(account.name)!r}" if account.name else "tenants for which this router has no account left"
     override = f"{OVERRIDES}.{show(account.name)}." if account.name in limits.overrides else ""
     unit = "calls a second" if refused.limit == "max_calls_per_s" else "calls in flight"
     return Failure(
         reason=Reason.TENANT_LIMIT,
         message=(
-            f"{whose} may have {refused.most:,} {unit} at endpoint {account.endpoint} of each router "
+            f"{account.whose} may have {refused.most:,} {unit} at endpoint {account.endpoint} of each router "
             f"(tenants.{override}{refused.limit}): try again after the retry delay, or have the limit raised"
         ),
         retry_delay_s=refused.retry_delay_s,

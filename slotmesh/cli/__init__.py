@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from slotmesh.runtime.environment import set_grpc_environment
 
 
 def main() -> None:
     """Entry point of `slotmesh` and of `python -m slotmesh.cli`."""
-    set_grpc_environment()
-    from slotmesh.cli.command_table import COMMANDS, command_line  # noqa: PLC0415 - it loads gRPC
+    with _ended_by_interrupt():
+        set_grpc_environment()
+        from slotmesh.cli.command_table import COMMANDS, command_line  # noqa: PLC0415 - it loads gRPC
 
-    if sys.argv[1:] and (name := sys.argv[1]) in COMMANDS:
-        command_line([name])()
-    else:
-        from slotmesh.cli.app import app  # noqa: PLC0415 - it loads all commands
+        if sys.argv[1:] and (name := sys.argv[1]) in COMMANDS:
+            run = command_line([name])
+        else:
+            from slotmesh.cli.app import app as run  # noqa: PLC0415 - it loads all commands
+    run()
 
-        app()
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Ctrl-C ends the process as the signal does by default: nothing has begun that would need Python for its end."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:  # as where the one that started it has it ignored
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

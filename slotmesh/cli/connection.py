@@ -43,6 +43,8 @@ class Peer:
     kind: str
     """`controller`, `router` or `server`."""
     address: str
+    is_listed: bool = False
+    """A router whose address the controller has listed: in such a command `--router` names another one."""
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[grpc.aio.Channel]:
@@ -86,7 +88,9 @@ class Peer:
 
     def _unreachable(self, message: str) -> CommandFailed:
         way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"
-        if self.kind != "server":
+        if self.is_listed:
+            way_out = f"run this where that address is reached, or name a {self.kind} with --router HOST:PORT"
+        elif self.kind != "server":
             way_out += ", or start a mesh with `slotmesh run`"
         return CommandFailed(f"{message}; {way_out}")
 
@@ -174,10 +178,28 @@ async def leader_among(addresses: Sequence[str]) -> str:
         if len(failures) == len(addresses):
             raise CommandFailed("\n".join(failures))
         if asyncio.get_running_loop().time() >= deadline:
-            waiting = [answer.address for answer in answers if isinstance(answer, ControllerStatus)]
-            words = f"no controller leads; standing by: {', '.join(waiting)}"
-            raise CommandFailed("\n".join([words, *failures]))
+            raise _no_leader(addresses, [it for it in answers if isinstance(it, ControllerStatus)], failures)
         await asyncio.sleep(_ASK_EVERY_S)
+
+
+def _no_leader(
+    addresses: Sequence[str], standbys: Sequence[ControllerStatus], failures: Sequence[str]
+) -> CommandFailed:
+    """The failure if none of these controllers leads. `failures`: of those that did not answer."""
+    for standby in standbys:
+        leader = standby.leader_address
+        if not leader or leader in {it.address for it in standbys}:
+            continue
+        reported = f"{leader} leads, as {standby.address} reports, and"
+        if leader in addresses:
+            return CommandFailed(
+                f"{reported} does not answer; if it is stuck, kill its process (SIGKILL): a controller that stands by"
+                " leads then"
+            )
+        named = ",".join((*addresses, leader))
+        return CommandFailed("\n".join([f"{reported} was not named; name it, too: --address {named}", *failures]))
+    words = f"no controller leads; standing by: {', '.join(it.address for it in standbys)}"
+    return CommandFailed("\n".join([words, *failures]))
 
 
 async def standing_of(channel: grpc.aio.Channel, peer: Peer) -> ControllerStatus:

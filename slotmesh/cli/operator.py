@@ -276,6 +276,7 @@ class Operator:
         with self._peer.telling():
             response = await self._stub.DescribeBackend(pb.DescribeBackendRequest(name=name), timeout=RPC_TIMEOUT_S)
         return BackendDescription(
+            rollout=next(iter(await self.rollouts(name)), None),
             backend=backend_from_wire(response.backend)[0],
             revision=response.revision,
             replicas=tuple(map(replica_from_wire, response.replicas)),

@@ -105,8 +105,13 @@ def name_of(*kinds: str) -> Callable[[str], str]:
 
 
 def unknown(subject: str, known: Collection[str]) -> CommandFailed:
-    """There is no such subject; with the one that was probably meant, else with those that there are."""
-    closest = did_you_mean(subject, known)
+    """There is no such subject; with the one that was probably meant, else with those that there are.
+
+    One of another kind that has the same name was probably meant.
+    """
+    name = subject.partition("/")[2]
+    same = [it for it in known if it.partition("/")[2] == name]
+    closest = f"; did you mean {same[0]}?" if same else did_you_mean(subject, known)
     if not closest:
         named = ", ".join(sorted(known)[:_MOST_NAMED]) + (", …" if len(known) > _MOST_NAMED else "")
         closest = f"; there is {named}" if known else "; there is none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final, TextIO
@@ -16,6 +16,7 @@ from slotmesh.cli.console import NOT_IN_TIME, WRONG_INPUT, CommandFailed, Printa
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import read_duration
 from slotmesh.cli.snapshot import ShiftStatus, StepCalls
+from slotmesh.names import did_you_mean
 from slotmesh.spec.model import InvalidSpec, SpecViolation, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_violations
 from slotmesh.units import format_duration, parse_duration
@@ -143,10 +144,12 @@ def said_policy(
     shadows: Sequence[str],
     *,
     no_shadows: bool = False,
+    backends: Collection[str] | None = None,
 ) -> SaidPolicy:
     """What is typed. A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
 
-    `current` is the policy now, which says only whether there are weights to stay.
+    `current` is the policy now, which says only whether there are weights to stay. `backends`: the names of those that
+    exist, if they are known; the controller refuses others, too.
 
     Raises:
         InvalidSpec: with all mistakes of what was typed.
@@ -160,7 +163,8 @@ def said_policy(
         mistakes.append(SpecViolation(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
     policy = TrafficPolicy(weights=said, shadows={name: share for name, share in cast.items() if share != 0.0})
     if mistakes := mistakes or [*_mistakes_of(endpoint, policy)]:
-        raise InvalidSpec(mistakes)
+        unknown = [] if backends is None else [*_unknown_backends(endpoint, policy, backends)]
+        raise InvalidSpec([*mistakes, *unknown])
     return SaidPolicy(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
 
 
@@ -169,6 +173,14 @@ def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[SpecViolation
     for mistake in traffic_violations(endpoint, policy):
         if policy.weights or mistake.path != f"{endpoint}.traffic":
             yield mistake
+
+
+def _unknown_backends(endpoint: str, policy: TrafficPolicy, backends: Collection[str]) -> Iterator[SpecViolation]:
+    for field, names in (("traffic", policy.weights), ("shadows", policy.shadows)):
+        for name in names:
+            if name not in backends:
+                meant = did_you_mean(name, backends)
+                yield SpecViolation(f"{endpoint}.{field}.{show(name)}", f"there is no backend {show(name)}{meant}")
 
 
 def read_shares(path: str, texts: Sequence[str], mistakes: list[SpecViolation]) -> Mapping[str, float]:

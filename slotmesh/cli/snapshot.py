@@ -43,6 +43,8 @@ class ReplicaStatus:
     """Why it ends or has ended, as it has reported itself."""
     version: str = ""
     """Of slotmesh."""
+    handler_version: str = ""
+    """Of the handler's code that it was started with; empty if the controller does not know it."""
     outdated: bool = False
     """It runs another handler or configuration than its backend has now, and will be replaced."""
 
@@ -141,6 +143,13 @@ class RolloutStatus:
     taken_back: str = ""
     """Why the rollout before this one was taken back."""
     taken_back_time: datetime | None = None
+    paused: bool = False
+    """It was paused and not resumed. Controllers of older versions do not report it."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused now, or the next one will be."""
+        return self.paused or self.phase == "PAUSED"
 
     @property
     def is_over(self) -> bool:
@@ -287,6 +296,8 @@ class BackendDescription:
     replicas: tuple[ReplicaStatus, ...]
     wanted_replicas: int | None
     """None: any number."""
+    rollout: RolloutStatus | None = None
+    """None where the controller launches no replicas."""
     latest_decision: ScaleStatus | None = None
     latest_change: ScaleStatus | None = None
 

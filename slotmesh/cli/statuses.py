@@ -43,6 +43,7 @@ def replica_from_wire(wire: mesh_pb2.Replica) -> ReplicaStatus:
         last_output=wire.last_output,
         end_reason=wire.end_reason,
         version=wire.version,
+        handler_version=wire.handler_version,
         outdated=wire.outdated,
     )
 
@@ -110,6 +111,7 @@ def rollout_from_wire(wire: pb.Rollout) -> RolloutStatus:
         trouble=wire.trouble,
         taken_back=wire.taken_back,
         taken_back_time=_time(wire.taken_back_time) if wire.HasField("taken_back_time") else None,
+        paused=wire.paused,
     )
 
 

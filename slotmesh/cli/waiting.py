@@ -69,8 +69,12 @@ def _not_in_force(wanted: Backend, live: Backend) -> list[str]:
 def still_lacks(snapshot: Snapshot, backends: Collection[str], revision: int) -> list[str]:
     """What is missing of these backends, and of the configuration's revision, a line each."""
     members = snapshot.members
+    paused = {it.backend for it in snapshot.rollouts if it.is_paused}
     lacking = [
-        line for it in snapshot.backends if it.name in backends for line in _of(it.name, it.num_replicas, members)
+        line
+        for it in snapshot.backends
+        if it.name in backends
+        for line in _of(it.name, it.num_replicas, members, is_paused=it.name in paused)
     ]
     behind = members.behind(revision)
     if behind:
@@ -95,15 +99,16 @@ def moving(snapshot: Snapshot, endpoints: Collection[str]) -> tuple[list[str], l
     return lacking, ended
 
 
-def _of(backend: str, wanted: int | None, members: Members) -> Iterator[str]:
+def _of(backend: str, wanted: int | None, members: Members, *, is_paused: bool) -> Iterator[str]:
     replicas = [it for it in members.replicas if it.backend == backend and it.state not in _OVER]
     current = sum(it.replica_id in members.ready(backend) and not it.outdated for it in replicas)
     old = sum(it.outdated for it in replicas)
+    held = f"; its rollout is paused: `slotmesh rollout resume {backend}` lets it continue" if is_paused and old else ""
     if wanted is not None and current < wanted:
         new = "new replicas" if old else "replicas"
-        yield f"{backend}: {current} of {wanted} {new} ready{_why(backend, members)}"
+        yield f"{backend}: {current} of {wanted} {new} ready{_why(backend, members)}{held}"
     elif old:
-        yield f"{backend}: {current} replicas ready, {old} that were there before drain"
+        yield f"{backend}: {current} replicas ready, {old} that were there before drain{held}"
 
 
 def _why(backend: str, members: Members) -> str:

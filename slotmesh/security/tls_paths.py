@@ -54,10 +54,10 @@ def chosen_paths(
     if directory is None:
         return _without_directory(ca, cert, key, crl, needs_certificate=needs_certificate)
     if not directory.is_dir():
-        raise ValueError(f"--tls-dir: {directory} is no directory; {_made_by(directory, 'init')}")
+        raise ValueError(f"--tls-dir: {directory} is no directory; {_authority_of(directory, needs_certificate)}")
     authorities = ca or directory / CA_FILE
     if not authorities.exists():
-        raise ValueError(f"--tls-dir: {authorities} is missing; {_made_by(directory, 'init')}")
+        raise ValueError(f"--tls-dir: {authorities} is missing; {_authority_of(directory, needs_certificate)}")
     if cert is None:
         cert, key = certificate_in(directory, names, needs_certificate=needs_certificate)
     return TlsPaths(authorities, cert, key, crl or directory / CRL_FILE)
@@ -97,6 +97,13 @@ def _without_directory(
     if cert is None and needs_certificate:
         raise ValueError("--tls-cert and --tls-key are required with --tls-ca: members of the mesh show a certificate")
     return TlsPaths(ca, cert, key, crl)
+
+
+def _authority_of(directory: Path, is_member: bool) -> str:
+    """Where the certificates of authorities are from. A new authority is of no use to a client of a mesh that runs."""
+    if is_member:
+        return _made_by(directory, "init")
+    return f"name the directory that has {CA_FILE} of the mesh, and the own certificate if there is one"
 
 
 def _made_by(directory: Path, command: str) -> str:

@@ -107,7 +107,7 @@ ROUTER_TENANT_FAILURES = _counter(
 ROUTER_TENANT_REFUSALS = _counter(
     "slotmesh.router.tenant.refusals",
     "{call}",
-    "Those of them that a limit of their tenant has refused.",
+    "Those of them that a limit of their tenant has refused, or the queue of a backend for want of room.",
     (ENDPOINT, TENANT),
 )
 ROUTER_TENANT_UNANSWERED = _gauge(

@@ -252,6 +252,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """All replicas of a backend run its present settings."""
     EVENT_KIND_ROLLOUT_TAKEN_BACK: _EventKind.ValueType  # 32
     """The new replicas of a backend fail: the settings before are in force again."""
+    EVENT_KIND_ROLLOUT_PAUSED: _EventKind.ValueType  # 33
+    """The rollouts of a backend were paused."""
+    EVENT_KIND_ROLLOUT_RESUMED: _EventKind.ValueType  # 34
+    """The rollouts of a backend are paused no more."""
     EVENT_KIND_TRAFFIC_SHIFT_STARTED: _EventKind.ValueType  # 40
     """The weights of an endpoint are being shifted step by step."""
     EVENT_KIND_TRAFFIC_SHIFT_STEPPED: _EventKind.ValueType  # 41
@@ -334,6 +338,10 @@ EVENT_KIND_ROLLOUT_COMPLETE: EventKind.ValueType  # 31
 """All replicas of a backend run its present settings."""
 EVENT_KIND_ROLLOUT_TAKEN_BACK: EventKind.ValueType  # 32
 """The new replicas of a backend fail: the settings before are in force again."""
+EVENT_KIND_ROLLOUT_PAUSED: EventKind.ValueType  # 33
+"""The rollouts of a backend were paused."""
+EVENT_KIND_ROLLOUT_RESUMED: EventKind.ValueType  # 34
+"""The rollouts of a backend are paused no more."""
 EVENT_KIND_TRAFFIC_SHIFT_STARTED: EventKind.ValueType  # 40
 """The weights of an endpoint are being shifted step by step."""
 EVENT_KIND_TRAFFIC_SHIFT_STEPPED: EventKind.ValueType  # 41
@@ -2474,6 +2482,7 @@ class Rollout(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     TAKEN_BACK_FIELD_NUMBER: _builtins.int
     TAKEN_BACK_TIME_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     phase: Global___RolloutPhase.ValueType
@@ -2494,6 +2503,11 @@ class Rollout(_message.Message):
     """What is wrong now. Empty where nothing is known."""
     taken_back: _builtins.str
     """Why the rollout before this one was taken back. Empty where it was not."""
+    paused: _builtins.bool
+    """It was paused by `PauseRollout` and not resumed, also where it is complete: then the next change of what replicas are
+    started with is not rolled out until it is resumed. Controllers of older versions leave it unset; of these, only the
+    phase PAUSED is known.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began. Unset where that is not known."""
@@ -2517,10 +2531,11 @@ class Rollout(_message.Message):
         trouble: _builtins.str = ...,
         taken_back: _builtins.str = ...,
         taken_back_time: _timestamp_pb2.Timestamp | None = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "taken_back_time", b"taken_back_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "phase", b"phase", "start_time", b"start_time", "taken_back", b"taken_back", "taken_back_time", b"taken_back_time", "trouble", b"trouble", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "backend", b"backend", "current", b"current", "handler", b"handler", "outdated", b"outdated", "paused", b"paused", "phase", b"phase", "start_time", b"start_time", "taken_back", b"taken_back", "taken_back_time", b"taken_back_time", "trouble", b"trouble", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

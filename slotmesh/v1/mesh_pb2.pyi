@@ -752,6 +752,7 @@ class Replica(_message.Message):
     OUTDATED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     END_REASON_FIELD_NUMBER: _builtins.int
+    HANDLER_VERSION_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -794,6 +795,10 @@ class Replica(_message.Message):
     """Why it ends or has ended, as it has reported itself: `SIGTERM`. Empty while it does not end, where it ended without a report,
     and from replicas of older versions.
     """
+    handler_version: _builtins.str
+    """The version of the handler's code that it was started with: the `version` of its backend then. Empty if it is not known:
+    the backend had none, the controller has not launched it, or is of an older version.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
@@ -823,10 +828,11 @@ class Replica(_message.Message):
         outdated: _builtins.bool = ...,
         load: Global___ReplicaLoad | None = ...,
         end_reason: _builtins.str = ...,
+        handler_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "end_reason", b"end_reason", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "end_reason", b"end_reason", "error", b"error", "handler_version", b"handler_version", "incarnation", b"incarnation", "last_exit", b"last_exit", "last_output", b"last_output", "load", b"load", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "outdated", b"outdated", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1190,7 +1196,7 @@ class TenantLoad(_message.Message):
     unanswered: _builtins.int
     """Calls without an outcome now."""
     refused_per_s: _builtins.float
-    """Calls a second lately that a limit of the tenant has refused."""
+    """Calls a second lately that a limit of the tenant has refused, or the queue of a backend for want of room."""
     def __init__(
         self,
         *,

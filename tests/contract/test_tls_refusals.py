@@ -191,7 +191,7 @@ async def test_commands_refuse_what_they_cannot_show(servers: Servers, tmp_path:
     asked = ("health", "--address", address)
     for arguments, env, expected in (
         (("--tls-cert", directory / "operator-ops.crt"), {}, "--tls-key is required with --tls-cert"),
-        (("--tls-dir", tmp_path / "none"), {}, "is no directory; `slotmesh certs init --dir"),
+        (("--tls-dir", tmp_path / "none"), {}, "is no directory; name the directory that has ca.crt of the mesh"),
         ((), {"SLOTMESH_TOKEN": "s3cr3t"}, "a token is sent by TLS only"),
         (("--tls-dir", directory, "--token-file", token), {}, f"by others on this machine: `chmod 600 {token}`"),
         (("--tls-dir", directory, "--token-file", tmp_path / "none"), {}, f"{tmp_path}/none: there is no such file"),

@@ -65,7 +65,7 @@ async def test_a_file_that_scales_leaves_the_traffic_alone_and_shows_what_it_cha
         "    num_replicas: 2 -> 5",
         "    max_queue_time: 30s -> 250ms",
     ]
-    assert planned.out.splitlines()[0] == "updated   backend/v1"
+    assert planned.out.splitlines()[0] == "would be updated  backend/v1"
     assert mesh.controller.store.read() is before
     done = await apply(mesh, SCALED)
     assert (done.status, done.err.splitlines()[:3]) == (0, planned.err.splitlines())

@@ -43,7 +43,7 @@ async def test_scaling_sets_one_setting_and_shows_it(mesh: Controlled) -> None:
     before = mesh.controller.store.read()
     planned = await said(mesh, "scale", "v1", "5", "--dry-run")
     assert (planned.status, planned.err) == (0, "~ backend/v1\n    num_replicas: 2 -> 5\n")
-    assert planned.out.splitlines()[0] == "updated   backend/v1"
+    assert planned.out.splitlines()[0] == "would be updated  backend/v1"
     assert mesh.controller.store.read() is before
 
     done, other = await asyncio.gather(

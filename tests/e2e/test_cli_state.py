@@ -39,7 +39,7 @@ async def test_changes_are_shown_and_undone(tmp_path: Path) -> None:
         assert newest["changes"] == [{"subject": "endpoint/digits", "change": "updated", "fields": ["traffic"]}]
 
         planned = await slotmesh("rollback", "--dry-run", env=env)
-        assert planned.out.splitlines()[0] == "updated   endpoint/digits"
+        assert planned.out.splitlines()[0] == "would be updated  endpoint/digits"
         assert f"would be that of revision {applied.revision} again" in planned.err
         assert mesh.controller.store.read().configured_at == newest["revision"]
         done = await slotmesh("rollback", str(applied.revision), env=env)

@@ -30,6 +30,7 @@ from tests.mutants.startup_table import STARTUP
 from tests.mutants.state_table import STATE
 from tests.mutants.store_owners_table import STORE_OWNERS
 from tests.mutants.tenants_table import TENANTS
+from tests.mutants.truth_table import TRUTH
 from tests.mutants.types_table import TYPES
 
 ROUTER: Final = "router_service/core"
@@ -626,4 +627,5 @@ MUTANTS: Final = (
     *NET_CONTROL,
     *NETB,
     *STARTUP,
+    *TRUTH,
 )

@@ -25,6 +25,7 @@ def launched(
     now: float,
     fixed: str = "",
     process: str = "",
+    handler_version: str = "",
 ) -> Transition:
     """This controller started a process."""
     record = ObservedReplica(
@@ -37,6 +38,7 @@ def launched(
         launched=True,
         template=template,
         fixed=fixed,
+        handler_version=handler_version,
     )
     observed, record = in_place(observed, record)
     notice = replica_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}")
@@ -53,13 +55,22 @@ def found_running(
     now: float,
     fixed: str = "",
     process: str = "",
+    handler_version: str = "",
 ) -> Transition:
     """A process runs that an earlier life of this controller started: its replica is this controller's from now on."""
     known = observed.replica(replica_id)
     if known is not None and (known.launched or known.gone):
         return Transition(observed)
     base = known or ObservedReplica(replica_id=replica_id, backend=backend, state=ReplicaState.STARTING, started_at=now)
-    record = replace(base, launched=True, template=template, fixed=fixed, pid=pid, process=process or base.process)
+    record = replace(
+        base,
+        launched=True,
+        template=template,
+        fixed=fixed,
+        handler_version=handler_version,
+        pid=pid,
+        process=process or base.process,
+    )
     notice = replica_notice(
         EventKind.REPLICA_FOUND, record, f"process {pid} runs on from before this controller's start"
     )
@@ -67,7 +78,14 @@ def found_running(
 
 
 def launch_failed(
-    observed: Observed, replica_id: str, backend: str, message: str, *, now: float, template: str = ""
+    observed: Observed,
+    replica_id: str,
+    backend: str,
+    message: str,
+    *,
+    now: float,
+    template: str = "",
+    handler_version: str = "",
 ) -> Transition:
     """This controller could not start a process."""
     record = ObservedReplica(
@@ -80,6 +98,7 @@ def launch_failed(
         gone=True,
         reaped=True,
         template=template,
+        handler_version=handler_version,
     )
     before = observed
     observed, record = in_place(observed, record)

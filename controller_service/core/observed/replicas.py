@@ -95,6 +95,8 @@ class ObservedReplica:
     """What the process was started with: one that differs from its backend's is outdated."""
     fixed: str = ""
     """The part of the template that it cannot take on without a restart."""
+    handler_version: str = ""
+    """Of the code that it was started with; empty if it is not known."""
     reconfigures: bool = False
     """It takes a new `user_config` without a restart: only the fixed part makes it outdated."""
     is_unhealthy: bool = False

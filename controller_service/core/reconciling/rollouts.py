@@ -312,14 +312,16 @@ def show_progress(
     """The rollout as operators see it."""
     present = begun(record, backend, 0.0)
     groups = group_replicas(replicas, backend, now)
+    # Where no replica should run and none does, nothing is left to be rolled out, recorded or not.
+    is_complete = present.is_complete or not (wanted or groups.current or groups.outdated or groups.ending)
     trouble = ""
-    if not present.is_complete:
+    if not is_complete:
         trouble = find_failure(
             replicas, backend, present.template, now, ended_calls=ended_calls, is_paused=present.is_paused
         )
     return RolloutProgress(
         record=present,
-        phase=_phase(present, trouble),
+        phase=RolloutPhase.COMPLETE if is_complete else _phase(present, trouble),
         wanted=wanted,
         current=len(groups.current),
         available=sum(is_available(it, now, backend.min_ready_s) for it in groups.current),
@@ -329,8 +331,7 @@ def show_progress(
 
 
 def _phase(record: RolloutRecord, trouble: str) -> RolloutPhase:
-    if record.is_complete:
-        return RolloutPhase.COMPLETE
+    """Of a rollout that is not complete."""
     if trouble:
         return RolloutPhase.FAILING
     if record.is_paused:

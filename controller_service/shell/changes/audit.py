@@ -67,6 +67,7 @@ class ChangeJournal:
             yield
         reported = {change.subject for record in records for change in record.changes}
         for name in _paused_otherwise(before, after):
+            self._state.tell(_notice_of_pause(name, origin, is_paused=after.rollouts[name].is_paused))
             if f"backend/{name}" in reported:
                 continue  # a rollback of the backend ends the pause of its rollout
             _audit(origin, f"rollout/{name}", after.configured_at, after.configured_at)
@@ -79,6 +80,14 @@ class ChangeJournal:
             self._state.tell(Notice(kind=kind, subject=subject, message=f"at revision {record.revision}"))
             _audit(record.origin, subject, record.base, record.revision)
             yield
+
+
+def _notice_of_pause(backend: str, origin: ChangeOrigin, *, is_paused: bool) -> Notice:
+    return Notice(
+        kind=EventKind.ROLLOUT_PAUSED if is_paused else EventKind.ROLLOUT_RESUMED,
+        subject=f"backend/{backend}",
+        message=f"{'paused' if is_paused else 'resumed'} by {origin.who or 'an unknown caller'}",
+    )
 
 
 def _audit(origin: ChangeOrigin, subject: str, before: int, after: int) -> None:

@@ -134,7 +134,9 @@ class ReplicaControl:
             raise to_exception(_not_found(replica_id))
         self._state.apply_to_replica(
             replica_id,
-            lambda observed, _: transitions.told_to_drain(observed, replica_id, "an operator asked for it"),
+            lambda observed, _: transitions.told_to_drain(
+                observed, replica_id, f"an operator asked for it: {origin.who}"
+            ),
         )
         self._audit(replica_id, origin)
 

@@ -192,6 +192,8 @@ class LaunchRecord:
     template: str
     fixed: str
     code: str = ""
+    handler_version: str = ""
+    """Empty: by an older version, too."""
     pid: int = 0
     process: str = ""
     directory: str = ""

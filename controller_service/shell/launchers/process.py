@@ -203,6 +203,7 @@ class ProcessLauncher:
                 template=record.template,
                 fixed=record.fixed,
                 version=version,
+                handler_version=record.handler_version,
                 code=record.code,
             )
             self._follow(record.replica_id, record.backend, is_older=True)
@@ -231,6 +232,7 @@ class ProcessLauncher:
             generation=order.version.generation,
             revision=order.version.revision,
             term_id=order.version.term_id,
+            handler_version=order.handler_version,
             code=order.code,
         )
         try:

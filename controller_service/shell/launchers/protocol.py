@@ -35,6 +35,8 @@ class LaunchOrder:
     """A digest of the part of it that no replica takes on without a restart."""
     version: HeldTable = field(default=UNKNOWN_VERSION, compare=False)
     """That of the state by which it was started: no part of what it is started with."""
+    handler_version: str = field(default="", compare=False)
+    """The backend's `version`, for people: a part of the template."""
     code: str = ""
     """What they run: the folder of a snapshot, or an installed distribution; empty: the files that are found."""
 

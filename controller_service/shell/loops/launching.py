@@ -140,7 +140,7 @@ class Launching:
             return
         template, fixed = template_of(backend), fixed_of(backend)
         order = LaunchOrder(backend=backend.name, handler=backend.handler, template=template, fixed=fixed)
-        order = replace(order, version=self._newer.version())
+        order = replace(order, version=self._newer.version(), handler_version=backend.version)
         failure = ""
         try:
             if backend.code:
@@ -155,7 +155,13 @@ class Launching:
             self._state.apply_to_replica(
                 replica_id,
                 lambda observed, now: launches.launch_failed(
-                    observed, replica_id, backend.name, failure, now=now, template=template
+                    observed,
+                    replica_id,
+                    backend.name,
+                    failure,
+                    now=now,
+                    template=template,
+                    handler_version=backend.version,
                 ),
             )
 
@@ -217,6 +223,7 @@ class Launching:
                 fixed=order.fixed,
                 pid=instance.pid,
                 process=instance.process,
+                handler_version=order.handler_version,
                 now=now,
             ),
         )

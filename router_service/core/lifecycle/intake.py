@@ -267,6 +267,8 @@ class RoutingIntake:
             best.backend.balancer.changed(best)
             self.watch(run)
         elif not admitted and backend.constrained.is_full:
+            if run.tenant is not None:
+                run.tenant.refuse(run.waiting, now)
             full = backend.account.full(now, self._chance())
             why = why_not_load(run, backend.account, self._topology)
             self._outcomes.fail_waiting(run, failures.room_full(backend.name, full, why))
@@ -295,7 +297,10 @@ class RoutingIntake:
         else:
             fits = account.charge(run)
             if fits < run.waiting:
-                full = account.full(now, self._chance(), why_not_load(run, account, self._topology))
+                if run.tenant is not None:
+                    run.tenant.refuse(run.waiting - fits, now)
+                why = why_not_load(run, account, self._topology)
+                full = account.full(now, self._chance(), why, run=run, fits=fits)
                 self._outcomes.fail_waiting(run, full, keep=fits)
             if not fits:
                 return False

@@ -125,12 +125,8 @@ class Account:
 
     def charge(self, run: Charged) -> int:
         """Charges the first waiting calls of the run that fit; returns how many of the waiting calls do."""
-        waiting = run.waiting
-        calls, size = self._by_flow.get(run.caller.flow, (0, 0))
-        floor = min(FLOOR_CALLS, max(1, self.max_calls // _FLOOR_SHARE)) - calls
-        fits = min(waiting, max(0, self.max_calls - self.calls, min(floor, 2 * self.max_calls - self.calls)))
-        floor_bytes = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
-        room = max(self.max_bytes - self.size, min(floor_bytes, 2 * self.max_bytes - self.size))
+        fits, room = self._room_of(run.caller.flow)
+        fits = min(run.waiting, fits)
         if run.tenant is not None:
             calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
             fits = min(fits, _left_to_tenant(self.max_calls - self.calls, FLOOR_CALLS, self.max_calls, calls))
@@ -145,6 +141,21 @@ class Account:
         if fits:
             self._add(run, fits, size)
         return fits
+
+    def _room_of(self, flow: Flow) -> tuple[int, int]:
+        """Calls, and bytes of them, that the queue takes of a flow, whoever its tenants are. Bytes may be negative."""
+        calls, size = self._by_flow.get(flow, (0, 0))
+        floor = min(FLOOR_CALLS, max(1, self.max_calls // _FLOOR_SHARE)) - calls
+        floor_bytes = min(FLOOR_BYTES, self.max_bytes // _FLOOR_SHARE) - size
+        return (
+            max(0, self.max_calls - self.calls, min(floor, 2 * self.max_calls - self.calls)),
+            max(self.max_bytes - self.size, min(floor_bytes, 2 * self.max_bytes - self.size)),
+        )
+
+    def _has_room(self, run: Charged, at: int) -> bool:
+        """Whether the queue would take the call at this index of the run, if it had another tenant."""
+        calls, size = self._room_of(run.caller.flow)
+        return calls > 0 and len(run.payloads[at]) <= size
 
     def waiting_of(self, flow: Flow) -> int:
         """Calls of the flow that wait here."""
@@ -179,17 +190,25 @@ class Account:
         """`count` calls are sent to a replica, and released next: what the retry delay is computed from."""
         self._drain.sent(count, now)
 
-    def full(self, now: float, chance: float, why: str = "") -> Failure:
-        """The failure of calls that do not fit. `chance` is uniform in [0, 1); `why` they wait, if not for load."""
+    def full(self, now: float, chance: float, why: str = "", *, run: Charged | None = None, fits: int = 0) -> Failure:
+        """The failure of calls that do not fit. `chance` is uniform in [0, 1); `why` they wait, if not for load.
+
+        `run` has them, behind the `fits` calls that were charged.
+        """
+        waits = f"{self.calls} of {self.max_calls} calls and {self.size} of {self.max_bytes} bytes wait"
+        message, metadata = f"the queue of {self.name} is full: {waits}", {"backend": self.name}
+        if run is not None and run.tenant is not None and self._has_room(run, run.cursor + fits):
+            calls, size = self._by_tenant.get((run.caller.flow, run.tenant), (0, 0))
+            message = (
+                f"the share of {run.tenant.whose} in the queue of {self.name} is full: {calls} of its calls and {size} "
+                f"of its bytes wait, {waits} in all, and each tenant of a client gets half of the room that it leaves"
+            )
+            metadata["tenant"] = run.tenant.name
         return Failure(
             reason=Reason.QUEUE_FULL,
-            message=(
-                f"the queue of {self.name} is full: {self.calls} of {self.max_calls} calls and {self.size} of "
-                f"{self.max_bytes} bytes wait; "
-                f"{why or 'try again later, or raise max_queued_calls or max_queued_bytes'}"
-            ),
+            message=f"{message}; {why or 'try again later, or raise max_queued_calls or max_queued_bytes'}",
             retry_delay_s=jittered(self.retry_delay_s(now), chance),
-            metadata={"backend": self.name},
+            metadata=metadata,
         )
 
     def retry_delay_s(self, now: float) -> float:

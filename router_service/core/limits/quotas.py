@@ -18,6 +18,7 @@ from typing import Final
 from router_service.core.limits.rates import RecentCount
 from slotmesh.errors import Failure
 from slotmesh.security.quotas import Quota, QuotaKind
+from slotmesh.spec.rules import show
 from slotmesh.spec.tenants import TenantLimit
 
 RECENT_S: Final = 10.0
@@ -33,7 +34,7 @@ class TenantFigures:
     accepted: int = 0
     """Calls accepted, those refused by a limit included."""
     refused: int = 0
-    """Calls refused by a limit of the tenant."""
+    """Calls refused: by a limit of the tenant, or as a queue had no room for them."""
     failed: int = 0
     """Calls that ended in a failure, those refused included."""
 
@@ -76,7 +77,17 @@ class TenantAccount:
         self.recent = RecentCount(RECENT_S)
         """Calls accepted lately."""
         self.refused = RecentCount(RECENT_S)
-        """Calls that a limit has refused lately."""
+        """Calls refused lately, likewise."""
+
+    @property
+    def whose(self) -> str:
+        """The tenant, in messages for people."""
+        return f"tenant {show(self.name)!r}" if self.name else "tenants for which this router has no account left"
+
+    def refuse(self, calls: int, now: float) -> None:
+        """Counts calls that were refused: by a limit of the tenant, or as a queue had no room for them."""
+        self.figures.refused += calls
+        self.refused.add(calls, now)
 
     def is_idle(self, now: float) -> bool:
         """Whether a new account would be as good as this one."""

@@ -31,6 +31,7 @@ from slotmesh.calls.trace_context import REQUEST_ID, TraceContext, is_request_id
 from slotmesh.errors import Failure, Reason
 from slotmesh.security.identity import quota_name
 from slotmesh.security.permissions import known_endpoints
+from slotmesh.spec.rules import show
 from slotmesh.streams.chunks import joined
 from slotmesh.streams.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2
@@ -233,11 +234,14 @@ class UnaryCalls:
         if left > 0 and (not held or _TENANT_THRESHOLD.room(held, left) > 0):
             share = self._quotas.share_of(quota_name())
             return None if share is None else share.refusal(1, size)
+        of_tenant = (
+            f", {held} of them of tenant {show(tenant)!r} of this client, which gets half of the room that it leaves"
+        )
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=(
                 f"{self._pending} unary calls are pending of the {self._max_pending} that this router takes "
-                f"(max_pending_unary){', and one tenant has half of what is left at most' if tenant else ''}; "
+                f"(max_pending_unary){of_tenant if left > 0 else ''}; "
                 "try again later, or use StreamCalls"
             ),
             retry_delay_s=0.1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -70,7 +70,7 @@ async def look_at(address: str, ingresses: Sequence[IngressUrl] = ()) -> SeenMes
         answers=(*answers, *asked),
         routes=routes,
         own_tls=own,
-        lost_members=_still_lost(lost, snapshot.members),
+        lost_members=still_lost(lost, snapshot.members, time.time()),
         silent_routers=silent,
         lagging_routers=lagging,
         unlinked=unlinked,
@@ -134,7 +134,7 @@ def _lacking(members: Members) -> frozenset[tuple[str, str]]:
 
 
 async def _lost_members(operator: Operator) -> dict[str, LostMember]:
-    """Members that have fallen silent within `LOST_WITHIN_S`, by subject; the newest of each."""
+    """Members whose newest end was no orderly one, by subject."""
     wanted = EventFilter(kinds=("router-left", "replica-suspect", "replica-dead"))
     newest: deque[MeshEvent] = deque(maxlen=MAX_LOST)
     try:
@@ -143,11 +143,16 @@ async def _lost_members(operator: Operator) -> dict[str, LostMember]:
                 newest.append(event)
     except (CommandFailed, SlotmeshError, TimeoutError):
         return {}  # what can be asked otherwise is asked
-    since = time.time() - LOST_WITHIN_S
+    return lost_among(newest)
+
+
+def lost_among(events: Iterable[MeshEvent]) -> dict[str, LostMember]:
+    """Members whose newest end was no orderly one, by subject. `events`: ends of members, oldest first."""
+    newest = {it.subject: it for it in events}
     return {
-        it.subject: LostMember(it.subject, it.time.timestamp(), it.message)
-        for it in newest
-        if it.time.timestamp() >= since and not is_orderly(it.message)
+        subject: LostMember(subject, it.time.timestamp(), it.message)
+        for subject, it in newest.items()
+        if not is_orderly(it.message)
     }
 
 
@@ -156,12 +161,21 @@ def is_orderly(message: str) -> bool:
     return message.startswith(ORDERLY) and FAILED_PART not in message
 
 
-def _still_lost(lost: dict[str, LostMember], members: Members) -> tuple[LostMember, ...]:
-    """Replicas that have ended since, or were replaced, are not."""
-    there = {f"router/{it.router_id}" for it in members.routers}
-    suspect = {f"replica/{it.replica_id}" for it in members.replicas if it.state == "SUSPECT"}
-    is_lost = {subject for subject in lost if subject in suspect or subject.startswith("router/")} - there
-    return tuple(each for subject, each in lost.items() if subject in is_lost)
+def still_lost(lost: Mapping[str, LostMember], members: Members, now: float) -> tuple[LostMember, ...]:
+    """Routers that were lost within `LOST_WITHIN_S` and are not attached, and replicas that are suspect.
+
+    `now`: seconds since 1970. Replicas that have ended, or were replaced, are not suspect.
+    """
+    attached = {f"router/{it.router_id}" for it in members.routers}
+    routers = [
+        each
+        for subject, each in lost.items()
+        if subject.startswith("router/")
+        and subject not in attached
+        and (each.at is None or each.at >= now - LOST_WITHIN_S)
+    ]
+    suspect = [f"replica/{it.replica_id}" for it in members.replicas if it.state == "SUSPECT"]
+    return (*routers, *(lost.get(it) or LostMember(it, None, "it is silent past its lease") for it in suspect))
 
 
 async def _silent(operator: Operator) -> dict[str, float]:

@@ -175,8 +175,8 @@ class LostMember:
 
     subject: str
     """As `router/r-1`."""
-    at: float
-    """Seconds since 1970."""
+    at: float | None
+    """Seconds since 1970; None if no event of it is kept."""
     why: str
 
 
@@ -193,7 +193,7 @@ class SeenMesh:
     """Paths of HTTP, and what they lead to."""
     own_tls: OwnTls = field(default_factory=OwnTls)
     lost_members: tuple[LostMember, ...] = ()
-    """The newest ones of the last hour."""
+    """Routers of the last hour, and replicas that are suspect now."""
     silent_routers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds since the newest report, of those that have sent none for long."""
     lagging_routers: frozenset[str] = frozenset()

@@ -26,6 +26,8 @@ CLOCK_WRONG_S: Final = 30.0
 """What is further off takes certificates and tokens for expired, or for not yet valid."""
 MANY_DESCRIPTORS: Final = 0.8
 FULL_DESCRIPTORS: Final = 0.95
+INSIDE: Final = "check from inside that network, as in the container of the controller"
+"""What helps if addresses are not reached because of where the command runs."""
 _MOST_NAMED: Final = 5
 
 
@@ -88,6 +90,7 @@ def reachability(seen: SeenMesh) -> Iterator[MeshFinding]:
 def _unreached(seen: SeenMesh, answer: ServerAnswer) -> MeshFinding:
     announced = answer.announced
     severity, fix = Severity.ERROR, "see that it runs, and that --advertise is an address which others can reach"
+    fix += f"; if this machine is not in the network of the mesh, {INSIDE}"
     if announced.kind.startswith("metrics"):
         severity = Severity.WARNING
         fix = "nobody can scrape it from here: see --metrics-host and --metrics-port"
@@ -145,19 +148,18 @@ def security(seen: SeenMesh) -> Iterator[MeshFinding]:
     if seen.own_tls.by_tls:
         yield ok(Section.SECURITY, "all connections of this command to members of the mesh are by TLS")
         return
-    members = [it for it in seen.answers if not it.problem and it.ingress is None]
-    open_ = [it for it in members if not is_loopback(parse_host_port(it.announced.address)[0])]
-    if not open_:
+    members = [it for it in seen.answers if it.ingress is None]
+    exposed = [it for it in members if not is_loopback(parse_host_port(it.announced.address)[0])]
+    if not exposed:
         yield ok(Section.SECURITY, "in plain text, on loopback only")
-        return
-    named = _named([it.announced.address for it in open_])
-    yield MeshFinding(
-        Section.SECURITY,
-        Severity.WARNING,
-        "",
-        f"in plain text and without asking who calls: {named}",
-        "`slotmesh certs init` once, then start each with --tls-dir certs in place of --insecure",
-    )
+    if reached := [it.announced.address for it in exposed if not it.problem]:
+        text = f"in plain text and without asking who calls: {_named(reached)}"
+        fix = "`slotmesh certs init` once, then start each with --tls-dir certs in place of --insecure"
+        yield MeshFinding(Section.SECURITY, Severity.WARNING, "", text, fix)
+    if unreached := [it.announced.address for it in exposed if it.problem]:
+        text = f"{len(unreached)} of {len(members)} addresses are not on loopback and do not answer from here, so it is"
+        text += f" not known whether they use TLS: {_named(unreached)}"
+        yield MeshFinding(Section.SECURITY, Severity.WARNING, "", text, INSIDE)
 
 
 def versions(seen: SeenMesh) -> Iterator[MeshFinding]:

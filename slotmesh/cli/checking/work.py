@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from slotmesh.cli.checking.seen import MeshFinding, Section, SeenMesh, Severity, ok
+from slotmesh.cli.parameters import REPLICA
 from slotmesh.cli.snapshot import FAILED_STATE, READY_STATE, Snapshot
 from slotmesh.cli.view.troubles import LOOPING_AFTER
 from slotmesh.spec.model import Backend
@@ -53,9 +54,15 @@ def routers(seen: SeenMesh) -> Iterator[MeshFinding]:
 def lost_members(seen: SeenMesh) -> Iterator[MeshFinding]:
     """Members that the controller has lost, and that have not come back."""
     for each in seen.lost_members[:_MOST_LOST]:
-        at = datetime.fromtimestamp(each.at, UTC).strftime("%H:%M:%S UTC")
-        text = f"{each.subject} was lost at {at}: {each.why}"
+        at = "" if each.at is None else datetime.fromtimestamp(each.at, UTC).strftime(" at %H:%M:%S UTC")
+        text = f"{each.subject} was lost{at}: {each.why}"
         fix = "see whether it runs, and its log; start it again, unless it was ended on purpose"
+        if each.subject.startswith(f"{REPLICA}/"):
+            text += "; calls of its ordering keys wait for it"
+            fix = (
+                "start it again under the same id; if its process has ended for good and no controller has started it,"
+                f" `slotmesh forget {each.subject}` lets its keys move"
+            )
         if "certificate" in each.why or "token" in each.why:
             fix = "give it a certificate or token that is valid (`slotmesh certs show`, `slotmesh certs rotate`)"
         elif seen.snapshot.is_on_hold and each.subject.startswith("router/"):
@@ -86,6 +93,17 @@ def backends(seen: SeenMesh) -> Iterator[MeshFinding]:
             yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"replica/{replica.replica_id}", text, fix)
     if well:
         yield ok(Section.BACKENDS, f"{well} of {len(snapshot.backends)} have the replicas that they should have")
+
+
+def rollouts(seen: SeenMesh) -> Iterator[MeshFinding]:
+    """Whether changes are rolled out."""
+    for each in seen.snapshot.rollouts:
+        if each.is_paused:
+            text = (
+                f"rollouts of {each.backend} are paused: a change of what its replicas are started with has no effect"
+            )
+            fix = f"`slotmesh rollout resume {each.backend}`"
+            yield MeshFinding(Section.BACKENDS, Severity.WARNING, f"backend/{each.backend}", text, fix)
 
 
 def _of_backend(snapshot: Snapshot, backend: Backend, *, is_led_to: bool) -> MeshFinding | None:

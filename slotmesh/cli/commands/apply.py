@@ -104,7 +104,7 @@ async def _apply(file: Path, terms: ApplyTerms, address: str) -> None:
                 " `slotmesh get` prints a file with what is there"
             )
         if terms.dry_run:
-            printable_change(planned).write(terms.output)
+            printable_change(planned, is_planned=True).write(terms.output)
             for line in consequences(planned, is_planned=True):
                 say(f"slotmesh: {line}", err=True)
             return

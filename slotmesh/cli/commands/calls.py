@@ -60,17 +60,37 @@ class ListedCalls:
 
     calls: list[ListedCall] = field(default_factory=list)
     """Oldest first."""
-    waiting: int = 0
-    at_replicas: int = 0
+    waiting: int | None = 0
+    """None: they were not requested."""
+    at_replicas: int | None = 0
+    """None likewise."""
     partial: list[str] = field(default_factory=list)
     """Addresses of routers that had more calls than they look at."""
     silent: dict[str, str] = field(default_factory=dict)
     """Addresses of routers that did not answer, and why."""
 
+    @classmethod
+    def of(cls, request: pb.ListCallsRequest) -> ListedCalls:
+        """Nothing yet, for a request: the others are not counted."""
+        asked = {*request.states} or {*_STATES}
+        return cls(
+            waiting=0 if asked & {pb.OPEN_CALL_STATE_WAITING, pb.OPEN_CALL_STATE_SENDING} else None,
+            at_replicas=0 if asked & {pb.OPEN_CALL_STATE_AT_REPLICA, pb.OPEN_CALL_STATE_ABANDONED} else None,
+        )
+
+    def add(self, address: str, response: pb.ListCallsResponse) -> None:
+        """The calls of one router."""
+        self.calls += _of_one(address, response)
+        if self.waiting is not None:
+            self.waiting += response.waiting
+        if self.at_replicas is not None:
+            self.at_replicas += response.at_replicas
+        self.partial += [address] if response.is_partial else []
+
     @property
     def left_out(self) -> int:
         """Calls that match and are not shown."""
-        return max(0, self.waiting + self.at_replicas - len(self.calls))
+        return max(0, (self.waiting or 0) + (self.at_replicas or 0) - len(self.calls))
 
     def document(self) -> dict[str, Any]:
         """Values of JSON. Times are seconds."""
@@ -87,15 +107,12 @@ class ListedCalls:
 async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, limit: int) -> ListedCalls:
     """Asks these routers. Raises what a router says of the request itself, if none has answered it."""
     answers = await asyncio.gather(*(_of_router(request, each) for each in routers), return_exceptions=True)
-    listed = ListedCalls()
+    listed = ListedCalls.of(request)
     refusals: list[CommandFailed | SlotmeshError] = []
     for address, answer in zip(routers, answers, strict=True):
         match answer:
             case pb.ListCallsResponse():
-                listed.calls += _of_one(address, answer)
-                listed.waiting += answer.waiting
-                listed.at_replicas += answer.at_replicas
-                listed.partial += [address] if answer.is_partial else []
+                listed.add(address, answer)
             case CommandFailed() | SlotmeshError():
                 listed.silent[address] = await answer.explained() if isinstance(answer, CommandFailed) else str(answer)
                 refusals.append(answer)
@@ -109,7 +126,7 @@ async def list_calls(request: pb.ListCallsRequest, routers: Sequence[str], *, li
 
 
 async def _of_router(request: pb.ListCallsRequest, address: str) -> pb.ListCallsResponse:
-    peer = Peer("router", address)
+    peer = Peer("router", address, is_listed=True)
     async with peer.connect() as channel:
         stub: Any = TapServiceStub(channel)
         with peer.telling():
@@ -227,7 +244,7 @@ def calls(
     )
     listed = complete(_listed(request, router, address, limit))
     replicas = dict.fromkeys(f"{REPLICA}/{each.call.replica_id}" for each in listed.calls if each.call.replica_id)
-    Printable(table=partial(_print, listed), document=listed.document, names=lambda: replicas).write(output)
+    Printable(table=partial(print_calls, listed), document=listed.document, names=lambda: replicas).write(output)
     for silent, why in listed.silent.items():
         say(f"slotmesh: the calls of the router at {silent} are not known: {why}", err=True)
     if listed.silent:
@@ -244,7 +261,8 @@ async def _listed(request: pb.ListCallsRequest, router: str, controller: str, li
     return await list_calls(request, routers, limit=limit)
 
 
-def _print(listed: ListedCalls, out: TextIO) -> None:
+def print_calls(listed: ListedCalls, out: TextIO) -> None:
+    """The table, and below it the number of the calls that were requested."""
     console = console_of(out)
     if listed.calls:
         columns = ("age", "state", "call", "key", "tenant", "at", "sent", "bytes", "waits for")
@@ -254,7 +272,8 @@ def _print(listed: ListedCalls, out: TextIO) -> None:
             table.add_row(*_row(each), *((each.router,) if with_router else ()))
         console.print(table)
     more = f"; {listed.left_out} not shown, which are younger" if listed.left_out else ""
-    console.print(f"{listed.waiting} waiting, {listed.at_replicas} at replicas{more}")
+    counts = ((listed.waiting, "waiting"), (listed.at_replicas, "at replicas"))
+    console.print(", ".join(f"{count} {where}" for count, where in counts if count is not None) + more)
     for address in listed.partial:
         console.print(f"the router at {address} has more calls than it looks at: there may be older ones")
 

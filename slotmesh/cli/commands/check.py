@@ -24,7 +24,7 @@ from slotmesh.errors import SlotmeshError
 # All findings of a check, in order. Pure.
 
 _ASKS_CONTROLLER: Final = re.compile(
-    r"`(slotmesh (?:apply|calls|delete|drain|events|history|logs|rollback|rollout|scale|status|traffic)[^`]*)`"
+    r"`(slotmesh (?:apply|calls|delete|drain|events|forget|history|logs|rollback|rollout|scale|status|traffic)[^`]*)`"
 )
 _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     servers.controllers,
@@ -41,6 +41,7 @@ _JUDGES: Final[tuple[Callable[[SeenMesh], Iterator[MeshFinding]], ...]] = (
     work.routers,
     work.lost_members,
     work.backends,
+    work.rollouts,
     work.endpoints,
 )
 

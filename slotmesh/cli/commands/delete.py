@@ -59,7 +59,7 @@ async def _delete(subjects: list[str], dry_run: bool, asks: bool, output: Output
         for line in difference(planned):
             say(line, err=True)
         if dry_run:
-            printable_change(planned).write(output)
+            printable_change(planned, is_planned=True).write(output)
             return
         if asks:
             typer.confirm("delete this?", abort=True, err=True)

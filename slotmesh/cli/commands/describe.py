@@ -10,13 +10,16 @@ from typing import Annotated, Any, TextIO
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from slotmesh.cli.commands.traffic import traffic
 from slotmesh.cli.console import complete, console_of
 from slotmesh.cli.operator import Operator
-from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of
+from slotmesh.cli.parameters import BACKEND, CONTROLLER, ENDPOINT, ControllerAddress, name_of, unknown
 from slotmesh.cli.snapshot import READY_STATE, BackendDescription, ScaleStatus
 from slotmesh.cli.view.report import new_table, replica_json, replica_table
+from slotmesh.cli.view.rollouts import rollout_as_json, rollout_lines
+from slotmesh.errors import BackendNotFound
 from slotmesh.spec.model import SETTINGS
 from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.units import format_duration, format_size
@@ -35,6 +38,8 @@ def print_described(it: BackendDescription, out: TextIO) -> None:
         settings.add_row(name, value)
     console.print(settings)
     console.print(replica_table(it.replicas, {it.backend.name}))
+    for line in rollout_lines([it.rollout] if it.rollout is not None else []):
+        console.print(Text(f"\n{line}", style="yellow"))
     if it.latest_decision is not None:
         console.print(_decisions(it.latest_decision, it.latest_change))
 
@@ -47,6 +52,7 @@ def as_json(it: BackendDescription) -> dict[str, Any]:
         "settings": dict(_written(it.backend, SETTINGS, "")),
         "wanted_replicas": it.wanted_replicas,
         "replicas": [replica_json(replica) for replica in it.replicas],
+        "rollout": None if it.rollout is None else rollout_as_json(it.rollout),
         "latest_decision": _decision_json(it.latest_decision),
         "latest_change": _decision_json(it.latest_change),
     }
@@ -149,4 +155,12 @@ def describe(
 
 async def _ask(address: str, backend: str) -> BackendDescription:
     async with Operator.at(address) as operator:
-        return await operator.describe_backend(backend)
+        try:
+            return await operator.describe_backend(backend)
+        except BackendNotFound as error:
+            mesh = await operator.configuration()
+            known = [
+                *(f"{BACKEND}/{it.name}" for it in mesh.backends),
+                *(f"{ENDPOINT}/{it.name}" for it in mesh.endpoints),
+            ]
+            raise unknown(f"{BACKEND}/{backend}", known) from error

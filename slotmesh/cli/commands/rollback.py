@@ -108,7 +108,7 @@ async def _roll_back(revision: int | None, terms: RollbackTerms, address: str) -
         restored, applied = await operator.roll_back(revision, dry_run=dry_run)
         for line in difference(applied) if dry_run else ():
             say(line, err=True)
-        printable_change(applied).write(terms.output)
+        printable_change(applied, is_planned=terms.dry_run).write(terms.output)
         would = "would be" if dry_run else "is"
         if restored != applied.revision:
             say(f"slotmesh: the configuration {would} that of revision {restored} again", err=True)

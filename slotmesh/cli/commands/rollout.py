@@ -16,7 +16,7 @@ from slotmesh.cli.credentials import connects
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.snapshot import RolloutStatus
-from slotmesh.cli.view.rollouts import RolloutBar, rollout_as_json, rollout_line
+from slotmesh.cli.view.rollouts import RolloutBar, resume_command, rollout_as_json, rollout_line
 from slotmesh.units import format_duration
 
 POLL_S: Final = 0.2
@@ -73,9 +73,12 @@ def status(
 @rollout.command("pause")
 @connects
 def pause(backend: BackendName, address: ControllerAddress = CONTROLLER) -> None:
-    """Hold a rollout: old and new replicas stay as they are, until `rollout resume`."""
+    """Hold a rollout: old and new replicas stay as they are, until `rollout resume`.
+
+    Where none is under way, the next change is held. `slotmesh status` and `slotmesh check` show it.
+    """
     complete(_hold(backend, True, address))
-    typer.echo(f"{backend}: paused")
+    typer.echo(f"{backend}: paused, until {resume_command(backend)}")
 
 
 @rollout.command("resume")

@@ -64,7 +64,7 @@ async def _scale(
             raise unknown(f"{BACKEND}/{backend}", known) from error
         for line in difference(applied):
             say(line, err=True)
-        printable_change(applied).write(output)
+        printable_change(applied, is_planned=dry_run).write(output)
         if patience is not None:
             with after_change(operator, f"scaled, revision {applied.revision}", "slotmesh status", patience):
                 await wait_until_ready(operator, {backend}, applied.revision, patience, done="scaled", ended=ended)

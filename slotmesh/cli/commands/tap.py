@@ -120,7 +120,7 @@ class TappedRouters:
             await self._came.put(error)
 
     async def _tap(self, address: str) -> None:
-        peer = Peer("router", address)
+        peer = Peer("router", address, is_listed=True)
         try:
             async with peer.connect() as channel:
                 stub: Any = TapServiceStub(channel)

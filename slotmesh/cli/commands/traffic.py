@@ -267,8 +267,9 @@ async def _change(
     options.check(endpoint, changes_policy=True)
     async with Operator.at(address) as operator:
         current = (await operator.endpoint(endpoint)).traffic
+        backends = [it.name for it in (await operator.configuration()).backends]
         try:
-            said = said_policy(endpoint, current, weights, shadows, no_shadows=no_shadows)
+            said = said_policy(endpoint, current, weights, shadows, no_shadows=no_shadows, backends=backends)
         except InvalidSpec as invalid:
             lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
             raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid

@@ -113,7 +113,7 @@ class TenantRow:
     calls_per_s: float
     """Refused ones included."""
     refused_per_s: float
-    """By a limit of the tenant."""
+    """By a limit of the tenant, or by a queue without room for them."""
     unanswered: int
 
 

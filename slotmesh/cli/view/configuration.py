@@ -20,13 +20,16 @@ from slotmesh.spec.writing import mesh_document, shown_services
 _VERBS: Final = ("created", "updated", "unchanged", "deleted")
 
 
-def printable_change(applied: Applied) -> Printable:
-    """`created   backend/v1` and so on, then the revision."""
+def printable_change(applied: Applied, *, is_planned: bool = False) -> Printable:
+    """`created   backend/v1` and so on, then the revision; of a dry run `would be created  backend/v1`."""
 
     def table(out: TextIO) -> None:
+        width = 17 if is_planned else 9
         for verb in _VERBS:
-            out.writelines(f"{verb:<9} {name}\n" for name in getattr(applied, verb))
-        out.write(f"revision  {applied.revision}\n")
+            shown = f"would be {verb}" if is_planned and verb != "unchanged" else verb
+            out.writelines(f"{shown:<{width}} {name}\n" for name in getattr(applied, verb))
+        note = ", nothing was changed" if is_planned else ""
+        out.write(f"{'revision':<{width}} {applied.revision}{note}\n")
 
     return Printable(
         table=table,

@@ -214,6 +214,7 @@ def replica_json(replica: ReplicaStatus) -> dict[str, Any]:
         "last_output": replica.last_output.splitlines(),
         "end_reason": replica.end_reason,
         "version": replica.version,
+        "handler_version": replica.handler_version,
     }
 
 
@@ -233,7 +234,7 @@ def readiness(backend: Backend, snapshot: Snapshot) -> Text:
 
 def replica_table(replicas: Iterable[ReplicaStatus], backends: Collection[str]) -> Table:
     """A row a replica. `backends` are the names of those that there are."""
-    columns = ("replica", "backend", "state", "address", "pid", "slots", "since", "version", "restarts")
+    columns = ("replica", "backend", "state", "address", "pid", "slots", "since", "code", "version", "restarts")
     table = new_table("Replicas", *columns, "error or warning")
     for replica in replicas:
         table.add_row(
@@ -244,6 +245,7 @@ def replica_table(replicas: Iterable[ReplicaStatus], backends: Collection[str]) 
             str(replica.pid or ""),
             str(replica.max_ongoing or ""),
             _clock(replica.start_time),
+            replica.handler_version,
             replica.version,
             _restarts(replica),
             _trouble(replica, backends),

@@ -17,7 +17,7 @@ COMPLETE = "COMPLETE"
 def rollout_lines(rollouts: Iterable[RolloutStatus]) -> Iterator[str]:
     """A line for each rollout that is not simply complete."""
     for rollout in rollouts:
-        if rollout.phase != COMPLETE or rollout.taken_back:
+        if rollout.phase != COMPLETE or rollout.taken_back or rollout.is_paused:
             yield rollout_line(rollout)
 
 
@@ -33,7 +33,15 @@ def rollout_line(rollout: RolloutStatus) -> str:
     if rollout.taken_back:
         at = "" if rollout.taken_back_time is None else rollout.taken_back_time.astimezone().strftime(" at %H:%M:%S")
         line += f"; the one before was taken back{at}: {rollout.taken_back}"
+    if rollout.is_paused:
+        held = "paused: the next change" if rollout.phase == COMPLETE else "it"
+        line += f"; {held} waits for {resume_command(rollout.backend)}"
     return line
+
+
+def resume_command(backend: str) -> str:
+    """What ends the pause of a backend's rollouts."""
+    return f"`slotmesh rollout resume {backend}`"
 
 
 def rollout_as_json(rollout: RolloutStatus) -> dict[str, Any]:
@@ -51,6 +59,7 @@ def rollout_as_json(rollout: RolloutStatus) -> dict[str, Any]:
         "trouble": rollout.trouble,
         "taken_back": rollout.taken_back,
         "taken_back_time": _iso(rollout.taken_back_time),
+        "paused": rollout.is_paused,
     }
 
 

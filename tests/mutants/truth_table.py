@@ -1,0 +1,139 @@
+"""Mutants of what operators read: what a check concludes, what is paused, who is refused, which code runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import mutant
+
+_CLI: Final = "slotmesh/cli"
+_CONTROLLER: Final = "controller_service"
+_ROUTER: Final = "router_service"
+_LOST: Final = "tests/unit/cli/checking/test_lost_members.py"
+_PLAIN_TEXT: Final = "tests/unit/cli/checking/test_unreached_security.py"
+_LEADER: Final = "tests/unit/cli/test_leader.py"
+_SHARES: Final = "tests/unit/router/test_tenant_shares.py"
+_WORDS: Final = "tests/contract/test_controller_operator_words.py"
+_PAUSED: Final = "tests/unit/cli/test_paused_rollouts.py"
+
+TRUTH: Final = (
+    mutant(
+        "a router that was stopped in order after it had come back counts as lost",
+        _CLI,
+        "newest = {it.subject: it for it in events}",
+        "newest = {it.subject: it for it in events if not is_orderly(it.message)}",
+        _LOST,
+    ),
+    mutant(
+        "a suspect replica is forgotten after an hour",
+        _CLI,
+        'lost.get(it) or LostMember(it, None, "it is silent past its lease") for it in suspect',
+        "lost[it] for it in suspect if it in lost",
+        _LOST,
+    ),
+    mutant(
+        "members that were not reached count as safe",
+        _CLI,
+        "for it in exposed if it.problem]",
+        "for it in exposed if False]",
+        _PLAIN_TEXT,
+    ),
+    mutant(
+        "a leader that does not answer is no leader",
+        _CLI,
+        "        if leader in addresses:\n            return CommandFailed(",
+        "        if leader in addresses:\n            continue\n            return CommandFailed(",
+        _LEADER,
+    ),
+    mutant(
+        "a tenant whose share is full reads that the queue is full",
+        _ROUTER,
+        "if run is not None and run.tenant is not None and self._has_room(run, run.cursor + fits):",
+        "if False:",
+        _SHARES,
+    ),
+    mutant(
+        "a queue that is full is called the share of a tenant",
+        _ROUTER,
+        "return calls > 0 and len(run.payloads[at]) <= size",
+        "return True",
+        _SHARES,
+    ),
+    mutant(
+        "calls that find no room in a queue do not count as refused",
+        _ROUTER,
+        "run.tenant.refuse(run.waiting - fits, now)",
+        "run.tenant.refuse(0, now)",
+        _SHARES,
+    ),
+    mutant(
+        "a pause is not reported while the rollout is complete",
+        _CONTROLLER,
+        "paused=record.is_paused,",
+        "paused=record.is_paused and not record.is_complete,",
+        _WORDS,
+    ),
+    mutant(
+        "a pause is no event",
+        _CONTROLLER,
+        "            self._state.tell(_notice_of_pause(",
+        "            print(_notice_of_pause(",
+        _WORDS,
+    ),
+    mutant(
+        "a drain names no operator",
+        _CONTROLLER,
+        'f"an operator asked for it: {origin.who}"',
+        '"an operator asked for it"',
+        _WORDS,
+    ),
+    mutant(
+        "a controller that starts again does not know the code of the replicas that it finds",
+        _CONTROLLER,
+        "        fixed=fixed,\n        handler_version=handler_version,\n        pid=pid,",
+        "        fixed=fixed,\n        pid=pid,",
+        _WORDS,
+    ),
+    mutant(
+        "a backend that should have no replica is never complete",
+        _CONTROLLER,
+        "present.is_complete or not (wanted or groups.current",
+        "present.is_complete and not (wanted or groups.current",
+        _WORDS,
+    ),
+    mutant(
+        "what waits for a paused rollout does not report the pause",
+        _CLI,
+        "if is_paused and old else",
+        "if False else",
+        _PAUSED,
+    ),
+    mutant(
+        "calls that were not requested are counted as none",
+        _CLI,
+        "for count, where in counts if count is not None) + more",
+        "for count, where in counts) + more",
+        "tests/unit/cli/test_listed_calls.py",
+    ),
+    mutant(
+        "a router that the controller listed is to be named with --address",
+        _CLI,
+        "        if self.is_listed:\n",
+        "        if False:\n",
+        "tests/unit/cli/test_unreachable_routers.py",
+    ),
+    mutant(
+        "one of several names that are as near is suggested",
+        "slotmesh",
+        "if _closeness(word, it) == closest})[:_MOST_NAMED]",
+        "if _closeness(word, it) == closest})[:1]",
+        "tests/unit/cli/test_suggested_names.py",
+    ),
+    mutant(
+        "Ctrl-C prints a traceback while modules are loaded",
+        _CLI,
+        "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n",
+        "    pass\n",
+        "tests/unit/cli/test_interrupted_loading.py",
+    ),
+)

@@ -1,0 +1,68 @@
+"""A rollout that is paused is shown as that, whether or not it has anything to do."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from slotmesh.cli.checking.seen import Section, Severity
+from slotmesh.cli.snapshot import ControllerStatus, Members, ReplicaStatus, RolloutStatus, Snapshot
+from slotmesh.cli.view.report import print_tables
+from slotmesh.cli.view.rollouts import rollout_as_json, rollout_line, rollout_lines
+from slotmesh.cli.waiting import still_lacks
+from slotmesh.spec.model import Backend
+from tests.unit.cli.checking.meshes import SEEN, SNAPSHOT, one, wrong
+
+COMPLETE = RolloutStatus(
+    backend="b", phase="COMPLETE", handler="a:B", version="", wanted=1, current=1, available=1, outdated=0
+)
+PAUSED = replace(COMPLETE, paused=True)
+HELD = replace(COMPLETE, paused=True, phase="PAUSED", current=0, available=0, outdated=1)
+OLDER = replace(HELD, paused=False)
+"""As a controller of an earlier version reports it."""
+WAY_OUT = "`slotmesh rollout resume b`"
+
+
+@pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
+def test_the_line_of_a_paused_rollout_has_the_way_out(rollout: RolloutStatus) -> None:
+    assert [*rollout_lines([COMPLETE, rollout])] == [rollout_line(rollout)]
+    assert "paused" in rollout_line(rollout)
+    assert WAY_OUT in rollout_line(rollout)
+    assert rollout_as_json(rollout)["paused"] is True
+
+
+def test_others_are_not_called_paused() -> None:
+    assert "paused" not in rollout_line(COMPLETE)
+    assert rollout_as_json(COMPLETE)["paused"] is False
+
+
+def test_the_status_of_the_mesh_has_it() -> None:
+    out = io.StringIO()
+    print_tables("127.0.0.1:1", replace(SNAPSHOT, rollouts=(PAUSED,)), out)
+    assert "paused" in out.getvalue()
+
+
+@pytest.mark.parametrize("rollout", [PAUSED, HELD, OLDER])
+def test_a_check_warns_of_it(rollout: RolloutStatus) -> None:
+    seen = replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(replace(COMPLETE, backend="a"), rollout)))
+    severity, subject, text = one(seen, Section.BACKENDS)
+    assert (severity, subject) == (Severity.WARNING, "backend/b")
+    assert "paused" in text
+    assert wrong(seen, Section.BACKENDS)[0].fix == WAY_OUT
+    assert not wrong(replace(SEEN, snapshot=replace(SNAPSHOT, rollouts=(COMPLETE,))), Section.BACKENDS)
+
+
+@pytest.mark.parametrize("rollout", [HELD, OLDER])
+def test_what_waits_for_new_replicas_reports_the_pause(rollout: RolloutStatus) -> None:
+    old = ReplicaStatus(replica_id="b-1", backend="b", state="READY", outdated=True)
+    snapshot = Snapshot(
+        backends=(Backend(name="a", num_replicas=0), Backend(name="b", num_replicas=1)),
+        endpoints=(),
+        members=Members(replicas=(old,), routers=(), generation="g", revision=7),
+        rollouts=(rollout,),
+        controller=ControllerStatus(address="h:1", leads=True),
+    )
+    (lacking,) = still_lacks(snapshot, {"a", "b"}, 7)
+    assert lacking == f"b: 0 of 1 new replicas ready; its rollout is paused: {WAY_OUT} lets it continue"

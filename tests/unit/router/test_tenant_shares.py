@@ -1,0 +1,61 @@
+"""Calls of a tenant whose share of a queue is full: what their failure names, and where they are counted."""
+
+from __future__ import annotations
+
+from router_service.core.limits.admission import Account
+from slotmesh.errors import Reason
+from tests.unit.router.parts import caller, run
+from tests.unit.router.test_tenants import B, full
+from tests.unit.router.world import World
+
+
+def refused_load(world: World, tenant: str) -> float:
+    (load,) = [it for it in world.scheduler.tenants.loads(10, world.now) if it.name == tenant]
+    return load.refused_per_s
+
+
+def test_the_share_of_the_tenant_is_named_where_the_queue_has_room() -> None:
+    world = full(settings={"max_queued_calls": 20})
+    world.submit(range(1, 20), tenant="acme")
+    failure = world.failures[19]
+    assert failure.reason is Reason.QUEUE_FULL
+    assert "the share of tenant 'acme' in the queue of v1 is full" in failure.message
+    assert "6 of its calls" in failure.message
+    assert "6 of 20 calls" in failure.message
+    assert "max_queued_calls" in failure.message
+    assert failure.metadata == {"backend": "v1", "tenant": "acme"}
+    world.submit(range(B, B + 1), tenant="other")
+    assert B not in world.failures, "another tenant has room"
+
+
+def test_bytes_are_shared_likewise() -> None:
+    each, by = Account("b", max_calls=1_000, max_bytes=30, max_queue_time_s=1.0), caller()
+    world = full()
+    world.submit([1], tenant="acme")
+    account = world.scheduler.tenants.busiest(1, 0.0)[0]
+    waiting = run(count=10, size=3, by=by, tenant="acme")
+    waiting.tenant = account
+    fits = each.charge(waiting)
+    assert 0 < fits < 10
+    assert "the share of tenant 'acme'" in each.full(0.0, 0.5, run=waiting, fits=fits).message
+
+
+def test_a_queue_that_is_full_is_named_whoever_calls() -> None:
+    world = full(settings={"max_queued_calls": 20})
+    for number in range(1, 8):
+        world.submit(range(number * 100, number * 100 + 20), by=caller())
+    world.submit(range(1, 60))
+    world.submit([B], tenant="acme", by=caller())
+    world.submit(range(B + 1, B + 9), tenant="acme", by=caller())
+    message = next(failure.message for call, failure in world.failures.items() if call > B)
+    assert "the queue of v1 is full" in message
+
+
+def test_calls_that_find_no_room_count_as_refused_of_their_tenant() -> None:
+    world = full(settings={"max_queued_calls": 20})
+    world.submit(range(1, 20), tenant="acme")
+    world.submit([B], tenant="other")
+    assert refused_load(world, "acme") > 0
+    assert refused_load(world, "other") == 0
+    figures = {it.name: it.figures.refused for it in world.scheduler.tenants.named()}
+    assert figures["acme"] == 13
