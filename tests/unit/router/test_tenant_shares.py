@@ -40,15 +40,16 @@ def test_bytes_are_shared_likewise() -> None:
     assert "the share of tenant 'acme'" in each.full(0.0, 0.5, run=waiting, fits=fits).message
 
 
-def test_a_queue_that_is_full_is_named_whoever_calls() -> None:
-    world = full(settings={"max_queued_calls": 20})
-    for number in range(1, 8):
-        world.submit(range(number * 100, number * 100 + 20), by=caller())
-    world.submit(range(1, 60))
-    world.submit([B], tenant="acme", by=caller())
-    world.submit(range(B + 1, B + 9), tenant="acme", by=caller())
-    message = next(failure.message for call, failure in world.failures.items() if call > B)
-    assert "the queue of v1 is full" in message
+def test_a_queue_without_room_for_any_tenant_of_the_client_is_full() -> None:
+    world = full()
+    world.submit([1], tenant="acme")
+    each, waiting = Account("b", max_calls=8, max_bytes=1_000, max_queue_time_s=1.0), run(count=3, tenant="acme")
+    each.charge(run(count=8, by=caller()))
+    waiting.tenant = world.scheduler.tenants.busiest(1, 0.0)[0]
+    assert each.charge(waiting) == 1, "a client with little waiting has room for one more"
+    failure = each.full(0.0, 0.5, run=waiting, fits=1)
+    assert failure.message.startswith("the queue of b is full: 9 of 8 calls")
+    assert failure.metadata == {"backend": "b"}
 
 
 def test_calls_that_find_no_room_count_as_refused_of_their_tenant() -> None:
