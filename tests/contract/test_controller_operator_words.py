@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ async def test_which_code_each_replica_runs_is_shown_in_the_midst_of_a_rollout()
         shown = {it.replica_id: it.handler_version for it in described.replicas}
         assert [shown[it] for it in (*old, *new)] == ["2026.1", "2026.1", "2026.2"]
         assert mesh.launcher is not None
-        running = [*mesh.launcher.running.values()]
+        running = [replace(it, was_found=True) for it in mesh.launcher.running.values()]
     async with running_controller(launches=True, found=running) as mesh:
         assert await versions(mesh, [*old, *new]) == ["2026.1", "2026.1", "2026.2"], "the next controller finds them"
 
