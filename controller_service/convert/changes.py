@@ -1,4 +1,7 @@
-"""On what terms a change is wanted, and what became of it."""
+"""Changes of the configuration: their terms and origin, their replies, and their history in pages.
+
+A page token is the last revision of the page before: revisions that are added meanwhile move none to another page.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,16 @@ from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import route_service_pb2
 
-# Who asked for a change, as the history of revisions has it.
-
 CLIENT_KEY: Final = "slotmesh-client"
-"""Metadata by which a program says what it is. Nobody checks it: it is for people who read the history."""
+"""Metadata by which a program names itself. It is not checked: it is for people who read the history."""
 _CLIENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./ -]{0,63}")
 _MAX_PEER_CHARS: Final = 128
 
 
 def origin_of(context: grpc.aio.ServicerContext[Any, Any]) -> ChangeOrigin:
-    """As `slotmesh at 127.0.0.1:52114`; where callers are asked who they are, `operator/ops by slotmesh at ...`."""
-    said = next((value for key, value in context.invocation_metadata() or () if key == CLIENT_KEY), "")
-    client = said if isinstance(said, str) and _CLIENT.fullmatch(said) else "rpc"
+    """As `slotmesh at 127.0.0.1:52114`; if callers are authenticated, `operator/ops by slotmesh at ...`."""
+    name = next((value for key, value in context.invocation_metadata() or () if key == CLIENT_KEY), "")
+    client = name if isinstance(name, str) and _CLIENT.fullmatch(name) else "rpc"
     _, _, peer = unquote(context.peer()).partition(":")
     where = f"{client} at {peer[:_MAX_PEER_CHARS]}" if peer else client
     name = caller_name()
@@ -55,7 +56,7 @@ ChangeRequest = (
 
 
 def terms_from_wire(request: ChangeRequest, origin: ChangeOrigin) -> ChangeTerms:
-    """What every request says that changes the configuration."""
+    """The terms in every request that changes the configuration."""
     return ChangeTerms(
         origin=origin,
         dry_run=request.dry_run,
@@ -107,8 +108,6 @@ def from_members(request: pb.AdoptStateRequest) -> bool:
     return choice
 
 
-# What requests that change the configuration are answered: of the revision that has the change, and what it was.
-
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 
@@ -152,12 +151,8 @@ _REPLIES: Final[Mapping[type[Message], Callable[[int, Plan], Message]]] = {
 }
 
 
-# The history of the configuration in pages that fit a message.
-#
-# A page token is the last revision of the page before: revisions that come meanwhile move none to another page.
-
 PAGE_SIZE: Final = 100
-"""Revisions in a page whose size nobody states."""
+"""Revisions in a page if the request states no size."""
 MAX_PAGE_BYTES: Final = 1 << 20
 _CHANGES: Final = {
     "created": pb.CHANGE_CREATED,

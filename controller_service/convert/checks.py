@@ -1,4 +1,7 @@
-"""What members say is refused by: each refusal names its field."""
+"""Checks of members' messages and of requests: each refusal names its field.
+
+An `InvalidSpec` becomes INVALID_ARGUMENT, with BadRequest details that name each problem.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,8 @@ from slotmesh.status import FIELDS_TEXT_BYTES, abort, to_exception
 from slotmesh.units import parse_host_port
 from slotmesh.version import VERSION
 
-# Times of day on the wire.
-
 _END_OF_TIMES: Final = 253_402_300_800
-"""Seconds from 1970 to the year 10000, from where on a Timestamp says nothing."""
+"""Seconds from 1970 to the year 10000, from where on a Timestamp is not valid."""
 
 
 def timestamp(wall_s: float) -> timestamp_pb2.Timestamp:
@@ -32,7 +33,7 @@ def timestamp(wall_s: float) -> timestamp_pb2.Timestamp:
 
 
 def seconds_of(wire: timestamp_pb2.Timestamp) -> float | None:
-    """Seconds since 1970; None where it says nothing."""
+    """Seconds since 1970; None if the timestamp is empty or not valid."""
     return wire.ToMicroseconds() / 1e6 if 0 < wire.seconds < _END_OF_TIMES else None
 
 

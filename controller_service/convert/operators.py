@@ -1,4 +1,4 @@
-"""All that the controller knows at one moment, as one response.
+"""The controller's state as operators get it: snapshots, events, rollouts, decisions on numbers, shifts.
 
 Invariants: a response fits a message, however many replicas there are: those that do not fit are counted. Numbers of
 replicas are of all of them.
@@ -124,9 +124,6 @@ def _router(
     )
 
 
-# What people who watch the mesh ask for, and are told.
-
-
 def event_to_wire(time_s: float, notice: Notice, cursor: str, *, missed: int) -> pb.WatchEventsResponse:
     """`time_s`: seconds since 1970."""
     return pb.WatchEventsResponse(
@@ -149,9 +146,6 @@ def wanted_notices(request: pb.WatchEventsRequest) -> Callable[[Notice], bool]:
     return lambda notice: notice.kind in kinds and notice.subject.startswith(prefix)
 
 
-# Rollouts as messages.
-
-
 def rollout_to_wire(backend: Backend, progress: RolloutProgress) -> pb.Rollout:
     record = progress.record
     return pb.Rollout(
@@ -169,9 +163,6 @@ def rollout_to_wire(backend: Backend, progress: RolloutProgress) -> pb.Rollout:
         taken_back_time=timestamp(record.failed_at_s) if record.failed_at_s else None,
         paused=record.is_paused,
     )
-
-
-# Decisions about numbers of replicas, as messages.
 
 
 def decision_to_wire(decision: ScaleDecision | None, wall_s: Callable[[float], float]) -> pb.ScaleDecision | None:
@@ -193,9 +184,6 @@ def decision_to_wire(decision: ScaleDecision | None, wall_s: Callable[[float], f
         late_routers=figures.late,
         silent_routers=figures.silent,
     )
-
-
-# Shifts of traffic as messages, and what operators ask of them.
 
 
 def said_shift_from_wire(request: pb.ShiftTrafficRequest) -> SaidShift:

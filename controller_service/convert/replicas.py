@@ -1,6 +1,8 @@
-"""Messages of replicas, from and to the controller's values.
+"""Messages of replicas, from and to the controller's values, and lists of replicas in pages that fit a message.
 
-Invariants: whatever a replica sends becomes a value or a `BadRequest` that names the field; nothing here decides.
+Invariants: whatever a replica sends becomes a value or a `BadRequest` that names the field; nothing here decides. A
+page token is where the page before ended: the backend and the id of its last replica, by which replicas are sorted. So
+replicas that attach or end meanwhile move no others to another page.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 _MAX_ERROR_CHARS: Final = 16_384
-"""Of a traceback, the end is kept: it says what went wrong."""
+"""The end of a traceback is kept: it names the error."""
 _REPORTABLE: Final = {state.value: state for state in ReplicaState if state is not ReplicaState.SUSPECT}
 
 
@@ -103,7 +105,7 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
 
 
 def ended_calls_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> EndedCalls:
-    """What a report says of calls."""
+    """The calls in a report."""
     total = max(0, frame.report.ended_calls)
     return EndedCalls(total, min(total, max(0, frame.report.failed_calls)))
 
@@ -184,7 +186,7 @@ def partitions_of(
 
 
 def load_of_report(frame: membership_service_pb2.AttachReplicaRequest) -> SampledLoad | None:
-    """What a report says of the replica's load; None where it says nothing."""
+    """The replica's load in a report; None if it has none."""
     if not frame.report.HasField("load"):
         return None
     load = frame.report.load
@@ -262,13 +264,8 @@ def replica_load_to_wire(load: SampledLoad) -> mesh_pb2.ReplicaLoad:
     )
 
 
-# Lists of replicas in pages that fit a message, however much replicas have to say.
-#
-# A page token is where the page before ended: the backend and the id of its last replica, by which replicas are sorted.
-# So replicas that come and go meanwhile move no others to another page.
-
 PAGE_SIZE: Final = 1_000
-"""Replicas in a page whose size nobody states."""
+"""Replicas in a page if the request states no size."""
 MAX_PAGE_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 512
 """Of an error's last line."""

@@ -1,6 +1,7 @@
-"""Messages of routers, from and to the controller's values.
+"""Messages of routers, and the load that they report, from and to the controller's values.
 
-Invariants: whatever a router sends becomes a value or a `BadRequest` that names the field; nothing here decides.
+Invariants: whatever a router sends becomes a value or a `BadRequest` that names the field; nothing here decides. A
+figure that a router counts in another way than this version is unknown, which is not the same as zero.
 """
 
 from __future__ import annotations
@@ -24,16 +25,12 @@ from controller_service.core.partitions import Incarnation
 from slotmesh.convert.specification import duration_to_wire, seconds
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
-# The load that routers report, from and to the controller's values.
-#
-# Invariants: what a router counts in another way than this version is not known, which is not the same as nothing.
-
 MAX_TENANTS: Final = 10
 """Of an endpoint at a router that are kept."""
 
 
 def load_from_wire(report: membership_service_pb2.RouterReport, run_id: str) -> RouterLoad:
-    """What a report of that start of a router says."""
+    """The load in a report of that start of a router."""
     return RouterLoad(
         run_id=run_id,
         backends=tuple(map(_backend_from_wire, report.loads)),

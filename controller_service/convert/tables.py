@@ -1,6 +1,8 @@
-"""Routing tables, as routers get them.
+"""Routing tables, and the differences between two of them, as routers get them: in one frame or in parts.
 
 Endpoints and backends are written one by one, as bytes that can be kept: mostly nothing of them has changed.
+Invariants: the parts merged in order equal the table, or the delta, in one frame; owners of partitions that endpoints
+share are written once; a part is made when it is asked for, so that no table holds the event loop.
 """
 
 from __future__ import annotations
@@ -152,14 +154,11 @@ _routed_of: Final = attrgetter(*_ROUTED)
 
 @lru_cache(maxsize=1024)
 def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
-    """What a BackendRoute says of settings, to be merged into it: mostly nothing of them has changed."""
+    """The settings of a BackendRoute, to be merged into it: mostly nothing of them has changed."""
     backend = Backend(name=name, **dict(zip(_ROUTED, routed, strict=True)))
     wire = membership_service_pb2.BackendRoute(backend=backend_to_wire(backend, ROUTED))
     repeat_for_older_peers(wire)
     return wire.SerializeToString()
-
-
-# What differs between two routing tables, as routers get it.
 
 
 def delta_to_wire(delta: AnnouncedDelta) -> membership_service_pb2.RoutingTableDelta:
@@ -235,11 +234,6 @@ def _partitions(ownership: PartitionOwnership, moved: tuple[int, ...]) -> member
     )
 
 
-# Routing tables, and what has changed of them, in parts: as routers get them that take parts.
-#
-# Invariants: the parts merged in order say what the table, or the delta, says in one frame; owners of partitions that
-# endpoints share are written once; a part is made when it is asked for, so that no table holds the event loop.
-
 Piece: TypeAlias = tuple[
     str,
     wire.EndpointRoute
@@ -300,7 +294,7 @@ def _new_owners(ownership: PartitionOwnership | None, numbers: dict[int, int]) -
 
 
 def _cut(part: wire.TablePart, pieces: Iterator[Piece], part_bytes: int) -> Iterator[wire.AttachRouterResponse]:
-    """Parts of about the same size; `part` is the first one, and goes on."""
+    """Parts of about the same size; `part` is the first one, which is filled further."""
     part.is_first = True
     is_delta, size = part.HasField("delta"), part.ByteSize()
     for field, piece in pieces:

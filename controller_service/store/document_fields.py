@@ -1,4 +1,4 @@
-"""What stored state is refused by, whichever part of it."""
+"""Checks of stored documents, and the forms of two of their parts: owners of partitions, and services of endpoints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ from slotmesh.spec.tenants import TenantLimits, limits_of
 
 
 class BadDocument(ValueError):
-    """A document that this version cannot read; the message says where, and what is wrong."""
+    """A document that this version cannot read; the message names the place and the problem."""
 
-
-# The owners and epochs of 4,096 partitions as one short text: a state has them for each of thousands of endpoints.
-#
-# Invariants: what is unpacked equals what was packed; what cannot be unpacked is a `BadDocument`.
 
 Partitions: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Of each partition the index of its owner, and its epoch above the base; the partitions that leave; the inherited."""
@@ -59,8 +55,6 @@ def unpack_partitions(where: str, text: object) -> Partitions:
     leaving, inherited = (tuple(number for number, is_in in enumerate(each) if is_in) for each in sets)
     return tuple(owners), tuple(epochs), leaving, inherited
 
-
-# The services of users' own protos of an endpoint, and its limits by tenant, in its JSON document, and back.
 
 _KEY: Final = "grpc_services"
 _PARTS: Final = {"services", "descriptor_set"}

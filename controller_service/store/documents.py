@@ -3,7 +3,7 @@
 Purpose: the one form in which state is kept outside of a process: the rows of a state file, and `state export`.
 Invariants: what is read equals what was written, number types included; settings stand by their names in Python, each
 with its value, so that a later default does not change what was stored; what cannot be read is a `BadDocument` that
-says where, never a default in its place. A setting, or a value, of a newer version is such a mistake.
+names the place, never a default instead. A setting, or a value, of a newer version is such a document.
 """
 
 from __future__ import annotations
@@ -151,10 +151,10 @@ def ownership_from(endpoint: str, document: object) -> PartitionOwnership:
 
 def member_document(member: ListedIncarnation) -> Document:
     """One member of the roster."""
-    said = {name: getattr(member, name) for name in _MEMBER_FIELDS}
+    fields = {name: getattr(member, name) for name in _MEMBER_FIELDS}
     if not member.fenced_after_s:
-        del said["fenced_after_s"]  # earlier versions, which do not know it, read the file
-    return {**said, "owner": _pair(member.owner)}
+        del fields["fenced_after_s"]  # earlier versions, which do not know it, read the file
+    return {**fields, "owner": _pair(member.owner)}
 
 
 def member_from(document: object) -> ListedIncarnation:
@@ -236,9 +236,9 @@ def _change(given: Mapping[str, Any]) -> ResourceChange:
 # -- parts of documents -----------------------------------------------------------------------------------------------
 
 
-def _settings_document(said: object, settings: Mapping[str, Setting]) -> Document:
+def _settings_document(resource: object, settings: Mapping[str, Setting]) -> Document:
     """The settings that have a value; `settings` by their names in Python."""
-    values = {attribute: getattr(said, attribute) for attribute in settings}
+    values = {attribute: getattr(resource, attribute) for attribute in settings}
     return {attribute: _plain(value, settings[attribute]) for attribute, value in values.items() if value is not None}
 
 

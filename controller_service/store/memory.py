@@ -1,8 +1,8 @@
 """A store in memory: it ends with its process.
 
 Invariants: each start is a new generation; epoch floors begin with the wall clock in milliseconds, so that they mostly
-grow from one generation to the next, and are raised where members bring newer epochs. Its content ends with the
-controller: the next one learns from the tables that routers bring, and has replicas give up all that they own, to give
+grow from one generation to the next, and are raised when members report newer epochs. Its content ends with the
+controller: the next one learns from the tables that routers send, and has replicas give up all that they own, to give
 it anew.
 Owner: the event loop that it is used on; `commit` has no await inside, and so needs no lock.
 """
@@ -83,7 +83,7 @@ class MemoryStore:
         return self._newest.watch(after_revision=after_revision)
 
     def serving_at(self, address: str) -> None:
-        """Nobody else can find it."""
+        """Unused: no other controller can find this store."""
 
     async def close(self) -> None:
         self._closed.set()
@@ -91,7 +91,7 @@ class MemoryStore:
 
 
 class MemoryCandidacy:
-    """Implements `Candidacy`: of a store that nobody else can have."""
+    """Implements `Candidacy` for a store that no other controller can have."""
 
     def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
         self._store = MemoryStore(generation=generation, epoch_floor=epoch_floor)
@@ -103,5 +103,5 @@ class MemoryCandidacy:
     async def try_to_lead(self) -> Store | None:
         return self._store
 
-    async def wait_to_lead(self, address: str) -> Store:  # noqa: ARG002 - there is nobody to tell
+    async def wait_to_lead(self, address: str) -> Store:  # noqa: ARG002 - no other controller needs it
         return self._store

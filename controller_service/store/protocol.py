@@ -3,10 +3,11 @@
 Invariants:
   1. A change is applied as a whole to the revision that its author saw, or not at all.
   2. When `commit` returns, the change is as durable as the store makes anything: only then it is announced.
-  3. Revisions strictly increase within a generation. A store that cannot go on from where it was has a new generation.
-  4. Epoch floors never go back within a generation. From one to the next they may: members say which epochs there were.
-  5. A store that cannot write refuses changes with `StoreWriteFailed`, is read as before, and writes again when it can.
-  6. One controller at a time has the store: it *leads*, under a term that is newer than those of all before it. What an
+  3. Revisions strictly increase within a generation. A store that cannot continue from its last one begins a
+  generation. 4. Epoch floors never go back within a generation. From one to the next they may: members report the
+  epochs in use. 5. A store that cannot write refuses changes with `StoreWriteFailed`, is read as before, and writes
+  again when it can. 6. One controller at a time has the store: it *leads*, under a term that is newer than those of all
+  before it. What an
      earlier leader commits is refused with `LeadershipLost`, for good.
 """
 
@@ -26,7 +27,7 @@ OnCommitted: TypeAlias = Callable[[Desired, Desired, ChangeOrigin], None]
 
 
 class Conflict(Exception):
-    """Somebody else changed the store first: look again, plan again."""
+    """Another change was committed first: read again, plan again."""
 
     def __init__(self, expected_revision: int, actual_revision: int) -> None:
         super().__init__(f"expected revision {expected_revision}, but the store is at {actual_revision}")
@@ -35,7 +36,7 @@ class Conflict(Exception):
 
 
 class StoreWriteFailed(Exception):
-    """The store cannot write now. What it has is read as before; the message says why, and the way out."""
+    """The store cannot write now. What it has is read as before; the message has the reason and the way out."""
 
     def __init__(self, message: str, *, is_unwritten: bool) -> None:
         super().__init__(message)
@@ -75,7 +76,7 @@ class Standing:
 
 
 class EventsUnwritten(Exception):
-    """Events cannot be stored, or read, now; the message says why."""
+    """Events cannot be stored, or read, now; the message has the reason."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -129,8 +130,8 @@ class Store(Protocol):
     async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
         """Applies the change and returns the new revision. Raises Conflict if the store is at another one.
 
-        Raises StoreWriteFailed where it cannot be written. Cancelling it does not say whether the change was applied,
-        or still is: the next commit finds out, and listeners are called where it was.
+        Raises StoreWriteFailed if it cannot be written. After a cancellation the change may or may not be applied, now
+        or later: the next commit finds out, and listeners are called if it was.
         """
 
     async def begin_generation(self, generation: str, desired: Desired, *, expected_revision: int) -> None:
@@ -169,20 +170,17 @@ class Candidacy(Protocol):
     async def wait_to_lead(self, address: str) -> Store:
         """Waits until no other controller has the store, and takes it. Raises as `try_to_lead` does.
 
-        `address` is where others reach this controller, `HOST:PORT`: the leader tells members of it. Empty: it does not
-        know.
+        `address` is where others reach this controller, `HOST:PORT`: the leader passes it on to members. Empty if
+        unknown.
         """
 
 
-# The newest revision of a store, and those who wait for the next one.
-#
-# Invariants: revisions that are set ascend; listeners are called for each, in order; a watcher gets levels, not every
-# step, and misses no newest one.
-# Owner: the event loop; every store has one.
-
-
 class NewestRevision:
-    """A value that is replaced, with watchers."""
+    """The newest revision of a store, with listeners and watchers. Every store has one, on the event loop.
+
+    Revisions that are set ascend; listeners are called for each, in order; a watcher gets levels, not every step, and
+    misses no newest one.
+    """
 
     def __init__(self, value: Desired) -> None:
         self.value = value

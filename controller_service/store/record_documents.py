@@ -1,4 +1,4 @@
-"""Rollouts as JSON documents, and back.
+"""Rollouts, shifts, answered requests and terms as JSON documents, and back.
 
 Invariants: as those of `documents`: what is read equals what was written; what cannot be read is a `BadDocument`.
 """
@@ -30,9 +30,9 @@ _ROLLOUT_FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
 
 def rollout_document(record: RolloutRecord) -> Document:
     """A backend's newest rollout; the backend's name stands outside."""
-    said = {name: getattr(record, name) for name in _ROLLOUT_FIELDS}
+    fields = {name: getattr(record, name) for name in _ROLLOUT_FIELDS}
     known = {"good": record.good, "previous": record.previous}
-    return {**said, **{name: None if it is None else backend_document(it) for name, it in known.items()}}
+    return {**fields, **{name: None if it is None else backend_document(it) for name, it in known.items()}}
 
 
 def rollout_from(name: str, document: object) -> RolloutRecord:
@@ -46,10 +46,6 @@ def rollout_from(name: str, document: object) -> RolloutRecord:
         given[each] = None if given.get(each) is None else backend_of(name, given[each])
     return RolloutRecord(backend=name, **given)
 
-
-# Shifts of traffic as JSON documents, and back.
-#
-# Invariants: as those of `documents`: what is read equals what was written; what cannot be read is a `BadDocument`.
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
@@ -147,9 +143,6 @@ def _member(where: str, kind: type[EnumT], name: object) -> EnumT:
     raise BadDocument(f"{where}: this version of slotmesh knows no {name!r}")
 
 
-# Requests that may be repeated as JSON documents, and back.
-
-
 def answer_document(answer: AnsweredRequest) -> dict[str, Any]:
     """The answered request; its key stands outside."""
     return {"digest": answer.digest, "time_s": answer.time_s, "reply": b64encode(answer.reply).decode()}
@@ -172,9 +165,6 @@ def _answer(key: str, document: object) -> AnsweredRequest:
         return AnsweredRequest(key=key, digest=digest, time_s=time_s, reply=b64decode(str(reply), validate=True))
     except binascii.Error as error:
         raise BadDocument(f"{where}: `reply` must be base64: {error}") from error
-
-
-# The terms of a store as JSON documents, and back.
 
 
 def term_document(term: LeaderTerm) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A whole desired state as one JSON document: what `state export` prints and `state import` reads.
 
 Invariants: an export has everything that its store keeps. Only the configuration and its history are imported: owners,
-roster and revisions belong to the lineage of the store that was exported, which may have gone on since.
+roster and revisions belong to the lineage of the store that was exported, which may have continued since. No controller
+runs for `--export-state` and `--import-state`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
 
 
 def _require_sound(mesh: Mesh) -> None:
-    """Somebody may have edited it: it obeys the rules of every mesh."""
+    """The document may have been edited: it obeys the rules of every mesh."""
     known = {backend.name for backend in mesh.backends}
     mistakes = [str(it) for it in mesh_violations(mesh)]
     for endpoint in mesh.endpoints:
@@ -160,10 +161,8 @@ def _value(name: str, value: Any) -> str:
     return json.dumps(value, indent=2).replace("\n", "\n  ")
 
 
-# State files to and from JSON, for `--export-state` and `--import-state`: no controller runs for it.
-
 REFUSED = 1
-"""Exit status: the file cannot be used, and stderr says why."""
+"""Exit status: the file cannot be used, and stderr has the reason."""
 _STDIN = "-"
 
 
@@ -187,8 +186,8 @@ def import_into(state: str, document: str) -> int:
         text = sys.stdin.buffer.read() if document == _STDIN else Path(document).read_bytes()
         desired = import_state(text, epoch_floor=int(time.time() * 1e3))
         create_file(Path(state), new_id(), desired)
-    except BadDocument as mistake:
-        sys.stderr.write(f"{document}: {mistake}\n")
+    except BadDocument as error:
+        sys.stderr.write(f"{document}: {error}\n")
         return REFUSED
     except OSError as error:
         sys.stderr.write(f"{document}: {error.strerror or error}\n")
@@ -196,6 +195,6 @@ def import_into(state: str, document: str) -> int:
     except StateRefused as refusal:
         sys.stderr.write(f"{refusal}\n")
         return REFUSED
-    said = f"{len(desired.backends)} backends, {len(desired.endpoints)} endpoints, {len(desired.history)} revisions"
-    sys.stderr.write(f"{state}: written, with {said}\n")
+    content = f"{len(desired.backends)} backends, {len(desired.endpoints)} endpoints, {len(desired.history)} revisions"
+    sys.stderr.write(f"{state}: written, with {content}\n")
     return 0

@@ -1,7 +1,10 @@
-"""Opens state files: creates one that is not there, and refuses what is none.
+"""Opens state files: creates a missing one, refuses files of another kind, and migrates older ones.
 
-Invariants: a file is this user's alone; it is created under another name and appears as a whole; one that is there and
-cannot be used is refused, and never begun anew, an empty one and one whose main part is missing included.
+Invariants: a file is this user's alone, of mode 600 whatever the umask is: databases are created here, before SQLite
+opens them, and an older file with another mode is corrected when it is opened; neither follows symbolic links, which
+another user may have put there. A file is created under another name and appears as a whole; a present file that cannot
+be used is refused, and never begun anew, an empty one and one whose main part is missing included. Migrations go
+forward only, after a backup that is whole and a state file itself; each step is one transaction with its version.
 Owner: the thread of the store.
 """
 
@@ -28,14 +31,6 @@ from controller_service.store.sqlite.rows import (
 )
 from slotmesh.logs import get_logger
 
-# State files are for their user alone: files of mode 600, whatever the umask says.
-#
-# Purpose: SQLite makes files as the umask says, and gives a write-ahead log the mode of its database: so databases are
-# made here, before SQLite opens them.
-# Invariants: no file is readable for others before it has content; one that was left so by an older version is shut
-# when
-# it is opened. Neither follows a symbolic link that somebody else may have put there.
-
 PRIVATE: Final = 0o600
 _BESIDE: Final = ("", "-wal", "-shm")
 """What SQLite has of one database."""
@@ -52,7 +47,7 @@ def shut_from_others(path: Path) -> None:
     """Takes a database, its log and backups from others who can read or write them, with a warning. Never raises."""
     backups = (it for it in path.parent.iterdir() if it.name.startswith(f"{path.name}.backup-v"))
     for beside in (*(path.with_name(f"{path.name}{suffix}") for suffix in _BESIDE), *backups):
-        with suppress(OSError):  # there is none, or it is somebody else's, who decides
+        with suppress(OSError):  # it is missing, or another user's, who decides on it
             descriptor = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 shut_descriptor(descriptor, beside)
@@ -61,14 +56,12 @@ def shut_from_others(path: Path) -> None:
 
 
 def shut_descriptor(descriptor: int, path: Path) -> None:
-    """The same of one file that is open. Raises OSError where it belongs to somebody else."""
+    """The same of one file that is open. Raises OSError if it belongs to another user."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     if mode & ~PRIVATE:
         os.fchmod(descriptor, mode & PRIVATE)
         _log.warning("others could read or write a state file; now they cannot", path=str(path), mode=f"{mode:03o}")
 
-
-# What an operator reads where a state file cannot be used: each message names the file and the way out.
 
 _OTHER_FILE: Final = "or name another file with --state"
 _BY_CODE: Final = {
@@ -222,13 +215,6 @@ def create(path: Path, generation: str, desired: Desired) -> None:
         connection.execute("COMMIT")
     unfinished.replace(path)
     sync_directory(path.parent)
-
-
-# Brings the tables of an older state file to the newest version: forward only, after a backup.
-#
-# Invariants: a step is one transaction with its version, so that a file has one version or the next; the backup is
-# whole
-# before the first step begins, and is a state file itself.
 
 
 def migrate(

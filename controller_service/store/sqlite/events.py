@@ -1,7 +1,12 @@
-"""The events beside a state file, for the event loop.
+"""The events beside a state file: a SQLite file of its own, for controllers that lead later.
 
-Invariants: one thread reads and writes their file, another than that of the state: a change of the state never waits
-for events. The event loop never waits for a disk.
+Purpose: events are no part of the state. In a file of their own they never keep a change of the state waiting, a disk
+that fails under them refuses no change, and a damaged page of them keeps no controller from starting.
+Invariants: one thread reads and writes the file, another than that of the state; the event loop never waits for a disk.
+One leader writes: a file that a later leader has opened takes no events of an earlier one. A damaged file is put aside,
+and begun anew; one that a newer version has written is left as it is. Nothing is deleted before this leader has read
+what there is. A batch is stored as a whole. It survives the end of the process immediately, and a failure of power after
+some seconds.
 Owner: the store.
 """
 
@@ -20,16 +25,6 @@ from controller_service.core.events import EventBounds, EventKind, FeedEvent, No
 from controller_service.store.protocol import EventsUnwritten
 from controller_service.store.sqlite.connecting import code_of, connect, create_private, reason_of, shut_from_others
 from slotmesh.logs import get_logger
-
-# Events in a SQLite file beside the state file, for controllers that lead later.
-#
-# Purpose: events are no part of the state. In a file of their own they never keep a change of the state waiting, a disk
-# that fails under them refuses no change, and a damaged page of them keeps no controller from starting.
-# Invariants: one leader writes: a file that a later one has opened takes no events of an earlier one. A file that is
-# damaged is put aside, and begun anew; one that a newer version has written is left as it is. Nothing is deleted before
-# this leader has read what there is. A batch is stored as a whole. It survives the end of the process at once, and a
-# failure of power some seconds later.
-# Owner: the thread of the events.
 
 APPLICATION_ID: Final = 0x534C4D45
 """`SLME`."""

@@ -1,7 +1,10 @@
-"""The rows of a state file, from and to the desired state.
+"""The tables of a state file, their version, and their rows from and to the desired state.
 
 Invariants: only what changed is written; every row that is read has the checksum that it was written with; rows that
-contradict each other are damage, and no state is made of them.
+contradict each other are damage, and no state is made of them. A file is identified by `application_id`, the version of
+its tables by `user_version`. Versions only go up, one step at a time; a step never reads code that may change later. A
+row is a JSON document with a checksum, so that a new field needs no new version; a version is due when older programs
+could misread.
 """
 
 from __future__ import annotations
@@ -48,15 +51,8 @@ from controller_service.store.record_documents import (
     terms_from,
 )
 
-# The tables of a state file, their version, and how older ones become newer.
-#
-# Purpose: what a file is (`application_id`), which version its tables have (`user_version`), and what each version is.
-# Invariants: versions only go up, one step at a time; a step never reads code that may change later. A row is a JSON
-# document with a checksum, so that a new field needs no new version; a version is due when older programs could
-# misread.
-
 APPLICATION_ID: Final = 0x534C4D48
-"""`SLMH`, at offset 68 of the file: what tells it from the databases of others."""
+"""`SLMH`, at offset 68 of the file: it distinguishes the file from other programs' databases."""
 VERSION: Final = 1
 
 CREATE: Final = (
@@ -110,7 +106,7 @@ class RowKind(StrEnum):
 
 
 class DamagedRows(Exception):
-    """The rows are not what was written; the message says which."""
+    """The rows are not what was written; the message names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +242,7 @@ def _read(rows: Mapping[str, Any], read: Callable[[str, object], ValueT]) -> Map
 
 
 def _read_ownership(rows: Mapping[str, Any]) -> Mapping[str, PartitionOwnership]:
-    """By endpoint: where rows say the same, they become one object."""
+    """By endpoint; equal rows become one object."""
     known: dict[str, PartitionOwnership] = {}
     read: dict[str, PartitionOwnership] = {}
     for name in sorted(rows):

@@ -1,9 +1,8 @@
 """A state file that is open: reads it once, then writes each change as one transaction.
 
-Invariants: what `desired` says is in the file; a start takes a revision, so that its tables are newer than all that
-were announced before; each commit names the revision and the term that it follows, so that a controller whose lock was
-taken from it changes nothing any more. After an error the file is opened anew before the next change: what it has
-counts.
+Invariants: `desired` equals the content of the file; a start takes a revision, so that its tables are newer than all
+that were announced before; each commit names the revision and the term that it follows, so that a controller that has
+lost its lock cannot change anything. After an error the file is opened anew before the next change: its content counts.
 Owner: the thread of the store.
 """
 
@@ -197,7 +196,7 @@ class StateFile:
     def check(self) -> tuple[str, ...]:
         """Raises LeadershipLost where another controller may write; returns `standbys_of` the file.
 
-        What cannot be read now says nothing: a disk that fails does so for all controllers of the machine.
+        A disk that cannot be read now proves nothing: it fails for all controllers of the machine.
         """
         if self._lost is None and not self._lock.keep():
             raise self._fenced()
@@ -296,7 +295,7 @@ def read_file(path: Path) -> tuple[str, Desired]:
 
 
 def create_file(path: Path, generation: str, desired: Desired) -> None:
-    """A new file, which nobody has open. Raises StateRefused, also where there is one."""
+    """A new file, which no process has open. Raises StateRefused, also if there is one."""
     path = path.resolve()
     require_usable_path(path)
     lock = StateLock.take(path)

@@ -1,8 +1,8 @@
-"""One controller writes a state file: a lock on a file beside it, which the kernel lets go of when its process ends.
+"""One controller writes a state file: a lock on a file beside it, which the kernel releases when its process ends.
 
-Purpose: who has it leads; others learn the pid and the address of that one.
-Invariants: the lock is held by the open file, not by what is in it: that is a note for others, and may be missing. The
-lock file stays when its holder ends. One that was deleted is made anew by its holder, unless another process was
+Purpose: the holder leads; other controllers learn its pid and its address, and leave notes of their own addresses.
+Invariants: the lock is held by the open file, not by its content: that is a note for others, and may be missing. The
+lock file stays when its holder ends. A deleted lock file is created anew by its holder, unless another process was
 faster: then that one leads, which is why each commit is fenced as well (`state_file`).
 Owner: the thread of the store.
 """
@@ -47,7 +47,7 @@ class StateLock:
             raise refused(path, error) from error
 
     def keep(self) -> bool:
-        """Whether no other process can hold it. What cannot be told now is no reason to let go of it."""
+        """Whether no other process can hold it. True also if this cannot be determined now."""
         try:
             if _is_at(self._path, self._descriptor):
                 return True
@@ -96,14 +96,14 @@ def _locked(path: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, descriptor):
-                with suppress(OSError):  # it is somebody else's, who decides who may read it
+                with suppress(OSError):  # it is another user's, who decides who may read it
                     shut_descriptor(descriptor, path)
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise FileNotFoundError(2, "somebody deletes it all the time", str(path))
+    raise FileNotFoundError(2, "it is deleted again and again", str(path))
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
@@ -114,21 +114,18 @@ def _is_at(path: Path, descriptor: int) -> bool:
     return os.path.samestat(there, os.fstat(descriptor))
 
 
-# Notes beside a state file of the controllers that wait to lead with it, for the one that leads.
-#
-# Invariants: a note counts as long as its writer has it open and locked, so not beyond the end of its process; it
-# appears
-# locked, so that nobody takes the note of a living one for one that was left behind.
-# Owner: a standby writes its own, the leader reads all and removes what was left behind.
-
 MOST_READ: Final = 16
-"""Standbys that members are told of."""
+"""Standbys whose addresses members get."""
 _INFIX: Final = ".standby-"
 _UNFINISHED: Final = ".new"
 
 
 class StandbyNote:
-    """The note of this process."""
+    """The note of this process: a standby's address beside the state file, for the leader.
+
+    A note counts while its writer has it open and locked, so not beyond the end of its process. It appears locked, so
+    that no reader takes it for one that was left behind. The leader reads all notes, and removes what was left behind.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -136,7 +133,7 @@ class StandbyNote:
 
     @classmethod
     def write(cls, state: Path, address: str) -> StandbyNote:
-        """`address` is where others reach this controller; empty: nobody knows. Raises StateRefused."""
+        """`address` is where others reach this controller; empty if unknown. Raises StateRefused."""
         path = state.with_name(f"{state.name}{_INFIX}{new_id(8)}")
         unfinished = path.with_name(f"{path.name}{_UNFINISHED}")
         try:
@@ -161,7 +158,7 @@ class StandbyNote:
 
 
 def standbys_of(state: Path) -> tuple[str, ...]:
-    """Addresses of those that wait, sorted; empty: nobody knows where that one is. What cannot be read is left out."""
+    """Addresses of waiting controllers, sorted; empty for one that is unknown. Unreadable notes are left out."""
     found: list[str] = []
     with suppress(OSError):
         names = [
@@ -175,7 +172,7 @@ def standbys_of(state: Path) -> tuple[str, ...]:
 
 
 def _address_in(path: Path) -> str | None:
-    """None where nobody waits there any more: then the note goes."""
+    """The address in a note; None if its writer has ended: then the note is removed."""
     with suppress(OSError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

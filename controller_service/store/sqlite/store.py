@@ -1,7 +1,7 @@
 """A store in one SQLite file, for the event loop.
 
 Invariants: one thread opens, reads and writes the file, and nothing else does; the event loop never waits for a disk;
-what `read` says was in the file before, and stays there when the power fails.
+`read` returns what is in the file, and stays there when the power fails.
 Owner: the event loop that it was opened on.
 """
 
@@ -67,14 +67,14 @@ class SqliteStore:
         return self._file.term
 
     async def standing(self) -> AsyncGenerator[Standing, None]:
-        told: Standing | None = None
+        reported: Standing | None = None
         while not self._closed:
             self._check_due.clear()
             waiting = await asyncio.wrap_future(self._writer.submit(self._file.check))
             problem = await asyncio.wrap_future(self._writer.submit(self._file.probe))
             now = Standing(self.term, tuple(dict.fromkeys(filter(None, waiting))), len(waiting), problem)
-            if now != told:
-                told = now
+            if now != reported:
+                reported = now
                 yield now
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
@@ -87,7 +87,7 @@ class SqliteStore:
         if self._closed:
             raise RuntimeError("the store is closed")
         writing = self._writer.submit(self._file.commit, change, expected_revision)
-        # Before the commit returns, and also where nobody waits for it any more.
+        # Before the commit returns, and also if its caller was cancelled.
         writing.add_done_callback(partial(self._written, change.origin))
         return await asyncio.wrap_future(writing)
 
@@ -178,6 +178,6 @@ class SqliteCandidacy:
 
 
 def _let_go(opening: Future[StateFile]) -> None:
-    """In the store's thread: nobody waits for the file any more."""
+    """In the store's thread: closes the file if its opening was cancelled meanwhile."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
