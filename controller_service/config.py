@@ -59,8 +59,8 @@ class ControllerSettings(TokenPortSettings):
     )
     launcher: Literal["process", "external"] = Field(
         "process",
-        description="Who starts replicas: this controller, as processes on this machine, or somebody else; "
-        "then they attach by themselves.",
+        description="Who starts replicas: this controller, as processes on this machine, or another system; then they "
+        "attach by themselves.",
     )
     lease: Duration = Field(
         timedelta(seconds=3),
@@ -179,7 +179,7 @@ class ControllerSettings(TokenPortSettings):
 
     @property
     def is_announced(self) -> bool:
-        """Others are told where it is only where another controller stands by."""
+        """Its address is announced to others only if another controller stands by."""
         return False
 
     @property

@@ -1,8 +1,8 @@
 """What is served at a controller's address from its start to its end, whether it leads or not.
 
-Purpose: the server, and gates in front of the servicers of operators and members: as long as this controller does not
-lead, each of their rpcs is refused with NOT_LEADER and the leader's address. Identity and health are told at any time.
-Invariants: nothing is answered by a controller that does not lead, but who does; health is SERVING only while it leads.
+Purpose: the server, and gates in front of the servicers of operators and members: while this controller does not lead,
+each of their rpcs is refused with NOT_LEADER and the leader's address. Identity and health are always answered.
+Invariants: a controller that does not lead answers nothing but who leads; health is SERVING only while it leads.
 Owner: the composition root.
 """
 
@@ -101,7 +101,7 @@ class Front:
         self.server.edge.change_quota = RateQuota(
             QuotaKind.CHANGES, settings.max_changes_per_caller, "max_changes_per_caller"
         )
-        self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, tls=tls, amend=self._tell_standing)
+        self.info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, tls=tls, amend=self._add_standing)
         self._operators, self._members, self._routes = (
             Gate(each, self._refusal) for each in (operators, members, routes)
         )
@@ -142,7 +142,7 @@ class Front:
             self.server.set_serving(False)
 
     def why_not_serving(self, in_full: bool) -> str:
-        """For `/readyz`. `in_full`: whoever asks may see the mesh, as who leads."""
+        """For `/readyz`. `in_full`: the caller may see the mesh, so the leader's address too."""
         if (leader := self.leader) is None:
             if problem := self.store_problem:
                 return f"the state cannot be written: {problem}" if in_full else "the state cannot be written"
@@ -163,7 +163,7 @@ class Front:
         facts = {LEADER_FACT: leader.address} if leader.address else {}
         return Failure(reason=Reason.NOT_LEADER, message=text, retry_delay_s=RETRY_S, metadata=facts)
 
-    def _tell_standing(self, info: info_service_pb2.GetServerInfoResponse) -> None:
+    def _add_standing(self, info: info_service_pb2.GetServerInfoResponse) -> None:
         info.controller.SetInParent()
         if (leads := self._leadership) is not None:
             info.incarnation = leads.generation

@@ -1,6 +1,6 @@
-"""The controller's two gRPC services: validate, convert, call the shell.
+"""The controller's two gRPC services: validate, convert, call the shell. The composition root mounts them.
 
-Invariants: no decision is made here; a refused specification names every mistake, as BadRequest details and in the
+Invariants: no decision is made here; a refused specification names every violation, as BadRequest details and in the
 message.
 """
 
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import grpc
 
 from controller_service.convert.changes import from_members, origin_of, page_of_revisions, reply_of, terms_from_wire
-from controller_service.convert.checks import logs_not_found, names_all_mistakes
+from controller_service.convert.checks import logs_not_found, names_all_violations
 from controller_service.convert.operators import (
     KnownLoads,
     decision_to_wire,
     event_to_wire,
+    requested_shift_from_wire,
     rollout_to_wire,
-    said_shift_from_wire,
     shift_to_wire,
     snapshot_to_wire,
     wanted_notices,
@@ -59,10 +59,6 @@ from slotmesh.spec.model import Backend, InvalidSpec, Mesh, SpecViolation
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
 from slotmesh.v1 import controller_service_pb2 as pb
-
-# `MembershipService`: the streams of replicas and routers, as rpcs.
-#
-# Owner: the composition root mounts it.
 
 
 class MembershipServicer(membership_service_pb2_grpc.MembershipServiceServicer):
@@ -123,26 +119,26 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self._board = board
         self._feed = feed
 
-    @names_all_mistakes
+    @names_all_violations
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
         if request.force and not request.merge:
             raise InvalidSpec([SpecViolation("force", "has a meaning with `merge` only")])
-        mesh, mistakes = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
+        mesh, problems = await asyncio.to_thread(mesh_from_wire, request.mesh)  # it may have thousands of endpoints
         terms, configurator = terms_from_wire(request, origin_of(context)), self._configurator
         if request.merge:
             outcome = await configurator.apply_file(
-                mesh, terms, prune=request.prune, force=request.force, found=mistakes
+                mesh, terms, prune=request.prune, force=request.force, found=problems
             )
         else:
-            outcome = await configurator.apply_mesh(mesh, terms, prune=request.prune, found=mistakes)
+            outcome = await configurator.apply_mesh(mesh, terms, prune=request.prune, found=problems)
         return reply_of(pb.ApplyMeshResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
-        backend, mistakes = backend_from_wire(request.backend)
+        backend, problems = backend_from_wire(request.backend)
         mesh = Mesh(backends=(backend,))
         outcome = await self._configurator.apply_mesh(
-            mesh, terms_from_wire(request, origin_of(context)), found=mistakes
+            mesh, terms_from_wire(request, origin_of(context)), found=problems
         )
         return reply_of(pb.ApplyBackendResponse, outcome.revision, outcome.plan)
 
@@ -159,13 +155,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         if backend is None:
             raise to_exception(backend_not_found(request.name))
         scale = observed.scales.get(backend.name)
-        is_said = self._launches or scale is not None or backend.num_replicas is not None
+        has_number = self._launches or scale is not None or backend.num_replicas is not None
         replicas = sorted(observed.replicas(backend.name), key=lambda replica: replica.replica_id)
         return pb.DescribeBackendResponse(
             backend=self._in_force(backend),
             revision=desired.configured_at,
             replicas=[replica_to_wire(replica, self._wall_s) for replica in replicas],
-            wanted_replicas=wanted_replicas(backend, observed) if is_said else None,
+            wanted_replicas=wanted_replicas(backend, observed) if has_number else None,
             latest_decision=None if scale is None else decision_to_wire(scale.latest, self._wall_s),
             latest_change=None if scale is None else decision_to_wire(scale.changed, self._wall_s),
         )
@@ -190,7 +186,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request, origin_of(context)))
         return reply_of(pb.DeleteBackendResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
         if request.clear_traffic and request.endpoint.HasField("traffic"):
             raise InvalidSpec([SpecViolation("clear_traffic", "contradicts endpoint.traffic: set one of them")])
@@ -219,7 +215,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request, origin_of(context)))
         return reply_of(pb.DeleteEndpointResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
         if request.clear_shadows and request.traffic.shadows:
             raise InvalidSpec([SpecViolation("clear_shadows", "contradicts traffic.shadows: set one of them")])
@@ -232,14 +228,14 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         )
         return reply_of(pb.SetTrafficResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def ShiftTraffic(self, request: pb.ShiftTrafficRequest, context: Context) -> pb.ShiftTrafficResponse:
         terms = terms_from_wire(request, origin_of(context))
-        said, requires_ready = said_shift_from_wire(request), request.require_ready
-        outcome = await self._shifts.begin(said, terms, requires_ready=requires_ready)
+        shift, requires_ready = requested_shift_from_wire(request), request.require_ready
+        outcome = await self._shifts.begin(shift, terms, requires_ready=requires_ready)
         return reply_of(pb.ShiftTrafficResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def EndShift(self, request: pb.EndShiftRequest, context: Context) -> pb.EndShiftResponse:
         terms = terms_from_wire(request, origin_of(context))
         outcome = await self._shifts.end(request.endpoint, terms, goes_back=request.go_back)
@@ -248,17 +244,17 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def ListShifts(self, request: pb.ListShiftsRequest, context: Context) -> pb.ListShiftsResponse:
         return pb.ListShiftsResponse(shifts=[shift_to_wire(*it) for it in self._shifts.show(request.endpoint)])
 
-    @names_all_mistakes
+    @names_all_violations
     async def ListRevisions(self, request: pb.ListRevisionsRequest, context: Context) -> pb.ListRevisionsResponse:
         return page_of_revisions(request, self._store.read())
 
-    @names_all_mistakes
+    @names_all_violations
     async def Rollback(self, request: pb.RollbackRequest, context: Context) -> pb.RollbackResponse:
         revision = request.revision if request.HasField("revision") else None
         outcome = await self._configurator.roll_back(revision, terms_from_wire(request, origin_of(context)))
         return reply_of(pb.RollbackResponse, outcome.revision, outcome.plan)
 
-    @names_all_mistakes
+    @names_all_violations
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         replicas = self._state.observed.replicas(request.backend or None)
         is_outdated = outdated_among(self._store.read().backends)
@@ -292,17 +288,17 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         rollouts = self._rollouts.show(request.backend)
         return pb.ListRolloutsResponse(rollouts=[rollout_to_wire(*it) for it in rollouts])
 
-    @names_all_mistakes
+    @names_all_violations
     async def PauseRollout(self, request: pb.PauseRolloutRequest, context: Context) -> pb.PauseRolloutResponse:
         await self._rollouts.hold(request.backend, origin_of(context), is_paused=True)
         return pb.PauseRolloutResponse()
 
-    @names_all_mistakes
+    @names_all_violations
     async def ResumeRollout(self, request: pb.ResumeRolloutRequest, context: Context) -> pb.ResumeRolloutResponse:
         await self._rollouts.hold(request.backend, origin_of(context), is_paused=False)
         return pb.ResumeRolloutResponse()
 
-    @names_all_mistakes
+    @names_all_violations
     async def UndoRollout(self, request: pb.UndoRolloutRequest, context: Context) -> pb.UndoRolloutResponse:
         outcome = await self._configurator.undo_rollout(request.backend, ChangeTerms(origin=origin_of(context)))
         return reply_of(pb.UndoRolloutResponse, outcome.revision, outcome.plan)
@@ -319,12 +315,12 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self._control.carried_out(reply)
         return reply
 
-    @names_all_mistakes
+    @names_all_violations
     async def AdoptState(self, request: pb.AdoptStateRequest, context: Context) -> pb.AdoptStateResponse:
         generation, revision, changed = await self._keeper.adopt(origin_of(context), from_members=from_members(request))
         return pb.AdoptStateResponse(generation=generation, revision=revision, changed=changed)
 
-    @names_all_mistakes
+    @names_all_violations
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchEventsRequest, context: Context
     ) -> None:
@@ -335,10 +331,10 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             watching = self._feed.watch(after=request.after, from_oldest=request.from_oldest)
         except NoCursor as error:
             raise InvalidSpec(
-                [SpecViolation("after", "must be the cursor of an event, as WatchEvents says it")]
+                [SpecViolation("after", "must be the cursor of an event, as WatchEvents returns it")]
             ) from error
         with watching as watcher:
-            # At once, so that the watcher knows from when on it gets all events.
+            # Immediately, so that the watcher knows from when on it gets all events.
             await context.send_initial_metadata(())
             # The kept events are with the watcher from its start on: none of these has to be waited for.
             for _ in range(watcher.unread) if request.until_newest else count():
@@ -349,7 +345,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
                     await context.write(event_to_wire(event.time_s, event.notice, cursor, missed=missed))
                     missed = 0
 
-    @names_all_mistakes
+    @names_all_violations
     async def ReadLogs(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.ReadLogsRequest, context: Context
     ) -> None:

@@ -1,7 +1,8 @@
 """The life of a controller's process: it stands by while another one leads, leads, and ends.
 
-Invariants: it leads once at most: one that leads no more ends, and whatever starts it again makes it stand by; while it
-stands by it answers at its address, who leads; replicas that it has launched outlive it where another one takes over.
+Invariants: it leads once at most: after that its process ends, and its supervisor starts it again, to stand by; while
+it stands by it answers at its address, with the leader; replicas that it has launched outlive it if another one takes
+over.
 Owner: `__main__`.
 """
 
@@ -98,7 +99,7 @@ class ControllerLife:
         self._metrics = metrics
         self._stop = stop
         self.front = Front(settings, *SERVICERS, tls=tls, tokens=tokens)
-        self._tell_address: Callable[[], None] = self._announce
+        self._announce_address: Callable[[], None] = self._announce
         front = self.front
         metrics.look_at(lambda: front.server.serving and not front.store_problem, front.why_not_serving)
         metrics.observe_rpcs(self.front.server.rpc_times)
@@ -122,7 +123,7 @@ class ControllerLife:
             return 0
         spec = self._settings.spec
         if spec is not None and waited and store.read().configured_at:
-            _log.info("--spec is not applied: this controller goes on where the one before it was", spec=str(spec))
+            _log.info("--spec is not applied: this controller continues with the stored configuration", spec=str(spec))
             spec = None
         async with lead(
             store,
@@ -139,7 +140,7 @@ class ControllerLife:
                 await apply_spec(spec, controller.configurator)
             if not controller.leadership.lost:
                 controller.server.set_serving()
-            self._tell_address()
+            self._announce_address()
             await self._stop.wait()
         return LEADS_NO_MORE if controller.leadership.lost else 0
 
@@ -157,10 +158,10 @@ class ControllerLife:
         _log.info("another controller leads; this one stands by", leader=candidacy.leader.name)
         if not front.address:
             _log.warning(
-                "nobody is told where this standby is: replicas that the leader has launched will not find it, and are"
-                " replaced when it leads; say where others reach it, with --advertise HOST"
+                "this standby's address is unknown to others: replicas that the leader has launched will not find it,"
+                " and are replaced when it leads; give the address at which others reach it, with --advertise HOST"
             )
-        self._tell_address()
+        self._announce_address()
         waiting = asyncio.ensure_future(taken_up(candidacy.wait_to_lead(front.address)))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -175,7 +176,7 @@ class ControllerLife:
 
     def _announce(self) -> None:
         """Once: when it leads, or stands by."""
-        self._tell_address = lambda: None
+        self._announce_address = lambda: None
         if self._settings.announce_fd is not None:
             announce(self._settings.announce_fd, self.front.server.address)
 
@@ -189,15 +190,15 @@ def _require_usable(settings: ControllerSettings) -> None:
         try:
             load_mesh(settings.spec)
         except InvalidSpec as invalid:
-            raise _mistakes_in(settings.spec, invalid) from invalid
+            raise _violations_in(settings.spec, invalid) from invalid
 
 
-def _mistakes_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
-    return SettingsError(*(f"--spec {spec}: {mistake}" for mistake in invalid.violations))
+def _violations_in(spec: Path, invalid: InvalidSpec) -> SettingsError:
+    return SettingsError(*(f"--spec {spec}: {violation}" for violation in invalid.violations))
 
 
 def make_launcher(settings: ControllerSettings, front: Front) -> MakeLauncher:
-    """Makes the launcher of these settings. What it starts is told of those that stand by at that moment."""
+    """Makes the launcher of these settings. What it starts gets the addresses of the standbys of that moment."""
     if settings.launcher == "external":
         return lambda *_: ExternalLauncher()
 
@@ -241,19 +242,19 @@ def tls_flags(settings: ControllerSettings) -> tuple[str, ...]:
 
 
 async def apply_spec(spec: Path, configurator: Configurator) -> None:
-    """Changes what the file has changed since it was applied last. Raises SettingsError with every mistake."""
+    """Changes what the file has changed since it was applied last. Raises SettingsError with every violation."""
     from slotmesh.spec.document import load_mesh  # noqa: PLC0415 - see above
 
     try:
         terms = ChangeTerms(origin=ChangeOrigin(who=f"--spec {spec}"))
         outcome = await configurator.apply_file(load_mesh(spec), terms, keep=True)
     except InvalidSpec as invalid:
-        raise _mistakes_in(spec, invalid) from invalid
+        raise _violations_in(spec, invalid) from invalid
     except SlotmeshError as refusal:
         raise SettingsError(f"--spec {spec}: {refusal}") from refusal
     for it in outcome.plan.conflicts:
         _log.warning(
-            "--spec says another thing than an operator, and so did not change it; `slotmesh apply --force` does",
+            "--spec contradicts an operator's change, and was not applied there; `slotmesh apply --force` applies it",
             subject=it.subject,
             field=it.field,
         )

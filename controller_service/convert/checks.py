@@ -80,8 +80,6 @@ def refuse(field: str, message: str) -> NoReturn:
     raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {message}", metadata={"field": field}))
 
 
-# Mistakes of a request as INVALID_ARGUMENT, with BadRequest details that name each of them.
-
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
 RequestT = TypeVar("RequestT")
@@ -90,39 +88,39 @@ ResponseT = TypeVar("ResponseT")
 _MOST_NAMED: Final = 20
 """Replicas and backends that an error names, at most."""
 _LAST_LINE_BYTES: Final = 64
-"""Room for the line that says how many mistakes were left out."""
+"""Room for the line with the number of violations that were left out."""
 
 
-def names_all_mistakes(
+def names_all_violations(
     rpc: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
 ) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
-    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each mistake."""
+    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each violation."""
 
     @functools.wraps(rpc)
-    async def telling(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
+    async def checking(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
         try:
             return await rpc(self, request, context)
         except InvalidSpec as invalid:
-            told = _those_that_fit(invalid.violations)
-            lines = [str(mistake) for mistake in told]
-            if unsaid := len(invalid.violations) - len(told):
-                lines.append(f"and {unsaid} more mistakes")
+            shown = _those_that_fit(invalid.violations)
+            lines = [str(violation) for violation in shown]
+            if omitted := len(invalid.violations) - len(shown):
+                lines.append(f"and {omitted} more violations")
             failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
-            await abort(context, failure, [(mistake.path, mistake.message) for mistake in told])
+            await abort(context, failure, [(violation.path, violation.message) for violation in shown])
 
-    return telling
+    return checking
 
 
-def _those_that_fit(mistakes: Sequence[SpecViolation]) -> list[SpecViolation]:
-    """The first mistakes: texts of violations take `FIELDS_TEXT_BYTES` at most, percent-encoded."""
-    told: list[SpecViolation] = []
+def _those_that_fit(violations: Sequence[SpecViolation]) -> list[SpecViolation]:
+    """The first violations: their texts take `FIELDS_TEXT_BYTES` at most, percent-encoded."""
+    shown: list[SpecViolation] = []
     left = FIELDS_TEXT_BYTES - _LAST_LINE_BYTES
-    for mistake in mistakes:
-        left -= len(quote(f"{mistake}\n", safe=" "))
+    for violation in violations:
+        left -= len(quote(f"{violation}\n", safe=" "))
         if left < 0:
             break
-        told.append(mistake)
-    return told
+        shown.append(violation)
+    return shown
 
 
 def logs_not_found(name: str, known: Sequence[str] | None) -> Failure:

@@ -29,7 +29,7 @@ from controller_service.core.observed.state import (
     wanted_replicas,
 )
 from controller_service.core.reconciling.rollouts import RolloutProgress
-from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, SaidShift
+from controller_service.core.reconciling.shift_planning import DEFAULT_MIN_CALLS, RequestedShift
 from controller_service.core.reconciling.shift_steps import p99
 from slotmesh.convert.specification import duration_to_wire, endpoint_to_wire, seconds
 from slotmesh.spec.model import Backend, InvalidSpec, SpecViolation
@@ -85,10 +85,10 @@ def snapshot_to_wire(
 
 def _summary(backend: Backend, observed: Observed, *, launches: bool) -> pb.BackendSummary:
     replicas = [*observed.replicas(backend.name)]
-    is_said = launches or backend.name in observed.scales or backend.num_replicas is not None
+    has_number = launches or backend.name in observed.scales or backend.num_replicas is not None
     return pb.BackendSummary(
         name=backend.name,
-        wanted_replicas=wanted_replicas(backend, observed) if is_said else None,
+        wanted_replicas=wanted_replicas(backend, observed) if has_number else None,
         ready_replicas=_count(it.shown_state is ReplicaState.READY and not it.gone for it in replicas),
         live_replicas=_count(it.state not in _ENDED and not it.gone for it in replicas),
         failed_replicas=_count(it.state is ReplicaState.FAILED for it in replicas),
@@ -186,12 +186,12 @@ def decision_to_wire(decision: ScaleDecision | None, wall_s: Callable[[float], f
     )
 
 
-def said_shift_from_wire(request: pb.ShiftTrafficRequest) -> SaidShift:
+def requested_shift_from_wire(request: pb.ShiftTrafficRequest) -> RequestedShift:
     """Raises InvalidSpec where a guard is of no figure that this version knows."""
     known = {figure.value: figure for figure in GuardFigure}
     if unknown := [it.figure for it in request.guards if it.figure not in known]:
         raise InvalidSpec([SpecViolation("guards.figure", f"{unknown[0]} is no figure that this version knows")])
-    return SaidShift(
+    return RequestedShift(
         endpoint=request.endpoint,
         weights=dict(request.weights),
         step=request.step,

@@ -1,9 +1,12 @@
-"""The feed of events for people who watch: kept for a while, bounded for each watcher, with the number of missed ones.
+"""The feed of events for people who watch, and the archive that stores them for the controllers that lead later.
 
-Invariants: publishing never waits; a watcher that reads too slowly loses the oldest events, and the next one it gets
-says how many. A cursor names a place in the sequence of the feed that published the event; the events of earlier feeds
-that were stored are part of the sequence.
-Owner: the event loop.
+Invariants: publishing never waits, neither for a watcher nor for a disk; a watcher that reads too slowly loses the
+oldest events, and the next one it gets has their number. A cursor names a place in the sequence of the feed that
+published the event; the stored events of earlier feeds are part of the sequence. A store that cannot write is tried
+again with growing delays, and stops nothing else; events not stored until then are, as far as the feed keeps them.
+Nothing is stored before the events of earlier controllers were read, which is tried again likewise: unread events are
+not deleted.
+Owner: the event loop; the app has the archive.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Watcher:
 
     @property
     def unread(self) -> int:
-        """Events that `next` returns at once."""
+        """Events that `next` returns without waiting."""
         return len(self._events)
 
     def offer(self, event: FeedEvent) -> None:
@@ -150,14 +153,6 @@ class EventFeed:
         return self.kept.after(feed, number)
 
 
-# Stores the events of the feed, in batches, behind whatever publishes them.
-#
-# Purpose: a controller that leads later shows what happened before it.
-# Invariants: publishing never waits for a disk; a store that cannot write is tried again ever less often, and stops
-# nothing else; what was not stored by then is, as far as the feed keeps it. Nothing is stored before the events of
-# earlier controllers were read, which is tried again likewise: what was not read is not deleted.
-# Owner: the app.
-
 GATHER_S: Final = 0.2
 """How long the first event of a batch waits for others."""
 BATCH_EVENTS: Final = 1_000
@@ -192,7 +187,7 @@ class EventArchive:
 
     @classmethod
     async def open(cls, name: str, store: EventStore, bounds: EventBounds, time_s: float) -> EventArchive:
-        """A feed of this name, which goes on behind the stored events. `time_s`: now, seconds since 1970."""
+        """A feed of this name, which continues the stored events. `time_s`: now, seconds since 1970."""
         try:
             return cls(EventFeed(name, kept=bounds, earlier=await store.load(bounds)), store, bounds)
         except EventsUnwritten as error:

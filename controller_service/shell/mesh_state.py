@@ -1,4 +1,4 @@
-"""The one writer of the observed state.
+"""The one writer of the observed state, and the queue of what has to be reconciled.
 
 Purpose: applies transitions, publishes notices (events, log), and queues what has to be reconciled.
 Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes no task.
@@ -24,18 +24,15 @@ from controller_service.shell.launchers.protocol import Exit
 from slotmesh.logs import get_logger
 from slotmesh.runtime.clock import Clock
 
-# Keys of what has to be looked at, now or later.
-#
-# Invariants: a key waits at most once, however often it is added; of two times the earlier counts; taking waits,
-# without
-# polling, until something is due.
-# Owner: the event loop that it was made on; one consumer.
-
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class WorkQueue(Generic[KeyT]):
-    """A set of keys that the reconcile loop takes one by one."""
+    """A set of keys to look at, now or later, that the reconcile loop takes one by one.
+
+    A key waits at most once, however often it is added; of two times the earlier counts; taking waits, without polling,
+    until a key is due. One consumer.
+    """
 
     def __init__(self) -> None:
         self._due: dict[KeyT, None] = {}
@@ -83,7 +80,7 @@ WARNED: Final = frozenset(
         *(EventKind.ROLLOUT_TAKEN_BACK, EventKind.TRAFFIC_SHIFT_TAKEN_BACK),
     }
 )
-"""Notices that somebody should look after."""
+"""Notices that an operator should look after."""
 
 _log = get_logger(__name__)
 

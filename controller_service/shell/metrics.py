@@ -81,7 +81,7 @@ def _replicas(store: Store, state: MeshState) -> Mapping[tuple[str, str], int]:
 
 
 def _wanted(store: Store, state: MeshState, *, launches: bool) -> Mapping[tuple[str], int]:
-    """A controller that starts none knows only what the settings say."""
+    """A controller that starts no replicas reports only numbers in the settings."""
     backends = store.read().backends.values()
     if launches:
         return {(it.name,): wanted_replicas(it, state.observed) for it in backends}

@@ -1,9 +1,9 @@
 """The newest lines that each launched replica has written, for operators and for this process's own log.
 
-Invariants: each replica has a bound of bytes (`core.log_lines`), and of those that have ended the newest `ENDED_KEPT`
-are kept; reading takes a bounded piece of each file a turn, so that one that writes without end holds up no other; a
-reader that is slow misses lines, and hears how many.
-Owner: the event loop. The process launcher says which replicas there are.
+Invariants: each replica has a bound of bytes, and of those that have ended the newest `ENDED_KEPT` are kept; reading
+takes a bounded piece of each file a turn, so that one that writes without end holds up no other; a reader that is slow
+misses lines, and gets their number.
+Owner: the event loop. The process launcher reports which replicas there are.
 """
 
 from __future__ import annotations
@@ -22,25 +22,21 @@ from typing import Final
 
 from slotmesh.logs import get_logger
 
-# Follows the file that one replica writes to, and rotates it.
-#
-# Purpose: the replica writes to the file itself, so that it never waits for a reader and loses nothing with one;
-# whoever
-# follows the file reads it in turns, a bounded piece each.
-# Invariants: the replica has the file open for appending, for as long as it lives: so the file is rotated by copying it
-# to `FILE.1` and cutting it to nothing, after which the replica writes on at its beginning. What is written between the
-# last look and the cut, some microseconds, is lost. While nobody follows the file, it is not rotated.
-# Owner: the log book.
-
 PIECE_BYTES: Final = 64 * 1024
 """Read in one turn at most."""
 BEHIND_BYTES: Final = 1 << 20
-"""Who is further behind than this skips to the newest piece."""
+"""A reader that is further behind than this skips to the newest piece."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LogTail:
-    """Reads what was appended since it looked last."""
+    """Follows the file that one replica writes to, in turns of a bounded piece each, and rotates it.
+
+    The replica writes to the file itself, so that it never waits for a reader and loses nothing with one. It has the
+    file open for appending for as long as it lives: so the file is rotated by copying it to `FILE.1` and cutting it to
+    nothing, after which the replica writes on at its beginning. What is written between the last read and the cut, some
+    microseconds, is lost. A file that is not followed is not rotated.
+    """
 
     def __init__(self, path: Path, *, max_bytes: int, begin: int = 0) -> None:
         """`max_bytes`: the file is rotated beyond that. `begin`: where to begin to read."""
@@ -55,7 +51,7 @@ class LogTail:
         """The next piece; empty where there is none. Raises OSError."""
         size = os.fstat(self._file).st_size
         if size < self._offset:
-            self._offset = 0  # somebody else has cut it
+            self._offset = 0  # another program has cut it
         skipped = b""
         if size - self._offset > BEHIND_BYTES:
             left_out = size - PIECE_BYTES - self._offset
@@ -98,7 +94,7 @@ class LogTail:
         self.drop()
 
     def drop(self) -> None:
-        """Nobody follows the file any more."""
+        """The file is not followed any more."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -111,12 +107,6 @@ def _copy(path: Path, older: Path) -> None:
         shutil.copyfileobj(source, copy)
 
 
-# The newest lines of what one replica has written, numbered, within a bound of bytes.
-#
-# Invariants: lines have ascending numbers, from 0 on, without gaps; the oldest go first; a line that is longer than
-# `MAX_LINE_BYTES` becomes several; what has no end yet is no line before `end`.
-# Owner: `shell.replica_logs`.
-
 MAX_LINE_BYTES: Final = 8_192
 KEPT_BYTES: Final = 256 * 1024
 """Of each replica."""
@@ -125,7 +115,11 @@ _LINE_COST: Final = 64
 
 
 class LogLines:
-    """A ring of lines."""
+    """The newest lines of what one replica has written, numbered, within a bound of bytes.
+
+    Numbers ascend from 0 on, without gaps; the oldest lines go first; a line longer than `MAX_LINE_BYTES` becomes
+    several; text without a line break yet is no line before `end`.
+    """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
@@ -154,7 +148,7 @@ class LogLines:
             self._add(begun)
 
     def tail(self, count: int) -> list[str]:
-        """The newest lines, at most so many."""
+        """The newest lines, at most `count`."""
         skipped = max(0, len(self._lines) - count)
         return [*islice(self._lines, skipped, None)]
 
@@ -181,7 +175,7 @@ LOOK_EVERY_S: Final = 0.1
 ENDED_KEPT: Final = 64
 LAST_LINES: Final = 20
 LAST_BYTES: Final = 4_096
-"""Of what a replica wrote last, this much is told with its end."""
+"""Of what a replica wrote last, this much is reported with its end."""
 LAST_PIECES: Final = 16
 """Read at a replica's end at most, of what was not read before."""
 
@@ -345,4 +339,4 @@ def echo_output(output: bytes) -> None:
         sys.stderr.buffer.write(output)
         sys.stderr.buffer.flush()
     except (OSError, ValueError):
-        pass  # whoever read it is gone: it is in the files
+        pass  # the reader has closed it: the output is in the files

@@ -111,14 +111,14 @@ def import_state(text: str | bytes, *, epoch_floor: int) -> Desired:
 def _require_sound(mesh: Mesh) -> None:
     """The document may have been edited: it obeys the rules of every mesh."""
     known = {backend.name for backend in mesh.backends}
-    mistakes = [str(it) for it in mesh_violations(mesh)]
+    violations = [str(it) for it in mesh_violations(mesh)]
     for endpoint in mesh.endpoints:
-        mistakes += [str(it) for it in services_violations(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
+        violations += [str(it) for it in services_violations(f"endpoints.{endpoint.name}", endpoint.grpc_services)]
         policy = endpoint.traffic or TrafficPolicy(weights={})
         unknown = sorted({*policy.weights, *policy.shadows} - known)
-        mistakes += [f"endpoints.{endpoint.name}.traffic: there is no backend {name}" for name in unknown]
-    if mistakes:
-        raise BadDocument("\n".join(mistakes))
+        violations += [f"endpoints.{endpoint.name}.traffic: there is no backend {name}" for name in unknown]
+    if violations:
+        raise BadDocument("\n".join(violations))
 
 
 def _section(document: dict[str, Any], name: str, kind: type) -> Any:

@@ -127,4 +127,4 @@ async def test_a_spec_at_the_start_changes_what_it_has_changed_and_says_what_it_
         async with running_controller(state=state) as mesh:
             await apply_spec(spec, mesh.controller.configurator)
             assert live(mesh) == (5, ALL_V1)
-            assert "--spec says another thing than an operator" in caplog.text
+            assert "--spec contradicts an operator's change" in caplog.text

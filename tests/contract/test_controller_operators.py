@@ -162,7 +162,7 @@ async def test_a_thousand_mistakes_still_fit_into_an_answer() -> None:
         request = pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(backends=backends))
         code, _, error = await refused(mesh.operator.ApplyMesh(request))
         assert code == "INVALID_ARGUMENT"
-        assert "more mistakes" in (error.details() or "")
+        assert "more violations" in (error.details() or "")
 
 
 @pytest.mark.asyncio

@@ -65,10 +65,10 @@ NO_CODE: Final[Code] = MappingProxyType({})
 
 
 def with_code(desired: Desired, mesh: Mesh, code: Code) -> tuple[Mesh, list[SpecViolation]]:
-    """The backends of a mesh with what they run, and why that cannot be."""
-    mistakes: list[SpecViolation] = []
-    filled = tuple(_filled(desired, it, code.get(it.handler), mistakes) for it in mesh.backends)
-    return replace(mesh, backends=filled), mistakes
+    """The backends of a mesh with the code that they run, and why they cannot run it."""
+    violations: list[SpecViolation] = []
+    filled = tuple(_filled(desired, it, code.get(it.handler), violations) for it in mesh.backends)
+    return replace(mesh, backends=filled), violations
 
 
 def kept_code_warnings(desired: Desired, mesh: Mesh, code: Code) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def needed_code(desired: Desired) -> Iterator[str]:
             yield it.code
 
 
-def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mistakes: list[SpecViolation]) -> Backend:
+def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, violations: list[SpecViolation]) -> Backend:
     live = desired.backends.get(backend.name)
     if backend.version and (known := _code_named(desired, backend)):
         return replace(backend, code=known)
@@ -111,7 +111,7 @@ def _filled(desired: Desired, backend: Backend, found: HandlerCode | None, mista
         if found is None:
             return replace(backend, code="")
     if found.problem:
-        mistakes.append(SpecViolation(f"backends.{show(backend.name)}.handler", found.problem))
+        violations.append(SpecViolation(f"backends.{show(backend.name)}.handler", found.problem))
     return replace(backend, version=backend.version or found.version, code=found.code)
 
 

@@ -1,6 +1,6 @@
 """Plans of operators' requests, checked against the configuration: what is created, updated, unchanged, deleted.
 
-Invariants: a plan holds for the revision it was made of only; a request with any mistake changes nothing; what is there
+Invariants: a plan holds for the revision it was made of only; an invalid request changes nothing; what is there
 already, unchanged, is not written again; an endpoint without a policy in the request keeps its own.
 Owner: `shell.changes.configurator`.
 """
@@ -93,10 +93,10 @@ def plan_mesh(
     clear_traffic: Collection[str] = (),
     found: Collection[SpecViolation] = (),
 ) -> Plan:
-    """Creates and updates what `mesh` has; `prune` deletes what it lacks. Raises InvalidSpec with every mistake.
+    """Creates and updates what `mesh` has; `prune` deletes what it lacks. Raises InvalidSpec with every violation.
 
-    `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are mistakes that were
-    seen before, and that the mesh does not show any more.
+    `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are violations that were
+    found before, and that the mesh does not show any more.
     """
     with_policy = (_with_policy(desired, each, clear_traffic) for each in mesh.endpoints)
     with_services = (_with_services(desired, each) for each in with_policy)
@@ -105,15 +105,15 @@ def plan_mesh(
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
     routes = {route.path: route for route in mesh.routes}
-    mistakes = [*found, *mesh_violations(mesh), *_unknown_backends(mesh.endpoints, known)]
+    violations = [*found, *mesh_violations(mesh), *_unknown_backends(mesh.endpoints, known)]
     if not prune:
-        mistakes += clash_violations({**desired.routes, **routes}.values())
+        violations += clash_violations({**desired.routes, **routes}.values())
     if launches:
         text = "required, as MODULE:NAME: this controller launches the replicas"
         without = (name for name, backend in backends.items() if not backend.handler)
-        mistakes += [SpecViolation(f"backends.{show(name)}.handler", text) for name in without]
-    if mistakes:
-        raise InvalidSpec(mistakes)
+        violations += [SpecViolation(f"backends.{show(name)}.handler", text) for name in without]
+    if violations:
+        raise InvalidSpec(violations)
 
     intended = intended_endpoints(desired.endpoints, desired.shifts)
     there: list[Resource] = [*desired.backends.values(), *intended.values(), *desired.routes.values()]
@@ -171,8 +171,8 @@ def plan_file(
     Where there are conflicts, those fields stay as they are, and the conflicts will be there again the next time.
     """
     merged = merge_mesh(without_code(desired), mesh, force=force)
-    filled, mistakes = with_code(desired, merged.mesh, code)
-    plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *mistakes])
+    filled, violations = with_code(desired, merged.mesh, code)
+    plan = plan_mesh(desired, filled, prune=prune, launches=launches, found=[*found, *violations])
     contested = {conflict.subject for conflict in merged.conflicts}
     change = replace(plan.change, put_applied=tuple(it for it in merged.applied if subject_of(it) not in contested))
     after = desired.apply(change)

@@ -182,7 +182,7 @@ def overtaken(
 def overtaken_by(shift: ShiftRecord, *, who: str, time_s: float) -> ShiftRecord:
     """The shift, ended by another change of the traffic."""
     at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
-    why = f"its traffic was changed by {who or 'somebody else'} {at}"
+    why = f"its traffic was changed by {who or 'another request'} {at}"
     return over(shift, ShiftPhase.OVERTAKEN, why, time_s)
 
 

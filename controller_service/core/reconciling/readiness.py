@@ -74,7 +74,7 @@ def require_ready(
 
     `launches`: whether this controller starts replicas.
     """
-    mistakes: list[SpecViolation] = []
+    violations: list[SpecViolation] = []
     for name in backends:
         backend = desired.backends[name]
         if _is_idle(backend, observed) or any(_may_be_ready(it, now) for it in observed.replicas(name)):
@@ -84,9 +84,9 @@ def require_ready(
             f"backend {name} has no ready replica: {reason}. {way_out}, or change the traffic nevertheless: --force "
             "(in a request: without require_ready)"
         )
-        mistakes.append(SpecViolation(f"endpoints.{show(endpoint)}.traffic.{show(name)}", text))
-    if mistakes:
-        raise InvalidSpec(mistakes)
+        violations.append(SpecViolation(f"endpoints.{show(endpoint)}.traffic.{show(name)}", text))
+    if violations:
+        raise InvalidSpec(violations)
 
 
 def is_ready(replica: ObservedReplica) -> bool:

@@ -1,6 +1,6 @@
-"""Plans of what operators ask of shifts, checked against the configuration.
+"""Plans of operators' requests for shifts, checked against the configuration.
 
-Invariants: as those of `core.planning`; an endpoint has one shift at a time.
+Invariants: as those of `core.desired.planning`; an endpoint has one shift at a time.
 Owner: `shell.loops.shifter`.
 """
 
@@ -31,7 +31,7 @@ MAX_MIN_CALLS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidShift:
+class RequestedShift:
     """What an operator asks for."""
 
     endpoint: str
@@ -43,40 +43,40 @@ class SaidShift:
     min_calls: int = DEFAULT_MIN_CALLS
 
 
-def plan_shift(desired: Desired, said: SaidShift, *, who: str, time_s: float) -> Plan:
-    """The first step of a shift. The endpoint is there. Raises InvalidSpec with every mistake."""
-    endpoint = desired.endpoints[said.endpoint]
+def plan_shift(desired: Desired, requested: RequestedShift, *, who: str, time_s: float) -> Plan:
+    """The first step of a shift. The endpoint is there. Raises InvalidSpec with every violation."""
+    endpoint = desired.endpoints[requested.endpoint]
     before = endpoint.traffic.weights if endpoint.traffic is not None else {}
     shadows = endpoint.traffic.shadows if endpoint.traffic is not None else {}
-    mistakes = [*_numbers(said), *_weights(said, desired), *_guards(said.guards, shadows)]
-    if (known := desired.shifts.get(said.endpoint)) is not None and known.is_under_way:
+    violations = [*_numbers(requested), *_weights(requested, desired), *_guards(requested.guards, shadows)]
+    if (known := desired.shifts.get(requested.endpoint)) is not None and known.is_under_way:
         at = "it waits for a rollout" if known.is_waiting else f"step {known.number} of {known.steps}"
-        text = f"{said.endpoint} is being shifted already, {at}: end that first"
-        mistakes.append(SpecViolation("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
+        text = f"{requested.endpoint} is being shifted already, {at}: end that first"
+        violations.append(SpecViolation("endpoint", f"{text}, with --shift-stop where it is or with --shift-back"))
     if not before:
-        mistakes.append(
-            SpecViolation("endpoint", f"{said.endpoint} has no weights yet that could be shifted: set some")
+        violations.append(
+            SpecViolation("endpoint", f"{requested.endpoint} has no weights yet that could be shifted: set some")
         )
-    if mistakes:
-        raise InvalidSpec(mistakes)
-    target = _target(before, said.weights)
+    if violations:
+        raise InvalidSpec(violations)
+    target = _target(before, requested.weights)
     if target is None:
-        text = f"sum to {sum(said.weights.values()):g}, and no other backend has a weight that could have the rest"
+        text = f"sum to {sum(requested.weights.values()):g}, and no other backend has a weight that could have the rest"
         raise InvalidSpec([SpecViolation("weights", text)])
     shift = ShiftRecord(
-        endpoint=said.endpoint,
+        endpoint=requested.endpoint,
         before=dict(before),
         target=target,
-        step=said.step,
-        every_s=said.every_s,
-        guards=said.guards,
-        min_calls=said.min_calls,
+        step=requested.step,
+        every_s=requested.every_s,
+        guards=requested.guards,
+        min_calls=requested.min_calls,
         since_s=time_s,
         began_s=time_s,
         who=who,
     )
     if not shift.rising:
-        raise InvalidSpec([SpecViolation("weights", f"{said.endpoint} has these weights already")])
+        raise InvalidSpec([SpecViolation("weights", f"{requested.endpoint} has these weights already")])
     return plan_move(desired, shift, ShiftMove(record=shift, weights=shift.weights(1)))
 
 
@@ -87,7 +87,7 @@ def plan_end(desired: Desired, name: str, *, goes_back: bool, who: str, time_s: 
         raise InvalidSpec([SpecViolation("endpoint", f"no shift of {show(name)} is under way")])
     done = "gone back" if goes_back else "stopped"
     at = "before its first step" if shift.is_waiting else f"in step {shift.number} of {shift.steps}"
-    why = f"{done} by {who or 'somebody'} {at}"
+    why = f"{done} by {who or 'an operator'} {at}"
     goes_back = goes_back or shift.is_waiting  # no weight has changed yet
     return plan_move(desired, shift, ended(shift, ShiftPhase.STOPPED, why, time_s, goes_back=goes_back))
 
@@ -109,44 +109,44 @@ def plan_move(desired: Desired, shift: ShiftRecord, move: ShiftMove) -> Plan:
         change=replace(change, delete_backends=deleted),
         updated=(f"endpoint/{endpoint.name}",),
         deleted=tuple(f"backend/{it}" for it in deleted),
-        note=f"shift of {endpoint.name}: {_told(move.record)}",
+        note=f"shift of {endpoint.name}: {_note(move.record)}",
         part_of=shift.change_id,
     )
 
 
-def _told(shift: ShiftRecord) -> str:
+def _note(shift: ShiftRecord) -> str:
     return f"step {shift.number} of {shift.steps}" if shift.is_under_way else shift.why
 
 
-def _target(before: Mapping[str, float], said: Mapping[str, float]) -> dict[str, float] | None:
+def _target(before: Mapping[str, float], requested: Mapping[str, float]) -> dict[str, float] | None:
     """The weights in the end: what is left is divided among the others, as it is now. None: there are no others."""
-    rest = max(0.0, 1.0 - sum(said.values()))
-    others = {name: weight for name, weight in before.items() if name not in said and weight > 0.0}
+    rest = max(0.0, 1.0 - sum(requested.values()))
+    others = {name: weight for name, weight in before.items() if name not in requested and weight > 0.0}
     if rest > SAME and not others:
         return None
     among = sum(others.values())
-    target = {**{name: rest * weight / among for name, weight in others.items() if rest > SAME}, **said}
+    target = {**{name: rest * weight / among for name, weight in others.items() if rest > SAME}, **requested}
     return {name: round(weight, 12) for name, weight in target.items() if weight > 0.0}
 
 
-def _numbers(said: SaidShift) -> Iterator[SpecViolation]:
-    if not MIN_STEP <= said.step <= 1.0:  # false for NaN, too
-        yield SpecViolation("step", f"must be {MIN_STEP:g} … 1, is {said.step:g}")
-    if not MIN_EVERY_S <= said.every_s <= MAX_EVERY_S:
-        yield SpecViolation("every", f"must be 1s … 7d, is {said.every_s:g} s")
-    if not 1 <= said.min_calls <= MAX_MIN_CALLS:
-        yield SpecViolation("min_calls", f"must be 1 … {MAX_MIN_CALLS}, is {said.min_calls}")
+def _numbers(requested: RequestedShift) -> Iterator[SpecViolation]:
+    if not MIN_STEP <= requested.step <= 1.0:  # false for NaN, too
+        yield SpecViolation("step", f"must be {MIN_STEP:g} … 1, is {requested.step:g}")
+    if not MIN_EVERY_S <= requested.every_s <= MAX_EVERY_S:
+        yield SpecViolation("every", f"must be 1s … 7d, is {requested.every_s:g} s")
+    if not 1 <= requested.min_calls <= MAX_MIN_CALLS:
+        yield SpecViolation("min_calls", f"must be 1 … {MAX_MIN_CALLS}, is {requested.min_calls}")
 
 
-def _weights(said: SaidShift, desired: Desired) -> Iterator[SpecViolation]:
-    if not said.weights:
+def _weights(requested: RequestedShift, desired: Desired) -> Iterator[SpecViolation]:
+    if not requested.weights:
         yield SpecViolation("weights", "name a backend, and the weight that it should have in the end")
-    for name, weight in said.weights.items():
+    for name, weight in requested.weights.items():
         if name not in desired.backends:
             yield SpecViolation(f"weights.{show(name)}", "no backend has this name")
         if not 0.0 <= weight <= 1.0:
             yield SpecViolation(f"weights.{show(name)}", f"must be 0 … 1, is {weight:g}")
-    total = sum(said.weights.values())
+    total = sum(requested.weights.values())
     if math.isfinite(total) and total > 1.0 + 1e-8:
         yield SpecViolation("weights", f"sum to {total:g}, must be 1 at most")
 

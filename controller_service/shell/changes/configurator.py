@@ -2,7 +2,7 @@
 
 Invariants: each request is planned against the revision that it changes; if another change was faster, it is planned
 anew; it is answered, and announced, only after the store has it. What is reported of it comes from the commit
-(`change_journal`), not from the request.
+(`audit.ChangeJournal`), not from the request.
 Owner: the event loop; the servicer calls it.
 """
 
@@ -110,11 +110,11 @@ class Configurator:
     async def apply_mesh(
         self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[SpecViolation] = ()
     ) -> PlannedChange:
-        """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
+        """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are violations seen before."""
 
         def plan(code: Code, desired: Desired) -> Plan:
-            filled, mistakes = with_code(desired, mesh, code)
-            return self._held(desired, self._plan(desired, filled, prune=prune, found=[*found, *mistakes]), terms)
+            filled, violations = with_code(desired, mesh, code)
+            return self._held(desired, self._plan(desired, filled, prune=prune, found=[*found, *violations]), terms)
 
         return await self._apply(mesh, plan, terms)
 
@@ -167,7 +167,7 @@ class Configurator:
         clear_shadows: bool = False,
         requires_ready: bool = False,
     ) -> PlannedChange:
-        """Changes an endpoint's policy: what it says. Raises EndpointNotFound, InvalidSpec.
+        """Changes the parts of an endpoint's policy that are given. Raises EndpointNotFound, InvalidSpec.
 
         `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
         """
@@ -238,7 +238,7 @@ class Configurator:
         return await self._commit(terms, plan, is_large=True)
 
     async def change(self, make_plan: MakePlan, terms: ChangeTerms = ALWAYS) -> PlannedChange:
-        """What a plan says that somebody else makes, anew for each revision. Raises what that raises."""
+        """Commits the plan that `make_plan` makes, anew for each revision. Raises what that raises."""
         return await self._commit(terms, make_plan)
 
     async def _apply(self, mesh: Mesh, plan: Callable[[Code, Desired], Plan], terms: ChangeTerms) -> PlannedChange:

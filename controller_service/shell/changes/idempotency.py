@@ -1,8 +1,8 @@
 """Requests that are repeated after a lost reply take effect once.
 
-Purpose: the one place that knows of `request_id`. `answers_once` wraps the rpcs of a service: the request that is being
-served is known to what changes the store, which adds it to the change (`answer_now`), and looks for it among those that
-were answered before it plans anything (`require_new`).
+Purpose: the one module that uses `request_id`. `answers_once` wraps the rpcs of a service: what changes the store finds
+the request that is being served, adds it to the change (`answer_now`), and looks for it among those that were answered
+before, ahead of any planning (`require_new`).
 Invariants: the look and the change are of one revision: of two requests with one id that are carried out at the same
 time, the store takes the change of one, and the other finds its answer.
 Owner: the context of an rpc's task; what runs in the background has no request.
@@ -23,7 +23,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from controller_service.convert.checks import names_all_mistakes
+from controller_service.convert.checks import names_all_violations
 from controller_service.core.desired.state import AnsweredRequest, AnsweredRequests, find_answer
 from slotmesh.security.identity import of_caller
 from slotmesh.spec.model import InvalidSpec, SpecViolation
@@ -67,7 +67,7 @@ def answers_once(service: ServiceDescriptor) -> Callable[[type[ServicerT]], type
             if "request_id" in method.input_type.fields_by_name:
                 reply = GetMessageClass(method.output_type)
                 once = _once(getattr(servicer, method.name), method.full_name, reply)
-                setattr(servicer, method.name, names_all_mistakes(once))
+                setattr(servicer, method.name, names_all_violations(once))
         return servicer
 
     return wrap

@@ -1,6 +1,6 @@
-"""Why changes of the configuration are refused, as callers get it.
+"""Why changes of the configuration are refused, as callers get it, and the bounds of its size.
 
-Owner: `shell.configurator` and the other parts that carry out what operators ask for.
+Owner: the configurator and the other parts that carry out operators' requests.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from slotmesh.spec.routes import route_subject
 from slotmesh.spec.rules import show
 
 STORE_RETRY_S: Final = 5.0
-"""When to try again what could not be stored: somebody has to make room first."""
+"""When to try again what could not be stored: an operator has to make room first."""
 
 
 def apply_conflict(conflicts: Collection[FieldConflict]) -> Failure:
     lines = [
-        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file says"
+        f"{it.subject}: {it.field}: is {it.live}, was {it.applied} when the file was applied last, and the file has"
         f" {it.wanted} now"
         for it in conflicts
     ]
@@ -90,15 +90,6 @@ def changed_too_often(times: int) -> Failure:
     return Failure(reason=Reason.INTERNAL, message=f"the configuration changed {times} times meanwhile")
 
 
-# Bounds of what is accepted: whatever operators configure fits everything that carries it later.
-#
-# Purpose: a configuration travels in requests and answers of operators, in routing tables, to replicas and to
-# ingresses.
-# A change that would make something too large for that is refused when it is planned, with both sizes.
-# Invariants: what was accepted before the bounds were there stays: a change is refused for what it makes larger. Sizes
-# are those on the wire; each resource is measured once.
-# Owner: the configurator.
-
 MAX_BACKEND_BYTES: Final = 4 * 1024 * 1024
 """Of one backend with its `user_config`. Replicas get it twice in one frame, for older and for newer versions."""
 MAX_CONFIGURATION_BYTES: Final = 16 * 1024 * 1024
@@ -110,7 +101,12 @@ MAX_ROUTES: Final = 20_000
 
 
 class ConfigurationBounds:
-    """Measures the configuration, and each change of it."""
+    """Bounds of the configuration, which fits everything that carries it: lists, routing tables, frames of replicas.
+
+    A change that would make something too large is refused when it is planned, with both sizes. What was accepted
+    before the bounds were there stays: a change is refused for what it makes larger. Sizes are those on the wire; each
+    resource is measured once.
+    """
 
     def __init__(self) -> None:
         self._measured: dict[str, tuple[Resource, int]] = {}
@@ -121,8 +117,8 @@ class ConfigurationBounds:
     def require_kept(self, desired: Desired, change: ChangeSet) -> None:
         """Raises InvalidSpec where the change passes a bound."""
         self._measure(desired)
-        if mistakes := [*self._too_large(change), *self._too_many(desired, change)]:
-            raise InvalidSpec(mistakes)
+        if violations := [*self._too_large(change), *self._too_many(desired, change)]:
+            raise InvalidSpec(violations)
 
     def _measure(self, desired: Desired) -> None:
         of = (desired.backends, desired.endpoints, desired.routes)

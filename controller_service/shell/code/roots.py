@@ -1,6 +1,9 @@
-"""Where the code of a handler is, as replicas on this machine would import it.
+"""Where the code of a handler is, as replicas on this machine would import it, and whether its module exists.
 
-Invariants: no user code is imported or executed. A handler whose module is not found, or is no file, has no root.
+Invariants: no user code is imported or executed. A handler whose module is not found, or is no file, has no root. A
+module is absent only if a new interpreter does not find its outermost package either, which may have been installed
+since this process started, or if it is missing in a package of the project. Other modules, as of packages that change
+their search path, are left to the replicas.
 Owner: `shell.code.snapshots`, in a thread.
 """
 
@@ -26,13 +29,6 @@ from typing import Any, Final
 from slotmesh.names import did_you_mean
 from slotmesh.runtime.environment import importable_here
 
-# The controller's own files, which are part of no snapshot: the state file, the launch directory.
-#
-# Invariants: they are known by the folder that they are in, and not by its path: a project may be on the import path by
-# another path than that of the state file in it, as by a symlink. Files of the project that are only named alike, as
-# `run.py` beside the launch directory `run`, are not left out.
-# Owner: `shell.code.scanning`.
-
 FileId = tuple[int, int]
 """Device and inode."""
 _BESIDE: Final = re.compile(
@@ -42,7 +38,12 @@ _BESIDE: Final = re.compile(
 
 
 class OwnFiles:
-    """As they are when `look` was called last."""
+    """The controller's own files, which are part of no snapshot: the state file, the launch directory.
+
+    They are identified by their folder, and not by its path: a project may be on the import path by another path than
+    that of the state file in it, as by a symlink. Files of the project with similar names, as `run.py` beside the
+    launch directory `run`, are not left out. The state is that of the last `look`.
+    """
 
     def __init__(self, own: Collection[Path]) -> None:
         self._paths = frozenset(path for it in own for path in (it.absolute(), it.resolve()))
@@ -161,14 +162,6 @@ def _distribution_of(package: str, changed_ns: int) -> str:  # noqa: ARG001 - a 
     names = importlib.metadata.packages_distributions().get(package, [])
     return f"{names[0]}=={importlib.metadata.version(names[0])}" if names else ""
 
-
-# Whether a handler's module exists for the replicas that this controller starts, and what was probably meant.
-#
-# Invariants: no user code is imported or executed. A module is absent only where a new interpreter does not find its
-# outermost package either, which may have been installed since this process started; or where it is missing in a
-# package
-# of the project. Other modules, as of packages that change where they look, are left to the replicas.
-# Owner: `shell.code.snapshots`, in a thread.
 
 _LOOK: Final = "import sys, importlib.util as u; sys.exit(3 * (u.find_spec(sys.argv[1]) is None))"
 """Exits with 3 where there is no such module. The outermost name alone: a dotted one imports its packages."""

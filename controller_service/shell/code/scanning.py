@@ -54,7 +54,7 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class CannotSnapshot(Exception):
-    """The message says why no snapshot can be taken, and what to do."""
+    """The message has the reason why no snapshot can be taken, and what to do."""
 
 
 class _Content(NamedTuple):
@@ -120,7 +120,7 @@ class ProjectScanner:
         """What was read lately, by digest: `KEPT_BYTES` at most, until it is copied or something is scanned again."""
         self._data_left = 0
         self._patterns: dict[str, tuple[_Stamp, _Patterns]] = {}
-        """By path: what an ignore file says."""
+        """By path: the content of an ignore file."""
         self._verdicts: dict[_Chain, dict[str, bool | None]] = {}
         """Whether paths are ignored, as of `_verdict`."""
 

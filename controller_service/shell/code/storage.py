@@ -66,9 +66,9 @@ class CodeStorage:
     """The snapshots in a folder."""
 
     def __init__(self, directory: Callable[[], Path], lock: threading.Lock) -> None:
-        """`directory` is asked for at each use: it may follow from the port that the controller has got.
+        """`directory` is called at each use: it may depend on the port that the controller has got.
 
-        `lock` is held by whoever calls a method.
+        `lock` is held by the callers of all methods.
         """
         self._lock = lock
         self._directory = directory
@@ -218,7 +218,7 @@ def _read(tree: Path) -> CodeManifest | None:
 
 
 def _has_pack(tree: Path, manifest: CodeManifest) -> bool:
-    """It was on the disk before the snapshot was there: its size tells that it is whole."""
+    """It was on the disk before the snapshot was there: its size shows whether it is whole."""
     try:
         return (tree / PACK).stat().st_size == sum(it.size for it in manifest.files)
     except OSError:
@@ -303,7 +303,7 @@ def _sync_files(tree: Path, files: int, manifest: CodeManifest, lock: threading.
             sync(folder)
         with lock:
             if os.path.samestat(os.fstat(files), (tree / FILES).stat()):  # else there are others in their place
-                sync(tree / MANIFEST)  # its time tells which files have changed since
+                sync(tree / MANIFEST)  # its time shows which files have changed since
                 (tree / _ON_DISK).touch()
                 sync(tree)
                 (tree / PACK).unlink(missing_ok=True)

@@ -1,5 +1,7 @@
-"""Writing the files of snapshots: what must survive a power failure is synced.
+"""Writes the files and links of snapshots: what must survive a power failure is synced.
 
+Invariants: no symlink of the snapshot is followed, so nothing in the project is touched. Links point to ignored files,
+which are no part of the version and stay where they are; links other than those of the manifest are set anew.
 Owner: `shell.code.storage`.
 """
 
@@ -13,13 +15,6 @@ from typing import Final
 
 from controller_service.shell.code.scanning import read_file
 from slotmesh.code_manifest import CodeFile, CodeManifest, content_digest
-
-# The symlinks of an unpacked snapshot: to ignored files, which are no part of the version and stay where they are.
-#
-# Invariants: no symlink of the snapshot is followed, so nothing in the project is touched. Links are not part of what
-# is
-# whole: where they are not those of the manifest, they are set anew.
-# Owner: `shell.code.storage`.
 
 
 def make_links(files: Path, links: Mapping[str, str]) -> None:
@@ -61,7 +56,7 @@ BUFFER_BYTES: Final = 2**20
 
 
 class CodeChanged(Exception):
-    """The files are not any more what the manifest says."""
+    """The files differ from the manifest."""
 
 
 def write_file(target: str, data: bytes, mode: int) -> None:
@@ -102,7 +97,7 @@ def sync(path: str | Path, within: int | None = None) -> None:
 
 
 def _read_as_listed(source: str, file: CodeFile) -> bytes:
-    """Raises CodeChanged: the source is not what the manifest says."""
+    """Raises CodeChanged if the source differs from the manifest."""
     try:
         data = read_file(source, file.size)
     except FileNotFoundError as error:

@@ -1,10 +1,11 @@
-"""Looks at the load each second, and has the number of replicas follow it.
+"""Reads the load each second, and has the number of replicas follow it.
 
 Purpose: reads what routers have reported, asks the core (or a policy of the operator's own, beside the event loop), and
 writes the number that should run into the observed state, where reconciling finds it.
-Invariants: a backend that wants its number chosen has one from the first look on; one that does not, has none; a policy
-that fails, or says what is no number, changes nothing; calls that wait where no replica runs are looked at when their
-report comes, not a second later.
+Invariants: each backend with `autoscale` has a number from the first look on, others have none; a policy that fails, or
+returns no number, changes nothing; calls that wait where no replica runs are looked at when their report arrives, not a
+second later. Only policies that the controller was started with are imported, never one that a configuration names; one
+that cannot be imported stops the start, with the way out. This is the only place in the controller that imports them.
 Owner: one task, and the links to routers, which call `loads_reported`.
 """
 
@@ -34,12 +35,6 @@ from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import MAX_REPLICAS, Autoscale, Backend
 
-# The operator's own policies: `MODULE:NAME` -> the function. The only place in the controller that imports such code.
-#
-# Invariants: only what the controller was started with is imported, never what a configuration names; a name that
-# cannot
-# be imported stops the start, with the way out.
-
 
 def load_policies(names: tuple[str, ...]) -> Mapping[str, ScalePolicy]:
     """The functions of these names. Raises CannotStart."""
@@ -68,18 +63,10 @@ def _load(path: str) -> ScalePolicy:
     return policy
 
 
-# Calls of the operator's own policies, in threads.
-#
-# Purpose: a policy that blocks, recurses, or raises what would end the process, as `sys.exit` does, harms the backends
-# that name it, and neither the event loop nor any other backend.
-# Invariants: one call for a backend and policy at a time, and `MOST_THREADS` in all: more than these wait until one of
-# them returns. An answer is used once, and is a whole number or says why there is none; each new reason is logged once.
-# Owner: the autoscaler, on the event loop. Threads do not keep the process.
-
 ANSWER_WITHIN_S: Final = 5.0
 """A policy that takes longer is reported as one that does not answer. What it answers then is used all the same."""
 MOST_THREADS: Final = 64
-"""Calls that may be under way at once, those that never return included. Quick ones need a thread or two."""
+"""Calls that may be under way at the same time, those that never return included. Quick ones need a thread or two."""
 IDLE_S: Final = 10.0
 """A thread that has had nothing to do for this long ends."""
 
@@ -102,7 +89,13 @@ class _Asked:
 
 
 class PolicyCalls:
-    """Asks policies, and keeps what they answer until it is used."""
+    """Calls the operator's own policies in threads, and keeps each answer until it is used.
+
+    A policy that blocks, recurses, or raises what would end the process, as `sys.exit` does, harms the backends that
+    name it, and neither the event loop nor any other backend. One call for a backend and policy at a time, and
+    `MOST_THREADS` in all: more wait until one returns. An answer is used once, and is a whole number or the reason why
+    there is none; each new reason is logged once. Threads do not keep the process.
+    """
 
     def __init__(
         self, policies: Mapping[str, ScalePolicy], now: Callable[[], float], on_answer: Callable[[str], None]
@@ -231,7 +224,7 @@ class Autoscaler:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def watch_store(self) -> None:
-        """Looks at once when the configuration changes, until the store is closed."""
+        """Looks immediately when the configuration changes, until the store is closed."""
         configured_at = -1
         async for desired in self._store.watch(after_revision=-1):
             if desired.configured_at != configured_at:

@@ -1,8 +1,9 @@
-"""Stores what has to be remembered of rollouts, and the settings that a rollout goes back to.
+"""Stores the records of rollouts and the settings that they go back to, and carries out operators' orders for them.
 
 Invariants: a rollout that is taken back is one transaction: settings, record and history; it is announced after the
 store has it. Where an operator was faster, nothing is stored: the change of the store has the backend looked at again.
-Owner: the reconcile loop.
+Orders are answered after the store has them; the progress of a rollout follows from the store and the replicas.
+Owner: the reconcile loop; for `RolloutControl` the servicer.
 """
 
 from __future__ import annotations
@@ -61,14 +62,8 @@ def _notice(record: RolloutRecord, backend: Backend, good: Backend | None) -> No
 
 
 def _named(backend: Backend) -> str:
-    """What a person tells its settings by."""
+    """The name of its settings, for a person."""
     return f"{backend.handler} {backend.version}".strip()
-
-
-# What operators ask of rollouts: how they are, and to hold them.
-#
-# Invariants: answered after the store has it; how a rollout is follows from the store and the replicas that there are.
-# Owner: the event loop; the servicer calls it.
 
 
 class RolloutControl:
@@ -94,8 +89,8 @@ class RolloutControl:
     async def hold(self, name: str, origin: ChangeOrigin, *, is_paused: bool) -> None:
         """Pauses a rollout, or lets it go on, as `origin` asked. Raises BackendNotFound, InvalidSpec."""
         if not self._launches:
-            mistake = "this controller starts no replicas: whoever does it has to hold that"
-            raise InvalidSpec([SpecViolation("backend", mistake)])
+            text = "this controller starts no replicas: pause the rollout in the system that starts them"
+            raise InvalidSpec([SpecViolation("backend", text)])
         while True:
             desired, now_s = self._store.read(), self._state.clock.time_of_day()
             require_new(desired.answers, now_s)

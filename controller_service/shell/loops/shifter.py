@@ -20,7 +20,7 @@ from controller_service.core.desired.shifts import ShiftRecord
 from controller_service.core.desired.state import Desired
 from controller_service.core.loads import CallEnds
 from controller_service.core.reconciling.readiness import is_ready
-from controller_service.core.reconciling.shift_planning import NO_PLAN, SaidShift, plan_end, plan_move, plan_shift
+from controller_service.core.reconciling.shift_planning import NO_PLAN, RequestedShift, plan_end, plan_move, plan_shift
 from controller_service.core.reconciling.shift_steps import STAY, CallFlow, ShiftLook, ShiftMove, StepFigures, follow
 from controller_service.core.reconciling.waiting_traffic import rollouts_of
 from controller_service.shell.changes.configurator import Configurator, PlannedChange
@@ -182,7 +182,7 @@ class ShiftControl:
         self._state = state
         self._shifter = shifter
 
-    async def begin(self, said: SaidShift, terms: ChangeTerms, *, requires_ready: bool = False) -> PlannedChange:
+    async def begin(self, said: RequestedShift, terms: ChangeTerms, *, requires_ready: bool = False) -> PlannedChange:
         """The first step of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
 
         `requires_ready`: it is refused if a backend that gets more calls has no ready replica.

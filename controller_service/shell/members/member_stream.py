@@ -1,6 +1,7 @@
-"""One membership stream: frames out, frames in, and an end that either side may choose.
+"""One membership stream, the leases of members, and the configurations that replicas get.
 
-Invariants: one write in flight; neither half outlives the other; when the controller ends it, the member reads why.
+Invariants: one write in flight; neither half outlives the other; when the controller ends the stream, the member gets
+the reason.
 Owner: the task that awaits `run`.
 """
 
@@ -80,18 +81,16 @@ class MemberStream(Generic[InT, OutT]):
             on_frame(frame)
 
 
-# Sleeps until the next lease could run out.
-#
-# Invariants: one timer at most; it fires at the earliest deadline, not at a beat; a member that ended has no lease; a
-# controller that stood still itself suspects nobody for what it could not hear.
-# Owner: the event loop.
-
 STOOD_STILL_S: Final = 1.0
-"""A timer that fires so much too late tells that this process did not run."""
+"""A timer that fires this much too late shows that this process did not run."""
 
 
 class LeaseWatch:
-    """Leases of one kind of members."""
+    """Leases of one kind of members: sleeps until the next one could run out.
+
+    One timer at most, which fires at the earliest deadline, not at a beat. A member that ended has no lease. A
+    controller that stood still itself suspects no member for reports that it could not read.
+    """
 
     def __init__(self, clock: Clock, *, lease_s: float, on_silent: Callable[[str], None]) -> None:
         self.lease_s = lease_s
@@ -135,10 +134,6 @@ class LeaseWatch:
         self._sleep()
 
 
-# The configurations of backends as frames, for all replicas of each.
-#
-# Owner: `shell.replica_links`.
-
 MAX_FRAMES: Final = 1024
 """Configurations that are kept: one for each backend."""
 
@@ -161,18 +156,18 @@ class ConfigurationFrames:
         self._version = version
         self._frames: dict[str, tuple[ToldConfiguration, wire.AttachReplicaResponse]] = {}
 
-    def of(self, told: ToldConfiguration) -> wire.AttachReplicaResponse:
+    def of(self, content: ToldConfiguration) -> wire.AttachReplicaResponse:
         """The frame of a configuration, with the version of the store at which it was made."""
-        known = self._frames.get(told.backend.name)
-        if known is None or known[0] != told:
+        known = self._frames.get(content.backend.name)
+        if known is None or known[0] != content:
             frame = configuration_to_wire(
-                told.backend,
+                content.backend,
                 version=self._version(),
-                is_known=told.is_known,
-                router_addresses=told.router_addresses,
-                controller_addresses=told.controller_addresses,
+                is_known=content.is_known,
+                router_addresses=content.router_addresses,
+                controller_addresses=content.controller_addresses,
             )
             if len(self._frames) >= MAX_FRAMES:
                 self._frames.clear()
-            known = self._frames[told.backend.name] = told, frame
+            known = self._frames[content.backend.name] = content, frame
         return known[1]

@@ -1,4 +1,4 @@
-"""The newest routing table, for the streams of routers.
+"""Routing tables: the newest one for the streams of routers, and what is learnt from tables that routers send.
 
 Invariants: the revision never goes back; each table, and each delta between two of them, becomes messages once, however
 many routers there are, and none before a router needs it: parts one by one, as streams ask for them. For routers that
@@ -169,16 +169,13 @@ def _written(
     return written
 
 
-# What one router is sent of routing tables: the newest as a whole at first, then what has changed since.
-#
-# Invariants: a delta is based on the table that this stream has sent last; one that asks gets the newest table as a
-# whole, once for all requests that came before it was sent; a router that is slow gets one delta for all it has missed.
-# Parts of one table, or of one delta, follow each other: the next one begins behind the last part.
-# Owner: the stream of the router.
-
-
 class TableFeed:
-    """The frames of one stream."""
+    """The frames of one router's stream: the newest table as a whole at first, then the changes since.
+
+    A delta is based on the table that this stream has sent last. A router that asks gets the newest table as a whole,
+    once for all requests that arrived before it was sent; a slow one gets one delta for all it has missed. Parts of one
+    table, or of one delta, follow each other: the next one begins behind the last part.
+    """
 
     def __init__(self, board: TableBoard, *, takes_deltas: bool, takes_parts: bool = False) -> None:
         self._board = board
@@ -211,21 +208,18 @@ class TableFeed:
         return self._frames.get(0)
 
 
-# What is learnt from the tables of other generations that routers have brought.
-#
-# Purpose: judges when a table can be read (`core.adoption` says what follows from it), takes over the replicas that it
-# names, and has incarnations end that another process has replaced.
-# Invariants: a table is dropped only once what was learnt from it is committed, which the reconcile loop does; nothing
-# is
-# concluded from silence before all members had the time to report.
-# Owner: `shell.reconcile_loop`.
-
 JUDGED_WITHIN_S: Final = 0.5
 """How often it looks again at a table that names other incarnations than those that are attached."""
 
 
 class BroughtTables:
-    """Reads what routers have brought."""
+    """Learns from the tables of other generations that routers have sent.
+
+    It judges when a table can be read (`core.observed.adoption` has the consequences), takes over the replicas that it
+    names, and has incarnations end that another process has replaced. A table is dropped only once its changes are
+    committed, which the reconcile loop does. Nothing is concluded from silence before all members had the time to
+    report.
+    """
 
     def __init__(
         self, store: Store, state: MeshState, queue: WorkQueue[Key], links: ReplicaLinks, *, started_at: float
@@ -237,9 +231,9 @@ class BroughtTables:
         self._started_at = started_at
 
     def learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
-        """What is adopted from tables that routers have brought, and these tables; and the epochs that there have been.
+        """What is adopted from tables that routers have sent, and these tables; and the epochs that there have been.
 
-        A controller without a configuration has no table to offer in their place: routers go on with theirs.
+        A controller without a configuration has no table to offer in their place: routers keep theirs.
         """
         read: dict[str, BroughtTable] = {}
         learnt = desired

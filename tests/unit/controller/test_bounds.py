@@ -18,7 +18,7 @@ from controller_service.core.events import EventBounds, EventKind, FeedEvent, Ke
 from controller_service.core.observed.replicas import UnreplacedExit, with_exit
 from controller_service.core.observed.state import ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation
-from controller_service.core.reconciling.shift_planning import SaidShift, plan_shift
+from controller_service.core.reconciling.shift_planning import RequestedShift, plan_shift
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.shell.changes import refusals
 from controller_service.shell.changes.refusals import ConfigurationBounds
@@ -38,7 +38,9 @@ MESH: Final = Desired().apply(
 
 
 def is_shift(step: float = 0.5, every_s: float = 30.0, min_calls: int = 10, guards: tuple[Guard, ...] = ()) -> bool:
-    said = SaidShift(endpoint="e", weights={"v2": 1.0}, step=step, every_s=every_s, guards=guards, min_calls=min_calls)
+    said = RequestedShift(
+        endpoint="e", weights={"v2": 1.0}, step=step, every_s=every_s, guards=guards, min_calls=min_calls
+    )
     try:
         return bool(plan_shift(MESH, said, who="", time_s=0.0))
     except InvalidSpec:
@@ -46,7 +48,7 @@ def is_shift(step: float = 0.5, every_s: float = 30.0, min_calls: int = 10, guar
 
 
 def is_weight(weight: float) -> bool:
-    said = SaidShift(endpoint="e", weights={"v2": weight}, step=0.5, every_s=30.0, guards=())
+    said = RequestedShift(endpoint="e", weights={"v2": weight}, step=0.5, every_s=30.0, guards=())
     try:
         return bool(plan_shift(MESH, said, who="", time_s=0.0))
     except InvalidSpec:

@@ -11,13 +11,13 @@ from controller_service.core.desired.revisions import BY_CONTROLLER, ChangeOrigi
 from controller_service.core.desired.rollback import plan_rollback
 from controller_service.core.desired.shifts import ShiftPhase
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.reconciling.shift_planning import SaidShift, plan_end, plan_move, plan_shift
+from controller_service.core.reconciling.shift_planning import RequestedShift, plan_end, plan_move, plan_shift
 from controller_service.core.reconciling.shift_steps import CallFlow, ShiftLook, ended, follow
 from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, TrafficPolicy
 
 BEFORE = {"v1": 0.75, "v2": 0.25}
 STEPS = 4
-SAID = SaidShift(endpoint="e", weights={"v3": 1.0}, step=0.25, every_s=1.0, guards=())
+SAID = RequestedShift(endpoint="e", weights={"v3": 1.0}, step=0.25, every_s=1.0, guards=())
 LOOK = ShiftLook(is_due=True, figures={}, flow=CallFlow.NONE, ready={"v1", "v2", "v3"})
 
 
@@ -39,7 +39,7 @@ def stepped(desired: Desired, endpoint: str = "e", time_s: float = 2.0) -> Desir
     return committed(desired, plan_move(desired, shift, follow(shift, LOOK, time_s)))
 
 
-def begun(desired: Desired, said: SaidShift = SAID, time_s: float = 1.0) -> Desired:
+def begun(desired: Desired, said: RequestedShift = SAID, time_s: float = 1.0) -> Desired:
     return committed(desired, plan_shift(desired, said, who="a test", time_s=time_s))
 
 
@@ -154,7 +154,7 @@ def test_what_an_operator_has_brought_back_can_be_undone() -> None:
 @pytest.mark.parametrize("how", ["under way", "complete"])
 def test_what_others_have_changed_during_the_shift_stays(how: str) -> None:
     desired = begun(start())
-    other = SaidShift(endpoint="f", weights={"v2": 1.0}, step=0.5, every_s=1.0, guards=())
+    other = RequestedShift(endpoint="f", weights={"v2": 1.0}, step=0.5, every_s=1.0, guards=())
     desired = begun(desired, other, time_s=1.5)
     desired = desired.apply(ChangeSet(put_backends=(Backend(name="v2", num_replicas=5),)))
     policy = desired.endpoints["e"].traffic
@@ -194,7 +194,7 @@ def test_the_weights_before_are_known_although_the_first_steps_are_not_kept(lost
 
 def test_a_second_shift_of_the_endpoint_is_another_change() -> None:
     first = finished(start(), "complete")
-    back = SaidShift(endpoint="e", weights={"v1": 1.0}, step=0.5, every_s=1.0, guards=())
+    back = RequestedShift(endpoint="e", weights={"v1": 1.0}, step=0.5, every_s=1.0, guards=())
     desired = stepped(begun(first, back, time_s=9.0))
     done = committed(desired, plan_rollback(desired, None, launches=False))
     assert weights(done) == weights(first)

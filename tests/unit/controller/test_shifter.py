@@ -18,7 +18,7 @@ from controller_service.core.loads import NO_ENDS, BackendLoad, CallEnds
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.reconciling.shift_planning import SaidShift
+from controller_service.core.reconciling.shift_planning import RequestedShift
 from controller_service.shell.changes.configurator import Configurator
 from controller_service.shell.events import EventFeed
 from controller_service.shell.leadership import NewerMembers
@@ -70,7 +70,7 @@ class Bench:
         self.control = ShiftControl(configurator, store, self.state, self.shifter)
 
     async def begin(self, *guards: Guard) -> None:
-        said = SaidShift(endpoint="e", weights={"v2": 1.0}, step=0.5, every_s=EVERY_S, guards=guards)
+        said = RequestedShift(endpoint="e", weights={"v2": 1.0}, step=0.5, every_s=EVERY_S, guards=guards)
         await self.control.begin(said, ALWAYS)
 
     def make_ready(self) -> None:
