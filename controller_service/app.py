@@ -1,8 +1,8 @@
 """The composition root: the only file that names concrete classes, and the order of start and stop.
 
 Start: store, loops, server, spec, serving. Stop: NOT_SERVING; launched replicas drain and end, while routers still get
-tables, or are left to the next controller; then membership streams, server, loops. Where another controller may lead,
-all that writes or announces ends first, at once.
+tables, or are left to the next controller; then membership streams, server, loops. If another controller may lead, all
+that writes or announces ends first, immediately.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def open_controller(
     open_store: OpenStore | None = None,
     heard_within_s: float = 0.0,
 ) -> AsyncIterator[Controller]:
-    """Starts a controller, which leads at once, and stops it in order.
+    """Starts a controller, which leads immediately, and stops it in order.
 
     `on_failure` is called when a part of it fails, or another controller leads. `open_store` opens another store than
     that of the settings, given a generation and an epoch floor for a new one. `heard_within_s`: as in `lead`.

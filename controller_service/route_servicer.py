@@ -1,7 +1,7 @@
 """`RouteService`: the routes of HTTP, for ingresses that follow them and for operators.
 
-Invariants: who may call some endpoints only is told of the routes to these; a stream says all routes at once, and again
-whenever one has changed, the newest to who reads slowly. It also reports that the state file is an older copy, once
+Invariants: a caller gets the routes to endpoints that it may call; a stream sends all routes in one message, and again
+whenever one has changed, the newest ones to a slow reader. It also reports that the state file is an older copy, once
 that is found.
 Owner: the composition root mounts it.
 """
@@ -41,7 +41,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
 
     async def ListRoutes(self, request: pb.ListRoutesRequest, context: Context) -> pb.ListRoutesResponse:
         desired = self._store.read()
-        return pb.ListRoutesResponse(routes=_told(desired.routes), revision=desired.configured_at)
+        return pb.ListRoutesResponse(routes=_visible(desired.routes), revision=desired.configured_at)
 
     async def DeleteRoute(self, request: pb.DeleteRouteRequest, context: Context) -> pb.DeleteRouteResponse:
         outcome = await self._configurator.delete_route(request.path, terms_from_wire(request, origin_of(context)))
@@ -52,18 +52,18 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     ) -> None:
         await self._newer.settled.wait()  # routes of an older copy are sent to no ingress that has newer ones
         desired = self._store.read()
-        told, was_on_hold = desired.routes, bool(self._newer)
+        sent, was_on_hold = desired.routes, bool(self._newer)
         await context.write(self._state(desired))
         async with aclosing(self._store.watch(after_revision=desired.revision)) as revisions:
             async for _ in _woken(revisions, self._newer.begun):
                 desired, is_on_hold = self._store.read(), bool(self._newer)
-                if is_on_hold != was_on_hold or (desired.routes is not told and desired.routes != told):
-                    told, was_on_hold = desired.routes, is_on_hold
+                if is_on_hold != was_on_hold or (desired.routes is not sent and desired.routes != sent):
+                    sent, was_on_hold = desired.routes, is_on_hold
                     await context.write(self._state(desired))
 
     def _state(self, desired: Desired) -> pb.WatchRoutesResponse:
         return pb.WatchRoutesResponse(
-            routes=_told(desired.routes),
+            routes=_visible(desired.routes),
             revision=desired.configured_at,
             generation=self._store.generation,
             is_on_hold=bool(self._newer),
@@ -94,7 +94,7 @@ async def _woken(revisions: AsyncGenerator[Desired, None], event: asyncio.Event)
         await asyncio.gather(happened, change, return_exceptions=True)
 
 
-def _told(routes: Mapping[str, Route]) -> list[mesh_pb2.Route]:
+def _visible(routes: Mapping[str, Route]) -> list[mesh_pb2.Route]:
     """Those that the caller may know of, by path."""
     known = known_endpoints()
     return [route_to_wire(routes[path]) for path in sorted(routes) if known is None or routes[path].endpoint in known]

@@ -93,7 +93,7 @@ class Notice:
     """What happened, for a person."""
 
 
-def told_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> list[tuple[EventKind, str]]:
+def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> list[tuple[EventKind, str]]:
     """Kinds and texts of notices for the partitions of an endpoint that get, leave or lose their owners."""
     given, orphaned = count_moves(before, after)
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))

@@ -2,10 +2,11 @@
 
 Purpose: a state file that was put back, or copied, counts revisions again that there have been. Each start of a leader
 begins a term with an id of its own, which the store keeps with the term's first revision, and which tables carry. So a
-table is told from one of another copy of the store, however many revisions that copy has counted since.
-Invariants: a table of another generation says nothing here; one without a term's id, of older members and controllers,
-is newer only if its revision is: unknown is not no. A table stays newer, since terms of the past have ended.
-Owner: `shell.newer_members`.
+table is distinguished from one of another copy of the store, however many revisions that copy has counted since.
+Invariants: a table of another generation proves nothing here; one without a term's id, of older members and
+controllers, is newer only if its revision is: unknown is not no. A table stays newer, since terms of the past have
+ended.
+Owner: `shell.leadership.NewerMembers`.
 """
 
 from __future__ import annotations
@@ -87,19 +88,16 @@ def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence
     return held.revision > revision
 
 
-# The routing table of another generation that a router has brought: what an earlier controller knew.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtTable:
-    """A table that was in force at a router when it attached."""
+    """The table of an earlier generation that was in force at a router when it attached: what its controller knew."""
 
     generation: str
     roster: IncarnationRoster
     ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
     router_addresses: frozenset[str] = frozenset()
-    """Where the routers of its generation serve: any of them may bring a newer table."""
+    """Where the routers of its generation serve: any of them may send a newer table."""
 
     @property
     def newest_epoch(self) -> int:

@@ -2,9 +2,9 @@
 
 Purpose: each replica has its share (weight of its backend / ready replicas of it), reached by the fewest moves. A
 partition with a live owner moves by a hand-over: it is marked as *leaving*, its owner is ordered to start nothing more
-of it, and only when that owner has reported it empty it gets another one. A dead owner's move at once. Owners that an
-earlier generation named keep what they have (`inherited`) until they have ended, or were fenced: then it is given anew,
-to them where they may have it.
+of it, and only when that owner has reported it empty it gets another one. A dead owner's move immediately. Owners that
+an earlier generation named keep what they have (`inherited`) until they have ended, or were fenced: then it is given
+anew, to them where they may have it.
 Invariants, checked by tests/properties/test_controller_partitions.py:
   1. A partition has one owner or none.
   2. It changes hands only when its owner is dead, or has emptied it, or was fenced and runs nothing of it; each time

@@ -1,7 +1,7 @@
-"""What this controller knows of its leadership, and members are told of it.
+"""This controller's leadership as members get it, and members that hold newer tables than its store.
 
-Invariants: it is given up once, for good; what follows from that happens at once, before anything else of this process
-runs: nothing more is written or announced.
+Invariants: leadership is given up once, for good; the consequences take effect immediately, before anything else of
+this process runs: nothing more is written or announced.
 Owner: the event loop; `watch` is its one writer.
 """
 
@@ -20,22 +20,20 @@ from controller_service.store.protocol import LeadershipLost, Standing, Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.logs import get_logger
 
-# Members that hold a newer table than the store: then the store is an older copy, and nothing is decided.
-#
-# Purpose: a state file that was put back, or copied with its launch directory, names other replicas and owners than
-# those that run. What it would order ends replicas and moves keys of a mesh that it does not know.
-# Invariants: nothing is reconciled, configured or announced before routers had the time to report their tables, and
-# from the moment at which the first newer member is found, for as long as this process lives: that the member has left
-# proves nothing. What operators change is stored, and takes no effect yet. The next start finds the same members, and
-# those that were launched by their records.
-# Owner: the event loop. Links and the launcher report members; the reconcile loop, shifts and members' streams ask.
-
 MAX_NAMED: Final = 16
 """Members that are named, at most."""
 
 
 class NewerMembers:
-    """Those that were found."""
+    """Members that hold a newer table than the store: then the store is an older copy, and nothing is decided.
+
+    A state file that was put back, or copied with its launch directory, names other replicas and owners than those that
+    run. Its orders would end replicas and move keys of a mesh that it does not know. So nothing is reconciled,
+    configured or announced before routers had the time to report their tables, and from the moment at which the first
+    newer member is found, for as long as this process lives: a member that has left proves nothing. Operators' changes
+    are stored, and take no effect yet. The next start finds the same members, and launched ones by their records.
+    Links and the launcher report members; the reconcile loop, shifts and members' streams read.
+    """
 
     def __init__(self, store: Store, state: MeshState, *, heard_within_s: float = 0.0) -> None:
         """`heard_within_s`: how long nothing is decided while routers may still report newer tables.
@@ -57,7 +55,7 @@ class NewerMembers:
         self.begun = asyncio.Event()
         """The first such member was found."""
         self.mesh: MembersMesh | None = None
-        """The configuration of the newest table that a router has brought; None: none has."""
+        """The configuration of the newest table that a router has sent; None: none has."""
         self.disown: Callable[[], None] = lambda: None
         """Has the launcher drop its records of processes that another controller has started."""
 
@@ -143,7 +141,7 @@ _log = get_logger(__name__)
 
 
 class LeadershipBoard:
-    """Holds the newest, and wakes those who tell members."""
+    """Holds the newest, and wakes the streams that announce it to members."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

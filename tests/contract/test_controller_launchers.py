@@ -207,7 +207,7 @@ async def test_a_launcher_that_cannot_start_says_why(tmp_path: Path) -> None:
     await missing.close()
     external = ExternalLauncher()
     assert not external.launches
-    with pytest.raises(LaunchFailed, match="started by somebody else"):
+    with pytest.raises(LaunchFailed, match="started by another system"):
         await external.start(order_of("v1"), 1)
     external.stop("a", grace_s=0.0)
     external.kill("a")

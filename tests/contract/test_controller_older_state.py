@@ -120,7 +120,7 @@ async def test_a_copy_that_has_overtaken_the_revisions_of_routers_is_found_out(t
             configured = len(original.replicas[0].configurations)
             await original.replicas[0].report("READY")
             await copy.controller.loop._pass([Key(Concern.TABLE), Key(Concern.ENDPOINT, "e")], LoopSlices())
-            assert copy.controller.replicas._links["a"]._told is None
+            assert copy.controller.replicas._links["a"]._configuration is None
             assert copy.controller.store.read().revision >= applied.revision
             announced = copy.controller.board.table
             assert announced is None or announced.revision < applied.revision

@@ -1,4 +1,4 @@
-"""What a controller takes over from the table of an earlier generation that a router has brought.
+"""What a controller takes over from the table of an earlier generation that a router has sent.
 
 Purpose: a controller without state learns which replicas there are, which have departed, and which partitions they own,
 so that its tables cover that generation and each partition has one owner.
@@ -6,7 +6,10 @@ Invariants: an incarnation that the table names, and that is not proven to have 
 of a generation that is covered as far as that changes nothing of the roster; owners stay owners until they have ended
 or are fenced, and partitions that another replica got since stay there; the epoch floor is above all epochs that it
 names.
-Owner: `shell.reconcile_loop`, which commits the change and then drops the table.
+`slotmesh state adopt` (`next_generation`, `with_members_mesh`): a store's next generation keeps its configuration
+and history only; its epochs are above all that the store knows. The next controller learns replicas and owners from
+routers. A setting that no router knows is never invented: the request is refused.
+Owner: the reconcile loop, which commits the change and then drops the table; `shell.changes.controls`.
 """
 
 from __future__ import annotations
@@ -24,15 +27,6 @@ from controller_service.core.partitions import Incarnation, PartitionOwnership, 
 from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
 from slotmesh.spec.model import ROUTED, Backend, Endpoint
 
-# What a store should have in its next generation, where members know a newer state than it does.
-#
-# Purpose: `slotmesh state adopt`. The next controller learns from routers which replicas there are and who owns which
-# keys, as one without a store does (`core.adoption`); only the configuration is decided here.
-# Invariants: of the store only the configuration and its history go on; new epochs are above all that the store knows.
-# A
-# setting that no router knows is never invented: what cannot be known is refused.
-# Owner: `shell.state_keeper`.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersMesh:
@@ -45,7 +39,7 @@ class MembersMesh:
 
 
 class NotAdoptable(Exception):
-    """The members do not know enough; the message says what to do first."""
+    """The members do not know enough; the message has what to do first."""
 
 
 def next_generation(desired: Desired, *, epoch_floor: int) -> Desired:
@@ -167,7 +161,7 @@ def adopt(
 
 
 def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnation]:
-    """Incarnations whose id another one has attached with, and to which nobody has had a link for a lease, seconds.
+    """Incarnations whose id another one has attached with, and to which no router has had a link for `lease_s`.
 
     The same proof as in `adopt`, for those of which a router still reported a link when they were adopted. Nothing is
     concluded while a router has not had a lease's time to report.

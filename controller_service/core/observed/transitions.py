@@ -153,7 +153,7 @@ def _must_fence_through(hello: Hello) -> int:
 
 
 def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
-    """What a hello says of the process, whether it is the first one or not."""
+    """The process as a hello describes it, whether it is the first one or not."""
     return replace(
         record,
         pid=hello.pid or record.pid,

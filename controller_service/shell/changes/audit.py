@@ -95,7 +95,7 @@ def _audit(origin: ChangeOrigin, subject: str, before: int, after: int) -> None:
 
 
 def _paused_otherwise(before: Desired, after: Desired) -> Iterator[str]:
-    """Backends whose rollout was paused, or goes on, by name."""
+    """Backends whose rollout was paused or resumed, by name."""
     if before.rollouts is after.rollouts:
         return
     for name, rollout in after.rollouts.items():

@@ -1,8 +1,8 @@
-"""What operators order of single replicas: to drain, and to count as ended.
+"""Orders of operators: to drain or forget a replica, and `AdoptState` if members know a newer state than the store.
 
 Invariants: a replica that is connected is never declared ended; an order has its audit line from the moment at which it
-is in force, also where its caller was cancelled; a replica counts as forgotten towards the caller once the store lists
-it no more.
+is in force, also if its caller was cancelled; a replica is reported as forgotten once the store does not list it any
+more.
 Owner: the event loop; the servicer calls it.
 """
 
@@ -35,20 +35,17 @@ from slotmesh.spec.rules import show
 from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 
-# What operators decide where members know a newer state than the store: `AdoptState`.
-#
-# Invariants: nothing is decided while no member is newer. The decision is stored in a new generation, and this
-# controller
-# leads no more from then on: the next one learns from members. It follows from the newest revision: a change that was
-# acknowledged is part of it. Its audit line comes once it is stored.
-# Owner: the event loop; the servicer calls it.
-
 _ATTEMPTS: Final = 100
 """Each failed attempt means that another change went through."""
 
 
 class StateKeeper:
-    """Begins generations."""
+    """Begins generations, if members know a newer state than the store.
+
+    Nothing is decided while no member is newer. The decision is stored in a new generation, and this controller leads
+    no more from then on: the next one learns from members. It follows from the newest revision: an acknowledged change
+    is part of it. Its audit line is written once it is stored.
+    """
 
     def __init__(self, store: Store, newer: NewerMembers, clock: Clock) -> None:
         self._store = store
@@ -80,7 +77,7 @@ class StateKeeper:
         desired, changed = before, tuple[str, ...]()
         if from_members:
             if (mesh := self._newer.mesh) is None:
-                text = "no router has brought a newer table: wait until one is attached, or put the newest file back"
+                text = "no router has sent a newer table: wait until one is attached, or put the newest file back"
                 raise to_exception(_refusal(text))
             try:
                 desired, changed = with_members_mesh(desired, mesh, origin)

@@ -1,4 +1,4 @@
-"""What the process launcher keeps on disk: a record of each replica that it has started, and what replicas write.
+"""What the process launcher keeps on disk, a record of each replica and its output, and the processes themselves.
 
 Purpose: a controller that comes back finds the processes that an earlier life of it has started.
 Invariants: one controller at a time has a directory, by a lock that ends with its process; only this user can read it;
@@ -30,14 +30,6 @@ from slotmesh.logs import get_logger
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.process_identity import has_ended, process_of
 
-# One process of a replica: a child of this controller, or one that an earlier life of it has started.
-#
-# Invariants: `wait` blocks, in a thread of its own, and returns when nothing of the process runs any more: what it has
-# started in its group is killed with it. A signal reaches this process or none: a child keeps its id until it is
-# reaped,
-# and a process that is no child is known by a descriptor that was opened while it was the right one.
-# Owner: the process launcher, which starts one thread for each.
-
 ENDED_UNSEEN = "ended; it was no child of this controller, which does not know how"
 
 
@@ -52,7 +44,12 @@ class ProcessEnd:
 
 
 class LaunchedProcess(Protocol):
-    """A process in a session and a group of its own, whose id is that of its group."""
+    """A process of a replica: a child of this controller, or one that an earlier life of it has started.
+
+    It has a session and a group of its own, whose id is its own. `wait` returns when nothing of the process runs any
+    more: what it has started in its group is killed with it. A signal reaches this process or none: a child keeps its
+    id until it is reaped, and another process is held by a descriptor that was opened while it was the right one.
+    """
 
     @property
     def pid(self) -> int: ...
@@ -81,7 +78,7 @@ class ChildProcess:
     def wait(self) -> ProcessEnd:
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            _kill_group(self.pid)  # it still has its id: nobody else can be hit
+            _kill_group(self.pid)  # it still has its id: no other process can be hit
         else:
             self._process.wait()
         with self._reaping:
@@ -104,7 +101,7 @@ class ChildProcess:
 
 
 class FoundProcess:
-    """A process that is not a child: init, or somebody else, reaps it."""
+    """A process that is not a child: init, or another process, reaps it."""
 
     def __init__(self, pid: int, process: str, pidfd: int) -> None:
         self._pid = pid
@@ -227,7 +224,7 @@ class LaunchDirectory:
 
         Raises:
             LaunchDirectoryInUse: another controller has it.
-            CannotStart: it cannot be used; the message says what to do.
+            CannotStart: it cannot be used; the message has the way out.
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -256,9 +253,9 @@ class LaunchDirectory:
         """Raises OSError."""
         path = self.path / f"{record.replica_id}{_RECORD_SUFFIX}"
         new = path.with_suffix(".new")
-        said = {name: getattr(record, name) for name in LaunchRecord.__slots__}
+        fields = {name: getattr(record, name) for name in LaunchRecord.__slots__}
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(said, file)
+            json.dump(fields, file)
         new.replace(path)
 
     def remove(self, replica_id: str) -> None:
@@ -274,8 +271,10 @@ class LaunchDirectory:
         found: list[tuple[float, LaunchRecord]] = []
         for path in self.path.glob(f"*{_RECORD_SUFFIX}"):
             try:
-                said = json.loads(path.read_text("utf-8"))
-                known = {name: said[name] for name in LaunchRecord.__slots__ if name in said}  # a newer one has more
+                fields = json.loads(path.read_text("utf-8"))
+                known = {
+                    name: fields[name] for name in LaunchRecord.__slots__ if name in fields
+                }  # a newer one has more
                 found.append((path.stat().st_mtime, LaunchRecord(**known)))
             except (OSError, ValueError, TypeError) as error:
                 _log.warning("record of a launched replica cannot be read; left out", path=str(path), error=str(error))
@@ -296,7 +295,7 @@ class LaunchDirectory:
 
 
 def default_directory(address: str, state: Path | None) -> Path:
-    """Where a controller keeps its replicas unless it is told otherwise.
+    """Where a controller keeps its replicas by default.
 
     By its state file, so that the next one that leads with it finds them; where it has none, by its address,
     `HOST:PORT`.

@@ -4,7 +4,7 @@ Purpose: `sys.executable -m replica_service …`, with the environment and worki
 session and a process group of its own, and writes to a file of its own.
 Invariants: each process has a thread that waits for it and for nothing else, so reaping needs no SIGCHLD handler and
 works on every event loop; a process outlives this controller, and is found by the next one by its record in the launch
-directory, unless it was tied to a pipe that ends with somebody else.
+directory, unless it was tied to a pipe that ends with another process.
 Owner: the event loop that it was made on.
 """
 
@@ -90,7 +90,7 @@ def replica_command(
 
 
 def _inherited_environment() -> dict[str, str]:
-    """That of the controller, but for what is said of its own certificate."""
+    """That of the controller, without the settings of its own certificate."""
     own = ("SLOTMESH_TLS_CERT", "SLOTMESH_TLS_KEY")
     return importable_here({name: value for name, value in os.environ.items() if name not in own})
 
@@ -263,9 +263,9 @@ class ProcessLauncher:
         self._watch(instance, ChildProcess(process))
 
     def _record(self, record: LaunchRecord, instance: Instance) -> None:
-        said = {name: getattr(record, name) for name in LaunchRecord.__slots__}
+        fields = {name: getattr(record, name) for name in LaunchRecord.__slots__}
         try:
-            self._directory.write(LaunchRecord(**{**said, "pid": instance.pid, "process": instance.process}))
+            self._directory.write(LaunchRecord(**{**fields, "pid": instance.pid, "process": instance.process}))
         except OSError as error:  # the first record is there, by which it is found
             _log.warning("record of a replica cannot be completed", replica=instance.replica_id, error=str(error))
 
@@ -328,5 +328,5 @@ class _Running:
 
 
 def _id_argument(replica_id: str) -> str:
-    """By which a replica's process is told among others."""
+    """The argument that identifies a replica's process among others."""
     return f"--replica-id={replica_id}"

@@ -1,11 +1,11 @@
 """What the controller expects of a launcher. Each passes tests/contract/test_controller_launchers.py, the fake too.
 
 Invariants:
-  1. Everything is said as a level and may be repeated: `start` names how many should run, `stop` and `kill` an
+  1. Every order is a level and may be repeated: `start` names how many should run, `stop` and `kill` an
      instance, `observe` what there is. After a restart of the controller `observe` has what earlier lives have started.
   2. Each instance that `observe` has ended in exactly one `Exit`, reported on the event loop, after the call that
      started it returned; and only once its process was reaped: nothing runs there any more.
-  3. `stop` asks at once, kills after the grace, and may be repeated; naming a replica that is unknown is no error.
+  3. `stop` asks immediately, kills after the grace, and may be repeated; naming a replica that is unknown is no error.
   4. After `close` no process is left; after `leave`, and after the controller's end without a word, instances go on
      serving for as long as they may without a controller, and then end.
 """
@@ -62,7 +62,7 @@ class Stranger:
 
     replica_id: str
     why: str
-    """What tells that; for a person."""
+    """How it was found; for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +73,15 @@ class Exit:
     how: str
     """For a person: `killed by SIGKILL`."""
     failed: bool
-    """It did not end with status 0, or nobody knows how it ended."""
+    """It did not end with status 0, or how it ended is unknown."""
     was_killed: bool = False
-    """By SIGKILL, whoever sent it."""
+    """By SIGKILL, from any sender."""
     last_output: str = ""
     """The last lines that it has written; bounded."""
 
 
 class LaunchFailed(Exception):
-    """No process could be started; the message says why."""
+    """No process could be started; the message has the reason."""
 
 
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -102,7 +102,7 @@ class Launcher(Protocol):
         """Whether what it starts imports `LaunchOrder.code`. If not, no snapshots are taken."""
 
     async def start(self, order: LaunchOrder, count: int) -> None:
-        """Sees to it that so many instances of this order run which were not asked to end. Raises LaunchFailed.
+        """Makes sure that `count` instances of this order run which were not asked to end. Raises LaunchFailed.
 
         Those that were started before the failure are there, and `observe` has them.
         """
@@ -111,7 +111,7 @@ class Launcher(Protocol):
         """Asks a replica to drain and end, and kills it if it is still there `grace_s` seconds later."""
 
     def kill(self, replica_id: str) -> None:
-        """Ends a replica at once, with all that it has started."""
+        """Ends a replica immediately, with all that it has started."""
 
     def observe(self) -> Sequence[Instance]:
         """The instances whose end was not reported yet, oldest first."""
@@ -134,11 +134,8 @@ def mint_replica_id(backend: str) -> str:
     return f"{backend}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(6))}"
 
 
-# Replicas are started outside the controller (by a person, compose, Kubernetes); they attach by themselves.
-
-
 class ExternalLauncher:
-    """Implements `Launcher` by starting nothing."""
+    """Implements `Launcher` by starting nothing: a person, compose or Kubernetes starts replicas, and they attach."""
 
     @property
     def launches(self) -> bool:
@@ -149,7 +146,7 @@ class ExternalLauncher:
         return False
 
     async def start(self, order: LaunchOrder, count: int) -> None:
-        raise LaunchFailed(f"{count} replicas of {order.backend} are started by somebody else: none is launched here")
+        raise LaunchFailed(f"{count} replicas of {order.backend} are started by another system: none is launched here")
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
         """Nothing was started here; the order to drain goes over the replica's membership stream."""

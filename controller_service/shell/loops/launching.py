@@ -1,4 +1,4 @@
-"""Has the launcher do what reconciling decides, and takes over from it what runs.
+"""Has the launcher do what reconciling decides, takes over the instances that run, and finds ended processes.
 
 Invariants: what the launcher has is known to the observed state before anything else is decided: at the controller's
 start, where earlier lives of it have started instances, and after each start.
@@ -30,18 +30,16 @@ from controller_service.store.protocol import Store
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.model import Backend
 
-# Finds silent replicas whose processes have ended: those that ran on this machine, and those that fence themselves.
-#
-# Purpose: silence proves nothing, but the end of a process does: its partitions can move, and its calls fail.
-# Invariants: nothing follows from a fence while there are newer members: another controller may acknowledge its
-# reports.
-# Owner: one task.
-
 LOOK_EVERY_S: Final = 1.0
 
 
 class ProcessWatch:
-    """Reports processes that have ended."""
+    """Finds silent replicas whose processes have ended: on this machine, or by fencing themselves.
+
+    Silence proves nothing, but the end of a process does: its partitions can move, and its calls fail. Nothing follows
+    from a fence while there are newer members: another controller may acknowledge its reports.
+    Owner: one task.
+    """
 
     def __init__(
         self,

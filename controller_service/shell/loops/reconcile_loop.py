@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.events import EventKind, Notice, told_of_moves
+from controller_service.core.events import EventKind, Notice, notices_of_moves
 from controller_service.core.observed import routers
 from controller_service.core.observed.state import Observed
 from controller_service.core.observed.transitions import Transition
@@ -56,7 +56,7 @@ MOST_REST_S: Final = 0.2
 """The longest rest: what has happened to a replica meanwhile waits for no longer."""
 MAX_HANDOVERS: Final = 256
 """Endpoints whose partitions leave live owners at a time; others begin when these have ended. Each is thousands of
-partitions that are told one by one."""
+partitions that are announced one by one."""
 PLANNED_WITHIN_S: Final = 0.1
 """The event loop's time in which a pass plans endpoints; those that are left have their turn in the next pass."""
 FIRST_RETRY_S: Final = 0.1
@@ -214,7 +214,7 @@ class ReconcileLoop:
             self._state.apply(
                 routers.told_to_leave(self._state.observed, change.put_ownership, balancing=balancing, now=now)
             )
-            await self._tell_of_moves(before, change.put_ownership, slices)
+            await self._announce_moves(before, change.put_ownership, slices)
         # Only what is stored is done: what cannot be is tried later and later.
         for name, outcome in outcomes.items():
             self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
@@ -270,7 +270,7 @@ class ReconcileLoop:
                 await slices.rest()
         return outcomes
 
-    async def _tell_of_moves(
+    async def _announce_moves(
         self,
         before: Mapping[str, PartitionOwnership],
         after: Mapping[str, PartitionOwnership],
@@ -279,9 +279,9 @@ class ReconcileLoop:
         alike: dict[tuple[int, int], list[tuple[EventKind, str]]] = {}
         for name, owned in after.items():
             old = before.get(name)
-            if (told := alike.get((id(old), id(owned)))) is None:
-                told = alike[id(old), id(owned)] = told_of_moves(old, owned)
-            for kind, message in told:
+            if (moves := alike.get((id(old), id(owned)))) is None:
+                moves = alike[id(old), id(owned)] = notices_of_moves(old, owned)
+            for kind, message in moves:
                 self._state.tell(Notice(kind=kind, subject=f"endpoint/{name}", message=message))
             if slices.are_used:
                 await slices.rest()

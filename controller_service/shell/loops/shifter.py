@@ -2,7 +2,8 @@
 
 Purpose: looks each second at what routers have reported, asks the core, and commits what follows as operators' changes
 are: written before announced, with a revision, planned anew where another change was faster.
-Invariants: one task moves shifts; what operators ask of them goes through the store, and wins where it was faster. A
+Invariants: one task moves shifts; operators' requests go through the store, are answered after the store has them, and
+win where they were faster. A
 store that cannot write, or a look that fails, is tried again with the next look. Figures are of this controller's life.
 Owner: one task.
 """
@@ -156,12 +157,6 @@ class Shifter:
                 del self._watched[name]
 
 
-# What operators ask of shifts of traffic: to begin one, to end it, and how it is.
-#
-# Invariants: answered after the store has it; the task that moves shifts hears of it at once.
-# Owner: the event loop; the servicer calls it.
-
-
 class ShownShift(NamedTuple):
     """A shift, as operators see it."""
 
@@ -182,7 +177,9 @@ class ShiftControl:
         self._state = state
         self._shifter = shifter
 
-    async def begin(self, said: RequestedShift, terms: ChangeTerms, *, requires_ready: bool = False) -> PlannedChange:
+    async def begin(
+        self, requested: RequestedShift, terms: ChangeTerms, *, requires_ready: bool = False
+    ) -> PlannedChange:
         """The first step of the shift. Raises EndpointNotFound, InvalidSpec, RevisionConflict.
 
         `requires_ready`: it is refused if a backend that gets more calls has no ready replica.
@@ -190,10 +187,10 @@ class ShiftControl:
         who, time_s = terms.origin.who, self._state.clock.time_of_day()
 
         def plan(desired: Desired) -> Plan:
-            _require(desired, said.endpoint)
-            planned = plan_shift(desired, said, who=who, time_s=time_s)
+            _require(desired, requested.endpoint)
+            planned = plan_shift(desired, requested, who=who, time_s=time_s)
             if requires_ready:
-                self._configurator.require_ready(desired, said.endpoint, planned.change.put_shifts[0].rising)
+                self._configurator.require_ready(desired, requested.endpoint, planned.change.put_shifts[0].rising)
             return planned
 
         changed = await self._configurator.change(plan, terms)

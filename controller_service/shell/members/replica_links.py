@@ -3,9 +3,9 @@
 Invariants: a replica has one stream, that of its newest attachment; it gets its configuration first, and again when
 that changes; it gets the orders to drain, and to give up each partition, once a stream, however often they are due;
 partitions that it reports empty count only where it was ordered to give them up. A replica that served under an earlier
-generation is ordered to give up everything, once the epoch floor is above all that it may have. A stream that ends says
-nothing about the replica: its lease goes on until it is silent for too long, and another process with its id is refused
-until then.
+generation is ordered to give up everything, once the epoch floor is above all that it may have. The end of
+a stream proves nothing about the replica: its lease lasts until it is silent for too long, and another process with its
+id is refused until then.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -68,32 +68,32 @@ class AttachedReplica:
         self._pending: deque[wire.AttachReplicaResponse] = deque()
         self.loads = RecentReports[SampledLoad]()
         """What it has reported of its load."""
-        self._told: ToldConfiguration | None = None
-        self._is_told_to_drain = False
+        self._configuration: ToldConfiguration | None = None
+        self._was_ordered_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
         self._orders: dict[str, dict[int, int]] = {}
         """Of that, what it was not sent yet."""
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
-        self._told_of_hold: bool | None = None
-        """As `is_starting` of the newest frame that says that there is no configuration now; None: there was none."""
+        self._sent_hold: bool | None = None
+        """`is_starting` of the newest frame that reports that there is no configuration now; None: there was none."""
 
     def wait(self, *, is_starting: bool) -> None:
         """Reports that the controller is alive, and sends no configuration now."""
-        if self._told_of_hold is not is_starting:
-            self._told_of_hold = is_starting
-            # Without a term: it orders nothing, and the term of an older copy says nothing.
+        if self._sent_hold is not is_starting:
+            self._sent_hold = is_starting
+            # Without a term: it orders nothing, and the term of an older copy proves nothing.
             self._pending.append(wire.AttachReplicaResponse(on_hold=wire.ControllerOnHold(is_starting=is_starting)))
             self.stream.wake()
 
     def configure(
-        self, told: ToldConfiguration, frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse]
+        self, content: ToldConfiguration, frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse]
     ) -> None:
         """Sends the replica its configuration, if it is new to it."""
-        if self._told != told:
-            self._told = told
-            self._send(frame_of(told))
+        if self._configuration != content:
+            self._configuration = content
+            self._send(frame_of(content))
 
     def follow(
         self,
@@ -102,14 +102,14 @@ class AttachedReplica:
         frame_of: Callable[[ToldConfiguration], wire.AttachReplicaResponse],
     ) -> None:
         """Sends it again, where the routers or the controllers have changed."""
-        if self._told is not None:
-            told = self._told._replace(router_addresses=routers, controller_addresses=controllers)
-            self.configure(told, frame_of)
+        if self._configuration is not None:
+            content = self._configuration._replace(router_addresses=routers, controller_addresses=controllers)
+            self.configure(content, frame_of)
 
     def drain(self, message: str) -> None:
         """Orders the replica to drain and end, once."""
-        if not self._is_told_to_drain:
-            self._is_told_to_drain = True
+        if not self._was_ordered_to_drain:
+            self._was_ordered_to_drain = True
             self._send(drain_to_wire(message))
 
     def acknowledge(self, stamp: int) -> None:
@@ -128,12 +128,12 @@ class AttachedReplica:
             self._orders.setdefault(endpoint, {}).update(new)
             self.stream.wake()
 
-    def told_of(self, endpoints: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    def ordered_of(self, endpoints: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
         """Of these partitions (endpoint -> partition -> epoch), those that it was ordered to give up on this stream."""
         known: dict[str, dict[int, int]] = {}
         for name, epochs in endpoints.items():
-            told = self._revoked.get(name, {})
-            if answered := {number: epoch for number, epoch in epochs.items() if told.get(number) == epoch}:
+            ordered = self._revoked.get(name, {})
+            if answered := {number: epoch for number, epoch in epochs.items() if ordered.get(number) == epoch}:
                 known[name] = answered
         return known
 
@@ -176,7 +176,7 @@ class ReplicaLinks:
         self._frames = ConfigurationFrames(newer.version)
         self._links: dict[str, AttachedReplica] = {}
         self._ended: dict[str, str] = {}
-        """Of replicas whose lease goes on without a stream: why their last one has ended."""
+        """Of replicas with a lease and without a stream: why their last one has ended."""
         self.ended_calls: dict[str, EndedCalls] = {}
         """By attached replica, as it reported last. Not observed state: it changes with each report."""
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
@@ -214,7 +214,7 @@ class ReplicaLinks:
                 self.ended_calls.pop(hello.replica_id, None)
 
     def load_of(self, replica_id: str) -> SampledLoad | None:
-        """The load that a replica has reported last; None where it is not attached, or does not say."""
+        """The load that a replica has reported last; None if it is not attached, or has not reported any."""
         return link.loads.newest if (link := self._links.get(replica_id)) is not None else None
 
     def earlier_load_of(self, replica_id: str) -> SampledLoad | None:
@@ -228,16 +228,16 @@ class ReplicaLinks:
                 self._configure(link, backend)
 
     def follow_routers(self, addresses: tuple[str, ...]) -> None:
-        """Tells all replicas where the routers of the mesh are, where that is new."""
+        """Sends all replicas the addresses of the mesh's routers, if they have changed."""
         if addresses != self._router_addresses:
             self._router_addresses = addresses
-            self._tell_addresses()
+            self._send_addresses()
 
     def follow_controllers(self, addresses: tuple[str, ...]) -> None:
-        """Tells all replicas where the controllers of the mesh are, where that is new."""
+        """Sends all replicas the addresses of the mesh's controllers, if they have changed."""
         if addresses != self._controller_addresses:
             self._controller_addresses = addresses
-            self._tell_addresses()
+            self._send_addresses()
 
     def expect(self, replica_id: str) -> None:
         """The replica may attach: its lease begins now."""
@@ -290,7 +290,7 @@ class ReplicaLinks:
         backend = self._store.read().backends.get(link.hello.backend)
         self._configure(link, backend or Backend(name=link.hello.backend), is_known=backend is not None)
 
-    def _tell_addresses(self) -> None:
+    def _send_addresses(self) -> None:
         for link in self._links.values():
             link.follow(self._router_addresses, self._controller_addresses, self._frames.of)
 
@@ -322,8 +322,8 @@ class ReplicaLinks:
     def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
         if not self.newer.decides:
             return
-        told = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
-        link.configure(told, self._frames.of)
+        content = ToldConfiguration(backend, is_known, self._router_addresses, self._controller_addresses)
+        link.configure(content, self._frames.of)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:
@@ -352,7 +352,7 @@ class ReplicaLinks:
     def _emptied(self, link: AttachedReplica, frame: wire.PartitionsEmptied) -> None:
         owner = Incarnation(link.hello.replica_id, link.hello.incarnation)
         desired = self._store.read()
-        emptied = link.told_of(emptied_from_wire(frame))
+        emptied = link.ordered_of(emptied_from_wire(frame))
         known = {name: epochs for name, epochs in emptied.items() if name in desired.ownership}
         self._state.apply(
             handovers.emptied(self._state.observed, owner, known),

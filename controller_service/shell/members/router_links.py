@@ -42,17 +42,9 @@ from slotmesh.streams.features import TABLE_DELTAS, TABLE_PARTS
 from slotmesh.transport.duplex import read_request
 from slotmesh.v1 import membership_service_pb2 as wire
 
-# The first frames of the streams of routers: the parts of the table that a router has in force, and its hello.
-#
-# Invariants: bytes and parts of one table, and the bytes of the tables of all routers that were not learnt from yet,
-# are
-# counted before anything of a part is read; a hello has a limited time; no part holds the event loop for longer than a
-# slice, but for one element of it.
-# Owner: `RouterLinks`, on the event loop.
-
 
 class ReadHello(NamedTuple):
-    """A hello, and what it says of the table that the router has in force."""
+    """A hello, and the table that the router has in force."""
 
     frame: wire.AttachRouterRequest
     brought: BroughtTable | None
@@ -73,7 +65,12 @@ class ReadHello(NamedTuple):
 
 
 class RouterHellos:
-    """Reads them, one for each stream."""
+    """Reads the first frames of routers' streams: the parts of the table that a router has in force, and its hello.
+
+    Bytes and parts of one table, and the bytes of the tables of all routers that were not read yet, are counted before
+    anything of a part is read. A hello has a limited time. A part holds the event loop for a slice, and one element of
+    it more, at most.
+    """
 
     def __init__(
         self,
@@ -198,10 +195,10 @@ class RouterLinks:
         lease_s: float,
         on_loads: Callable[[tuple[BackendLoad, ...]], None] = lambda _: None,
     ) -> None:
-        """Tables of other generations than that of the store are brought, and taken over.
+        """Tables of other generations than that of the store are received, and taken over.
 
         Routers get tables only while `newer` lets this controller decide.
-        `on_loads` is told the load that each report has.
+        `on_loads` is called with the load in each report.
         """
         self._on_loads = on_loads
         self._newer = newer
@@ -231,15 +228,15 @@ class RouterLinks:
         first = read.frame
         known = first.hello.known_features
         feed = TableFeed(self._board, takes_deltas=TABLE_DELTAS in known, takes_parts=TABLE_PARTS in known)
-        told: tuple[str, ...] = ()
-        is_told_of_hold = False
+        sent: tuple[str, ...] = ()
+        has_sent_hold = False
 
         def next_frame() -> wire.AttachRouterResponse | None:
-            nonlocal told, is_told_of_hold
+            nonlocal sent, has_sent_hold
             if not self._newer.decides:
-                if not self._newer or is_told_of_hold:
+                if not self._newer or has_sent_hold:
                     return None
-                is_told_of_hold = True
+                has_sent_hold = True
                 return wire.AttachRouterResponse(is_on_hold=True)
             try:
                 frame = feed.next_frame()
@@ -248,9 +245,9 @@ class RouterLinks:
                 return None
             if frame is not None:
                 frame.term = self._store.term
-            elif self._leadership.controllers not in {told, ()}:
-                told = self._leadership.controllers
-                frame = wire.AttachRouterResponse(term=self._store.term, controller_addresses=told)
+            elif self._leadership.controllers not in {sent, ()}:
+                sent = self._leadership.controllers
+                frame = wire.AttachRouterResponse(term=self._store.term, controller_addresses=sent)
             return frame
 
         stream = AttachedRouterStream(context, next_frame)
@@ -328,7 +325,7 @@ class RouterLinks:
         )
         for each in report.ended:
             owner = Incarnation(each.replica_id, each.incarnation)
-            self._state.replica_ended(owner, f"told router {router_id} that it has ended")
+            self._state.replica_ended(owner, f"reported its end to router {router_id}")
         self._on_loads(load.backends)
 
     def _keep_load(self, router_id: str, report: wire.RouterReport) -> RouterLoad:

@@ -5,8 +5,8 @@ that fails under them refuses no change, and a damaged page of them keeps no con
 Invariants: one thread reads and writes the file, another than that of the state; the event loop never waits for a disk.
 One leader writes: a file that a later leader has opened takes no events of an earlier one. A damaged file is put aside,
 and begun anew; one that a newer version has written is left as it is. Nothing is deleted before this leader has read
-what there is. A batch is stored as a whole. It survives the end of the process immediately, and a failure of power after
-some seconds.
+what there is. A batch is stored as a whole. It survives the end of the process immediately, and a failure of power
+after some seconds.
 Owner: the store.
 """
 
