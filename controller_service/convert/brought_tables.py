@@ -19,7 +19,7 @@ from controller_service.convert.checks import (
     require_address,
     require_generation,
 )
-from controller_service.core.lineage import BroughtTable, HeldTable
+from controller_service.core.lineage import EarlierTable, HeldTable
 from controller_service.core.observed.adoption import MembersMesh
 from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
@@ -58,7 +58,7 @@ class MeshAssembly:
         return MembersMesh(revision=self._revision, backends=self._backends, endpoints=self._endpoints)
 
 
-class BroughtAssembly:
+class EarlierTableAssembly:
     """One table, of which some parts have arrived. The first part has all but backends, assignments and endpoints."""
 
     def __init__(self, generation: str, now: float, is_newer: Callable[[HeldTable], bool] = lambda _: False) -> None:
@@ -109,11 +109,11 @@ class BroughtAssembly:
             self._take_endpoint(endpoint)
             yield
 
-    def finish(self) -> BroughtTable | None:
+    def finish(self) -> EarlierTable | None:
         """The table, when its last part was added; None if it is of the controller's own generation."""
         if self._roster is None:
             return None
-        return BroughtTable(
+        return EarlierTable(
             generation=self.generation,
             roster=replace(self._roster, members=tuple(self._members)),
             router_addresses=self.router_addresses,
@@ -158,11 +158,11 @@ class BroughtAssembly:
         )
 
 
-def brought_from_wire(
+def earlier_table_from_wire(
     table: membership_service_pb2.RoutingTable, *, generation: str, now: float
-) -> BroughtTable | None:
+) -> EarlierTable | None:
     """A table in one frame; None if it is of this generation. `now`: seconds since 1970."""
-    assembly = BroughtAssembly(generation, now)
+    assembly = EarlierTableAssembly(generation, now)
     for _ in assembly.add(table):
         pass
     return assembly.finish()

@@ -89,7 +89,7 @@ def is_newer(held: HeldTable, *, generation: str, revision: int, terms: Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BroughtTable:
+class EarlierTable:
     """The table of an earlier generation that was in force at a router when it attached: what its controller knew."""
 
     generation: str

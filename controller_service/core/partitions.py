@@ -167,7 +167,7 @@ def ownership_of(
 
 
 def inherit(
-    current: PartitionOwnership | None, brought: PartitionOwnership, is_dead: Callable[[Incarnation], bool]
+    current: PartitionOwnership | None, earlier: PartitionOwnership, is_dead: Callable[[Incarnation], bool]
 ) -> PartitionOwnership | None:
     """With the owners that an earlier generation named; None where that is nothing new.
 
@@ -178,11 +178,11 @@ def inherit(
     owner_of = [None if index == NO_OWNER else current.owners[index] for index in current.partition_owners]
     epochs = list(current.epochs)
     changed: list[int] = []
-    for number, (index, epoch) in enumerate(zip(brought.partition_owners, brought.epochs, strict=True)):
+    for number, (index, epoch) in enumerate(zip(earlier.partition_owners, earlier.epochs, strict=True)):
         is_given = owner_of[number] is not None and number not in current.inherited
         if is_given or epoch <= epochs[number]:
             continue
-        owner = None if index == NO_OWNER else brought.owners[index]
+        owner = None if index == NO_OWNER else earlier.owners[index]
         owner_of[number] = None if owner is None or is_dead(owner) else owner
         epochs[number] = epoch
         changed.append(number)

@@ -114,8 +114,8 @@ class IncarnationRoster:
 
     def learning(
         self,
-        brought: IncarnationRoster,
-        brought_generation: str,
+        earlier: IncarnationRoster,
+        earlier_generation: str,
         *,
         ended: Collection[Incarnation] = (),
         generation: str,
@@ -128,9 +128,9 @@ class IncarnationRoster:
         them as departed. The members stay as they are: `listing` has them.
         """
         chain = [
-            *(it for it in brought.covers if it.generation != generation),
+            *(it for it in earlier.covers if it.generation != generation),
             CoveredTables(
-                generation=brought_generation, revision=brought.revision, departed_since=brought.departed_since
+                generation=earlier_generation, revision=earlier.revision, departed_since=earlier.departed_since
             ),
         ]
         newest_of = {it.generation: it for it in chain}
@@ -149,7 +149,7 @@ class IncarnationRoster:
         before = (it if it.generation == generation or not is_chain_longer else as_of_now(it) for it in self.departed)
         changed = replace(self, departed=tuple(before), covers=covers)
         known = {(it.owner, it.generation, it.revision) for it in self.departed}
-        news = (it for it in brought.departed if (it.owner, it.generation, it.revision) not in known)
+        news = (it for it in earlier.departed if (it.owner, it.generation, it.revision) not in known)
         added = [it if it.generation in trusted else as_of_now(it) for it in news]
         added += [DepartedIncarnation(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
         return changed._with_departures(added, generation=generation, now=now)

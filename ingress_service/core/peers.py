@@ -133,7 +133,7 @@ class ConnectionBound:
 
 
 Requester: TypeAlias = int | str
-"""Who has made a request: the number of the caller whose token a router has taken, or else the address it is from."""
+"""The requester: the number of the caller whose token a router has taken, or else the address it is from."""
 BUSY_RETRY_S: Final = 1.0
 REQUESTS_FLOOR: Final = 64
 """A requester with no more requests than these finds the reserve."""

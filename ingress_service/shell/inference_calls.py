@@ -56,8 +56,8 @@ async def infer_version(
         return too_large(size, MAX_INLINE_BYTES)
     try:
         wire = request_to_wire(request)
-    except InvalidRequest as mistake:
-        return mistake.failure
+    except InvalidRequest as error:
+        return error.failure
     metadata = None if trace is None else trace.metadata
     failure = Failure(reason=Reason.ROUTER_LOST, message="no router can be reached")
     for address in caller.routers.in_turn(""):
@@ -124,8 +124,8 @@ class Inferences:
         try:
             inference = inference_from_http(path.model, path.version, body, options.json_size)
             meaning = meaning_of(inference.request.parameters)
-        except InvalidRequest as mistake:
-            return mistake.failure
+        except InvalidRequest as error:
+            return error.failure
         if path.version:
             outcome = await infer_version(caller, of_version(inference.request, meaning, terms), answer.trace)
         else:

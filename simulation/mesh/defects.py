@@ -397,7 +397,7 @@ _CONTROLLER: Final = (
         "controller_forgets",
         (
             "controller_service.core.observed.adoption:_with_named",
-            "records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)",
+            "records[owner.replica_id] = unattached(member, named_by, must_fence_through=1, now=now)",
             "pass",
         ),
     ),
@@ -488,7 +488,7 @@ _CONTROLLER: Final = (
         "tables_late",
         (
             "controller_service.core.reconciling.endpoints:_held_s",
-            "left_s = started_at + BROUGHT_WITHIN_S - now",
+            "left_s = started_at + TABLE_WITHIN_S - now",
             "left_s = 0.0",
         ),
     ),
@@ -499,8 +499,8 @@ _CONTROLLER: Final = (
         "fence_unheard",
         (
             "controller_service.core.reconciling.endpoints:_held_s",
-            "if observed.awaits_fence() or observed.brought:",
-            "if observed.brought:",
+            "if observed.awaits_fence() or observed.earlier_tables:",
+            "if observed.earlier_tables:",
         ),
     ),
     _defect(
@@ -509,7 +509,7 @@ _CONTROLLER: Final = (
         EPOCHS,
         "clock_goes_back",
         (
-            "controller_service.shell.members.tables:BroughtTables.learn",
+            "controller_service.shell.members.tables:EarlierTables.learn",
             "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
             "epoch_floor=0",
         ),

@@ -93,10 +93,12 @@ async def test_the_tables_of_all_routers_have_a_limited_size_until_the_controlle
         first = FakeRouter(mesh.channel, "first")
         first.brings_parts = sent
         async with first:
-            await wait_until(lambda: "first" in mesh.controller.state.observed.brought, what="the first table")
+            await wait_until(lambda: "first" in mesh.controller.state.observed.earlier_tables, what="the first table")
             assert (await refusal_of(mesh, sent, "other")).reason == "QUOTA_EXCEEDED"
             await mesh.apply("{backends: {b: }, endpoints: {e: }}")
-            await wait_until(lambda: not mesh.controller.state.observed.brought, what="a table that was learnt from")
+            await wait_until(
+                lambda: not mesh.controller.state.observed.earlier_tables, what="a table that was learnt from"
+            )
             other = FakeRouter(mesh.channel, "other")
             other.brings_parts = sent
             async with other:
@@ -126,7 +128,7 @@ async def test_parts_behind_the_last_one_are_refused_and_a_new_first_one_begins_
         router = FakeRouter(mesh.channel, "r")
         router.brings_parts = [*parts(3)[:2], *parts(1)]
         async with router:
-            await wait_until(lambda: "r" in mesh.controller.state.observed.brought, what="the second table")
+            await wait_until(lambda: "r" in mesh.controller.state.observed.earlier_tables, what="the second table")
 
 
 async def test_a_router_has_a_limited_time_to_say_hello() -> None:
@@ -159,5 +161,5 @@ async def test_a_table_is_read_in_slices_of_the_loop(monkeypatch: pytest.MonkeyP
         router.brings = table
         monkeypatch.setattr(loop_slices.LoopSlices, "rest", counted)
         async with router:
-            await wait_until(lambda: mesh.controller.state.observed.brought, what="the table")
+            await wait_until(lambda: mesh.controller.state.observed.earlier_tables, what="the table")
             assert rests >= 60

@@ -47,7 +47,7 @@ FINISH: Final = (
     mutant(
         "a table that a router has brought is not counted until it is learnt from",
         "controller_service/shell",
-        "known = self._reading + sum(self._brought.values())",
+        "known = self._reading + sum(self._waiting_bytes.values())",
         "known = self._reading",
         "tests/contract/test_router_hellos.py",
     ),

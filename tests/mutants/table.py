@@ -444,7 +444,7 @@ _CONTROLLER: Final = (
     mutant(
         "partitions are given away at the start, though routers may bring the table of an earlier generation",
         CONTROLLER,
-        "left_s = started_at + BROUGHT_WITHIN_S - now",
+        "left_s = started_at + TABLE_WITHIN_S - now",
         "left_s = 0.0",
         "tests/contract/test_controller_generations.py",
     ),

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import adopt, has_rivals
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, NamesakeLives, ObservedReport, Transition
 from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
-from controller_service.core.reconciling.endpoints import BROUGHT_WITHIN_S, reconcile_endpoint
+from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S, reconcile_endpoint
 from controller_service.core.reconciling.routes import RouteBuilder, all_members, build_routes
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from slotmesh.calls.partitions import PARTITIONS
@@ -65,8 +65,8 @@ class World(RuleBasedStateMachine):
         self.processes: dict[Incarnation, Process] = {}
         self.named: dict[int, set[tuple[Incarnation, int]]] = {number: set() for number in WATCHED}
         """Owners and epochs that tables have named, by partition."""
-        self.newest: BroughtTable | None = None
-        self.older: BroughtTable | None = None
+        self.newest: EarlierTable | None = None
+        self.older: EarlierTable | None = None
         self.born = 0
         self.is_brought = False
         self.listed, self.builder = set[Incarnation](), RouteBuilder()
@@ -95,9 +95,9 @@ class World(RuleBasedStateMachine):
             8, was, [epoch - (one != other) for epoch, one, other in zip(epochs, at, was, strict=True)]
         )
 
-    def table(self, revision: int, owners: list[Incarnation], epochs: list[int]) -> BroughtTable:
+    def table(self, revision: int, owners: list[Incarnation], epochs: list[int]) -> EarlierTable:
         rest = PARTITIONS - len(WATCHED)
-        return BroughtTable(
+        return EarlierTable(
             generation="f",
             roster=IncarnationRoster(
                 revision=revision,
@@ -111,7 +111,7 @@ class World(RuleBasedStateMachine):
 
     # -- what the world does -----------------------------------------------------------------------------------------
 
-    @precondition(lambda self: not self.is_brought and self.now < BROUGHT_WITHIN_S)
+    @precondition(lambda self: not self.is_brought and self.now < TABLE_WITHIN_S)
     @rule()
     def bring_the_newest(self) -> None:
         self.bring("r1", self.newest)
@@ -121,10 +121,10 @@ class World(RuleBasedStateMachine):
     def bring_an_older_one(self) -> None:
         self.bring("r0", self.older)
 
-    @precondition(lambda self: self.is_brought or self.now < BROUGHT_WITHIN_S - 1.0)
+    @precondition(lambda self: self.is_brought or self.now < TABLE_WITHIN_S - 1.0)
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
     def wait(self, seconds: float) -> None:
-        self.now += seconds if self.is_brought else min(seconds, BROUGHT_WITHIN_S - 0.5 - self.now)
+        self.now += seconds if self.is_brought else min(seconds, TABLE_WITHIN_S - 0.5 - self.now)
 
     @precondition(lambda self: self.born < 8)
     @rule(name=st.sampled_from("abcd"))
@@ -191,7 +191,7 @@ class World(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """As the loop does it: tables that were brought, owners, who is listed."""
-        for router_id, brought in self.observed.brought.items():
+        for router_id, brought in self.observed.earlier_tables.items():
             assert router_id in self.observed.routers
             if has_rivals(self.observed, brought) and self.now < 3.0:
                 continue
@@ -273,7 +273,7 @@ class World(RuleBasedStateMachine):
         self.processes[process.owner] = process
         return process
 
-    def bring(self, router_id: str, brought: BroughtTable | None) -> None:
+    def bring(self, router_id: str, brought: EarlierTable | None) -> None:
         assert brought is not None
         router = ObservedRouter(router_id=router_id, address=f"{router_id}:1", started_at=self.now, generation="f")
         self.see(routers.attached(self.observed, router, brought))

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.convert.brought_tables import brought_from_wire
+from controller_service.convert.brought_tables import earlier_table_from_wire
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
@@ -310,7 +310,7 @@ class World(RuleBasedStateMachine):
         for part in convert.table_to_parts(reader.table):
             merged.MergeFrom(part.table)
         tables = (convert.table_to_wire(reader.table), whole, merged)
-        brought = (brought_from_wire(each, generation="next", now=0.0) for each in tables)
+        brought = (earlier_table_from_wire(each, generation="next", now=0.0) for each in tables)
         one, other, in_parts = brought
         assert one is not None
         assert other is not None

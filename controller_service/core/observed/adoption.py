@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from controller_service.core.desired.revisions import ChangeOrigin
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed.replica_groups import unattached, with_all_unattached
 from controller_service.core.observed.state import Observed, ObservedReplica, ReplicaState
 from controller_service.core.partitions import Incarnation, PartitionOwnership, inherit
@@ -108,13 +108,13 @@ class Adoption:
     """Ids of replicas that were not known before."""
 
 
-def has_rivals(observed: Observed, brought: BroughtTable) -> bool:
+def has_rivals(observed: Observed, earlier: EarlierTable) -> bool:
     """Whether it names other incarnations than those attached here: they may be alive, or have been replaced."""
-    return any(_rival(observed, member) is not None for member in brought.roster.members)
+    return any(_rival(observed, member) is not None for member in earlier.roster.members)
 
 
 def adopt(
-    desired: Desired, observed: Observed, brought: BroughtTable, *, generation: str, now: float, time_of_day: float
+    desired: Desired, observed: Observed, earlier: EarlierTable, *, generation: str, now: float, time_of_day: float
 ) -> Adoption:
     """`generation` is this controller's. `now` is monotonic, `time_of_day` seconds since 1970.
 
@@ -122,29 +122,29 @@ def adopt(
     whose id another one has attached with, and to which no router has a link, has been replaced.
     """
     roster, taken = desired.roster, list[str]()
-    others = [it for it in brought.chain() if it.generation != generation]
+    others = [it for it in earlier.chain() if it.generation != generation]
     if any(it.revision > roster.covered_revision(it.generation) for it in others):
-        observed = _without_departed(observed, brought, now)
+        observed = _without_departed(observed, earlier, now)
         linked = {
             replica_id
             for router in observed.routers.values()
             if router.generation not in {"", generation}
             for replica_id in router.linked_replica_ids
         }
-        observed, more, ended = _with_named(roster, observed, brought, linked, now)
+        observed, more, ended = _with_named(roster, observed, earlier, linked, now)
         taken += more
         roster = roster.learning(
-            _without_living(brought, observed),
-            brought.generation,
+            _without_living(earlier, observed),
+            earlier.generation,
             ended=ended,
             generation=generation,
             revision=desired.revision + 1,
             now=time_of_day,
         )
-    observed = _with_epochs(observed, brought)
+    observed = _with_epochs(observed, earlier)
     inherited: dict[str, PartitionOwnership | None] = {}
     alike: dict[tuple[int, int], PartitionOwnership | None] = {}
-    for name, each in sorted(brought.ownership.items()):
+    for name, each in sorted(earlier.ownership.items()):
         current = desired.ownership.get(name)
         if (key := (id(current), id(each))) not in alike:
             alike[key] = inherit(current, each, observed.is_dead)
@@ -154,7 +154,7 @@ def adopt(
         change=ChangeSet(
             put_ownership={name: it for name, it in inherited.items() if it is not None},
             put_roster=None if roster is desired.roster else roster,
-            epoch_floor=brought.newest_epoch,
+            epoch_floor=earlier.newest_epoch,
         ),
         taken=tuple(taken),
     )
@@ -177,7 +177,7 @@ def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnat
         and now >= elder.suspect_since + lease_s
         and (successor := observed.replica(owner.replica_id)) is not None
         and successor.incarnation
-        and successor.brought_by is None
+        and successor.named_by is None
         and not any(router.may_link(owner) for router in routers)
     ]
 
@@ -205,7 +205,7 @@ def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
 def _rival(observed: Observed, member: ListedIncarnation) -> ObservedReplica | None:
     """The incarnation that is attached, or was, under the id of one that is not known."""
     known = observed.replica(member.owner.replica_id)
-    if known is None or known.gone or known.brought_by is not None or _is_known(observed, member.owner):
+    if known is None or known.gone or known.named_by is not None or _is_known(observed, member.owner):
         return None
     return known if known.incarnation else None
 
@@ -215,39 +215,39 @@ def _is_known(observed: Observed, owner: Incarnation) -> bool:
     return observed.incarnation(owner) is not None or (replica is not None and owner.incarnation in replica.retired)
 
 
-def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> Observed:
+def _without_departed(observed: Observed, earlier: EarlierTable, now: float) -> Observed:
     """Replicas that an older table named, and that this one does not name any more, have ended."""
-    named = brought.roster.owners()
-    departed = {it.owner for it in brought.roster.departed}
+    named = earlier.roster.owners()
+    departed = {it.owner for it in earlier.roster.departed}
     for replica in [*observed.incarnations()]:
-        if replica.brought_by is None:
+        if replica.named_by is None:
             continue  # it has attached, or was launched: what is known here is newer
-        if replica.owner in departed or (replica.owner not in named and brought.covers(*replica.brought_by)):
+        if replica.owner in departed or (replica.owner not in named and earlier.covers(*replica.named_by)):
             observed = ended(observed, replica.owner, now)
     return observed
 
 
-def _without_living(brought: BroughtTable, observed: Observed) -> IncarnationRoster:
+def _without_living(earlier: EarlierTable, observed: Observed) -> IncarnationRoster:
     """Its roster, without departures of incarnations that are attached: these have not ended."""
     departed = tuple(
-        it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
+        it for it in earlier.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
     )
-    return replace(brought.roster, departed=departed)
+    return replace(earlier.roster, departed=departed)
 
 
 def _with_named(
-    roster: IncarnationRoster, observed: Observed, brought: BroughtTable, linked: Collection[str], now: float
+    roster: IncarnationRoster, observed: Observed, earlier: EarlierTable, linked: Collection[str], now: float
 ) -> tuple[Observed, list[str], list[Incarnation]]:
     """With the members of the table that are not known yet; their ids, and the members that have ended.
 
     `linked` are ids of replicas that routers with tables of other generations have a link to.
     """
-    departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
+    departed = {it.owner for it in roster.departed} | {it.owner for it in earlier.roster.departed}
     named = roster.owners()
     taken: list[str] = []
     ended: list[Incarnation] = []
     records: dict[str, ObservedReplica] = {}
-    for member in brought.roster.members:
+    for member in earlier.roster.members:
         owner = member.owner
         if owner in departed:
             continue
@@ -261,16 +261,16 @@ def _with_named(
         elif _rival(observed, member) is not None and owner.replica_id not in linked:
             ended.append(owner)
         else:
-            brought_by = (brought.generation, brought.roster.revision)
-            records[owner.replica_id] = unattached(member, brought_by, must_fence_through=1, now=now)
+            named_by = (earlier.generation, earlier.roster.revision)
+            records[owner.replica_id] = unattached(member, named_by, must_fence_through=1, now=now)
             taken.append(owner.replica_id)
     return with_all_unattached(observed, records.values()), taken, ended
 
 
-def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
+def _with_epochs(observed: Observed, earlier: EarlierTable) -> Observed:
     """Owners start nothing of the epochs that it names before they are given anything."""
     newest: dict[Incarnation, int] = {}
-    for ownership in {id(it): it for it in brought.ownership.values()}.values():
+    for ownership in {id(it): it for it in earlier.ownership.values()}.values():
         for index, epoch in zip(ownership.partition_owners, ownership.epochs, strict=True):
             if index >= 0:
                 owner = ownership.owners[index]

@@ -183,7 +183,7 @@ def _connection_of(observed: Observed, replica: ObservedReplica) -> str:
 
 def _unknown_of(observed: Observed, replica: ObservedReplica, now: float, lease_s: float) -> str:
     """The reason why the end cannot be declared yet, if only something unknown is in the way; empty if nothing is."""
-    if replica.brought_by is not None and replica.suspect_since is not None:
+    if replica.named_by is not None and replica.suspect_since is not None:
         left_s = replica.suspect_since + lease_s - now
         if left_s > 0.0:
             return f"this controller is new to it, and it may still attach: repeat the request in {ceil(left_s)} s"

@@ -62,7 +62,7 @@ def missed_within_s(replicas: Iterable[ObservedReplica], now: float) -> float | 
 
 
 def unattached(
-    member: ListedIncarnation, brought_by: tuple[str, int], *, must_fence_through: int, now: float
+    member: ListedIncarnation, named_by: tuple[str, int], *, must_fence_through: int, now: float
 ) -> ObservedReplica:
     """A candidate for calls as before; suspect, since it has not reported."""
     return ObservedReplica(
@@ -78,7 +78,7 @@ def unattached(
         process=member.process,
         template=member.template,
         fixed=member.fixed,
-        brought_by=brought_by,
+        named_by=named_by,
         must_fence_through=must_fence_through,
         fenced_after_s=member.fenced_after_s,
     )

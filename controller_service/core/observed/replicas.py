@@ -120,7 +120,7 @@ class ObservedReplica:
     """The identity of its process; empty if its machine provides none."""
     served_under: str = ""
     """The generation, an earlier one, that it served under before it attached here."""
-    brought_by: tuple[str, int] | None = None
+    named_by: tuple[str, int] | None = None
     """The generation and the roster's revision of the table that named it, for as long as it has not attached here."""
     must_fence_through: int = 0
     """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
@@ -154,7 +154,7 @@ class ObservedReplica:
     @property
     def has_attached(self) -> bool:
         """It has had its stream to this controller."""
-        return bool(self.incarnation) and self.brought_by is None
+        return bool(self.incarnation) and self.named_by is None
 
     @property
     def shown_state(self) -> ReplicaState:

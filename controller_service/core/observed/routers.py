@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.state import Observed, ObservedRouter
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import NO_HANDOVERS, Handovers, Incarnation, PartitionOwnership
 
 
-def attached(observed: Observed, router: ObservedRouter, brought: BroughtTable | None = None) -> Transition:
-    """A router opened its membership stream, for the first time or again; `brought` is of another generation."""
+def attached(observed: Observed, router: ObservedRouter, earlier: EarlierTable | None = None) -> Transition:
+    """A router opened its membership stream, for the first time or again; `earlier` is of another generation."""
     known = observed.routers.get(router.router_id)
     if known is not None:
         router = replace(router, started_at=known.started_at)
@@ -26,14 +26,16 @@ def attached(observed: Observed, router: ObservedRouter, brought: BroughtTable |
         subject=f"router/{router.router_id}",
         message=f"at {router.address}" if known is None else f"again, at {router.address}",
     )
-    observed = observed.with_router(router).without_brought([router.router_id])
-    return Transition(observed if brought is None else observed.with_brought(router.router_id, brought), (notice,))
+    observed = observed.with_router(router).without_earlier_tables([router.router_id])
+    return Transition(
+        observed if earlier is None else observed.with_earlier_table(router.router_id, earlier), (notice,)
+    )
 
 
-def adopted(observed: Observed, brought: Mapping[str, BroughtTable]) -> Transition:
+def adopted(observed: Observed, earlier: Mapping[str, EarlierTable]) -> Transition:
     """All was taken over from these tables, by router."""
-    known = [router_id for router_id, table in brought.items() if observed.brought.get(router_id) is table]
-    return Transition(observed.without_brought(known))
+    known = [router_id for router_id, table in earlier.items() if observed.earlier_tables.get(router_id) is table]
+    return Transition(observed.without_earlier_tables(known))
 
 
 def reported(
@@ -73,7 +75,7 @@ def left(observed: Observed, router_id: str, message: str) -> Transition:
     if known.end_reason:
         message = f"{message}; its own reason: {known.end_reason}"
     notice = Notice(kind=EventKind.ROUTER_LEFT, subject=f"router/{router_id}", message=message)
-    return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))
+    return Transition(observed.without_router(router_id).without_earlier_tables([router_id]), (notice,))
 
 
 def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.loads import BackendLoad
 from controller_service.core.observed.replicas import (
     NO_REPLICAS,
@@ -157,7 +157,7 @@ class Observed:
     """By endpoint."""
     elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
     """Incarnations in routers' tables whose ids other incarnations have now, and which are not proven to have ended."""
-    brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
+    earlier_tables: Mapping[str, EarlierTable] = field(default_factory=lambda: MappingProxyType({}))
     """Tables of other generations that were not read yet, by router."""
     older_routers: frozenset[str] = frozenset()
     """Where the routers served that such tables have named."""
@@ -306,16 +306,16 @@ class Observed:
         left = {owner: elder for owner, elder in self.elders.items() if owner not in owners}
         return replace(self, elders=MappingProxyType(left))
 
-    def with_brought(self, router_id: str, table: BroughtTable) -> Observed:
+    def with_earlier_table(self, router_id: str, table: EarlierTable) -> Observed:
         return replace(
             self,
-            brought=MappingProxyType({**self.brought, router_id: table}),
+            earlier_tables=MappingProxyType({**self.earlier_tables, router_id: table}),
             older_routers=self.older_routers | table.router_addresses,
         )
 
-    def without_brought(self, router_ids: Collection[str]) -> Observed:
-        left = {router_id: table for router_id, table in self.brought.items() if router_id not in router_ids}
-        return self if len(left) == len(self.brought) else replace(self, brought=MappingProxyType(left))
+    def without_earlier_tables(self, router_ids: Collection[str]) -> Observed:
+        left = {router_id: table for router_id, table in self.earlier_tables.items() if router_id not in router_ids}
+        return self if len(left) == len(self.earlier_tables) else replace(self, earlier_tables=MappingProxyType(left))
 
     def with_handovers(self, handovers: Mapping[str, Handovers]) -> Observed:
         """With those of these endpoints added or replaced."""

@@ -102,7 +102,7 @@ def attached(
         record = replace(
             _introduced(same, hello),
             suspect_since=None,
-            brought_by=None,
+            named_by=None,
             served_under=served_under,
             must_fence_through=max(same.must_fence_through, must_fence_through),
         )

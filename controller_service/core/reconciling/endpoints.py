@@ -39,7 +39,7 @@ PATIENCE_S: Final = 10.0
 """Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
 FENCED_WITHIN_S: Final = 1.0
 """Interval of the check whether replicas that an earlier controller knew have answered, and its tables were read."""
-BROUGHT_WITHIN_S: Final = 5.0
+TABLE_WITHIN_S: Final = 5.0
 """No partition is given away for this time after the controller's start, while a router is expected to send the table,
 or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 NOTHING_BUSY: Final = frozenset[tuple[Incarnation, int]]()
@@ -168,9 +168,9 @@ def _weights_of(endpoint: Endpoint) -> Mapping[str, float]:
 
 def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
     """How long no partition may be given away, as far as is known; 0 if they may be."""
-    if observed.awaits_fence() or observed.brought:
+    if observed.awaits_fence() or observed.earlier_tables:
         return FENCED_WITHIN_S
-    left_s = started_at + BROUGHT_WITHIN_S - now
+    left_s = started_at + TABLE_WITHIN_S - now
     if left_s <= 0.0:
         return 0.0
     if not observed.routers:

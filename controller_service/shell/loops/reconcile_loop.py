@@ -32,7 +32,7 @@ from controller_service.core.reconciling.backends import (
 )
 from controller_service.core.reconciling.endpoints import (
     BALANCE_EVERY_S,
-    BROUGHT_WITHIN_S,
+    TABLE_WITHIN_S,
     Concerns,
     EndpointOutcome,
     EndpointOutcomes,
@@ -44,7 +44,7 @@ from controller_service.core.routing import AnnouncedTable, Routes
 from controller_service.shell.loops.launching import Launching
 from controller_service.shell.loops.rollouts import RolloutMemory
 from controller_service.shell.members.replica_links import ReplicaLinks
-from controller_service.shell.members.tables import BroughtTables, TableBoard, is_told_anything
+from controller_service.shell.members.tables import EarlierTables, TableBoard, is_told_anything
 from controller_service.shell.mesh_state import Concern, Key, MeshState, WorkQueue
 from controller_service.store.protocol import Conflict, Store
 from slotmesh.logs import get_logger
@@ -87,7 +87,7 @@ class ReconcileLoop:
         self._launching = launching
         self._rollouts = RolloutMemory(store, state)
         self._started_at = state.clock.now()
-        self._brought = BroughtTables(store, state, queue, links, started_at=self._started_at)
+        self._earlier_tables = EarlierTables(store, state, queue, links, started_at=self._started_at)
         self._routes = RouteBuilder()
         self._pool = OwnershipPool(store.read().ownership.values())
         self._listing = RosterListing()
@@ -194,10 +194,10 @@ class ReconcileLoop:
     async def _announce(self, endpoints: Iterable[str], slices: LoopSlices) -> None:
         """Commits what was learnt, the owners and the roster, then posts a table if anything of it is new."""
         desired, now = self._store.read(), self._state.clock.now()
-        self._brought.end_replaced(now)
-        change, read = self._brought.learn(desired, now)
+        self._earlier_tables.end_replaced(now)
+        change, read = self._earlier_tables.learn(desired, now)
         learnt, observed = desired.apply(change), self._state.observed
-        is_starting = now < self._started_at + BROUGHT_WITHIN_S
+        is_starting = now < self._started_at + TABLE_WITHIN_S
         names = dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())])
         self._state.apply(routers.endpoints_deleted(observed, [it for it in names if it not in learnt.endpoints]))
         outcomes = await self._plan([it for it in names if it in learnt.endpoints], learnt, observed, now, slices)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from controller_service.config import HelloBounds
-from controller_service.convert.brought_tables import BroughtAssembly
+from controller_service.convert.brought_tables import EarlierTableAssembly
 from controller_service.convert.checks import end_reason_from_wire
 from controller_service.convert.routers import (
     linked_from_wire,
@@ -23,7 +23,7 @@ from controller_service.convert.routers import (
     router_from_wire,
     router_report_from_wire,
 )
-from controller_service.core.lineage import BroughtTable, HeldTable
+from controller_service.core.lineage import EarlierTable, HeldTable
 from controller_service.core.loads import BackendLoad, RecentReports, RouterLoad
 from controller_service.core.observed import routers
 from controller_service.core.observed.adoption import MembersMesh
@@ -47,7 +47,7 @@ class ReadHello(NamedTuple):
     """A hello, and the table that the router has in force."""
 
     frame: wire.AttachRouterRequest
-    brought: BroughtTable | None
+    earlier: EarlierTable | None
     """The table, if it is of another generation than the controller's."""
     generation: str
     """Of the table; empty if the router has none."""
@@ -91,7 +91,7 @@ class RouterHellos:
         self._waiting = waiting
         self._reading = 0
         """Bytes of tables whose hello has not arrived."""
-        self._brought: dict[str, int] = {}
+        self._waiting_bytes: dict[str, int] = {}
         """Bytes of tables that wait, by router."""
 
     async def read(self, context: grpc.aio.ServicerContext[Any, Any]) -> ReadHello | None:
@@ -110,18 +110,18 @@ class RouterHellos:
             raise _refusal(Reason.BAD_REQUEST, "hello", text) from None
         finally:
             self._reading -= account.size
-        if hello is not None and hello.brought is not None:
-            self._brought[hello.frame.hello.router_id] = account.size
+        if hello is not None and hello.earlier is not None:
+            self._waiting_bytes[hello.frame.hello.router_id] = account.size
         return hello
 
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any], account: _Account) -> ReadHello | None:
-        table = BroughtAssembly(self._generation, now := self._clock.time_of_day(), self._is_newer)
+        table = EarlierTableAssembly(self._generation, now := self._clock.time_of_day(), self._is_newer)
         is_open = False  # whether the last part of a table is still to come
         while (frame := await read_request(context)) is not None and frame.WhichOneof("frame") == "table_part":
             part: wire.TablePart = frame.table_part
             self._count(account, "table_part", part.ByteSize())
             if part.is_first:
-                table = BroughtAssembly(self._generation, now, self._is_newer)
+                table = EarlierTableAssembly(self._generation, now, self._is_newer)
             elif not is_open:
                 raise _refusal(Reason.BAD_REQUEST, "table_part", "table_part: no table has begun: is_first is not set")
             is_open = not part.is_last
@@ -133,7 +133,7 @@ class RouterHellos:
             raise _refusal(Reason.BAD_REQUEST, "table_part.is_last", text)
         if frame.WhichOneof("frame") == "hello" and frame.hello.HasField("table"):
             self._count(account, "hello.table", frame.hello.table.ByteSize())
-            table = BroughtAssembly(self._generation, now, self._is_newer)
+            table = EarlierTableAssembly(self._generation, now, self._is_newer)
             await _convert(table, frame.hello.table)
         finished, mesh = table.finish(), table.mesh()
         return ReadHello(frame, finished, table.generation, table.revision, table.term_id, mesh, table.router_addresses)
@@ -148,8 +148,8 @@ class RouterHellos:
             text = f"{field}: the table has {account.size + size} bytes so far, {bounds.table_bytes} at most"
             raise _refusal(Reason.PAYLOAD_TOO_LARGE, field, f"{text} (max_router_table_size of the controller)")
         waiting = self._waiting()
-        self._brought = {router: known for router, known in self._brought.items() if router in waiting}
-        known = self._reading + sum(self._brought.values())
+        self._waiting_bytes = {router: known for router, known in self._waiting_bytes.items() if router in waiting}
+        known = self._reading + sum(self._waiting_bytes.values())
         if known + size > bounds.tables_bytes:
             text = f"{field}: tables of routers have {known + size} bytes, {bounds.tables_bytes} at most: attach later"
             raise _refusal(Reason.QUOTA_EXCEEDED, field, f"{text} (max_router_tables_size of the controller)")
@@ -166,7 +166,7 @@ class _Account:
         self.parts = self.size = 0
 
 
-async def _convert(table: BroughtAssembly, part: wire.RoutingTable) -> None:
+async def _convert(table: EarlierTableAssembly, part: wire.RoutingTable) -> None:
     slices = LoopSlices()
     for _ in table.add(part):
         if slices.are_used:
@@ -210,7 +210,7 @@ class RouterLinks:
         self._ended: dict[str, str] = {}
         """Of listed routers without a stream: why their last one has ended."""
         self._hellos = RouterHellos(
-            bounds, state.clock, store.generation, lambda: state.observed.brought, newer.is_newer
+            bounds, state.clock, store.generation, lambda: state.observed.earlier_tables, newer.is_newer
         )
         self.loads: dict[str, RecentReports[RouterLoad]] = {}
         """What the routers that are listed have reported. Not observed state: it changes each second."""
@@ -259,7 +259,7 @@ class RouterLinks:
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
-        self._state.apply(routers.attached(self._state.observed, router, read.brought), Key(Concern.TABLE))
+        self._state.apply(routers.attached(self._state.observed, router, read.earlier), Key(Concern.TABLE))
         self._leases.heard(router_id)
         self._ended.pop(router_id, None)
         self._board.listen(stream.wake)
@@ -321,7 +321,7 @@ class RouterLinks:
                 now=self._state.clock.now(),
             ),
             # Which links work decides about replicas that its table names, and about those whose id another one has.
-            *([Key(Concern.TABLE)] if router_id in observed.brought or observed.elders else []),
+            *([Key(Concern.TABLE)] if router_id in observed.earlier_tables or observed.elders else []),
         )
         for each in report.ended:
             owner = Incarnation(each.replica_id, each.incarnation)

@@ -22,7 +22,7 @@ from controller_service.convert.tables import (
 )
 from controller_service.core.desired.state import ChangeSet, Desired
 from controller_service.core.events import EventKind, Notice
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed.adoption import Adoption, adopt, has_rivals, replaced
 from controller_service.core.observed.transitions import Transition
 from controller_service.core.partitions import PartitionOwnership
@@ -212,7 +212,7 @@ JUDGED_WITHIN_S: Final = 0.5
 """How often it looks again at a table that names other incarnations than those that are attached."""
 
 
-class BroughtTables:
+class EarlierTables:
     """Learns from the tables of other generations that routers have sent.
 
     It judges when a table can be read (`core.observed.adoption` has the consequences), takes over the replicas that it
@@ -230,33 +230,33 @@ class BroughtTables:
         self._links = links
         self._started_at = started_at
 
-    def learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
+    def learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, EarlierTable]]:
         """What is adopted from tables that routers have sent, and these tables; and the epochs that there have been.
 
         A controller without a configuration has no table to offer in their place: routers keep theirs.
         """
-        read: dict[str, BroughtTable] = {}
+        read: dict[str, EarlierTable] = {}
         learnt = desired
         if not is_told_anything(desired):
             return ChangeSet(), read
         ownership: dict[str, PartitionOwnership] = {}
-        for router_id, brought in self._state.observed.brought.items():
+        for router_id, earlier in self._state.observed.earlier_tables.items():
             observed = self._state.observed
-            if has_rivals(observed, brought) and not self._can_judge_rivals(router_id, now):
+            if has_rivals(observed, earlier) and not self._can_judge_rivals(router_id, now):
                 self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
                 continue
             adoption = adopt(
                 learnt,
                 observed,
-                brought,
+                earlier,
                 generation=self._store.generation,
                 now=now,
                 time_of_day=self._state.clock.time_of_day(),
             )
             learnt = replace(learnt.apply(adoption.change), revision=desired.revision)
             ownership.update(adoption.change.put_ownership)
-            read[router_id] = brought
-            self._take_over(router_id, brought, adoption)
+            read[router_id] = earlier
+            self._take_over(router_id, earlier, adoption)
         fenced_through = self._state.observed.must_fence_through()
         learnt = replace(learnt, epoch_floor=max(learnt.epoch_floor, fenced_through))
         return (
@@ -283,13 +283,13 @@ class BroughtTables:
         has_reported = router is not None and bool(router.generation)
         return has_reported and now >= self._started_at + self._links.lease_s
 
-    def _take_over(self, router_id: str, brought: BroughtTable, adoption: Adoption) -> None:
-        backends = dict.fromkeys(member.backend for member in brought.roster.members)
+    def _take_over(self, router_id: str, earlier: EarlierTable, adoption: Adoption) -> None:
+        backends = dict.fromkeys(member.backend for member in earlier.roster.members)
         self._state.apply(Transition(adoption.observed), *(Key(Concern.BACKEND, name) for name in backends))
         for replica_id in adoption.taken:
             self._links.expect(replica_id)
-        message = f"of generation {brought.generation}, roster {brought.roster.revision}: "
-        message += f"{len(adoption.taken)} of {len(brought.roster.members)} replicas were not known"
+        message = f"of generation {earlier.generation}, roster {earlier.roster.revision}: "
+        message += f"{len(adoption.taken)} of {len(earlier.roster.members)} replicas were not known"
         self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller_service.core.desired.state import ChangeSet, Desired
-from controller_service.core.lineage import BroughtTable
+from controller_service.core.lineage import EarlierTable
 from controller_service.core.observed import transitions
 from controller_service.core.observed.adoption import Adoption, adopt
 from controller_service.core.observed.state import Observed, ObservedRouter, ReplicaState
@@ -34,11 +34,11 @@ def table(
     revision: int = 9,
     departed: Iterable[Incarnation] = (),
     covers: tuple[CoveredTables, ...] = (),
-) -> BroughtTable:
+) -> EarlierTable:
     """`owners`: of some partitions, with their epochs; the others have none, at epoch 0."""
     owner_of = [owners[number][0] if owners and number in owners else None for number in range(PARTITIONS)]
     epochs = [owners[number][1] if owners and number in owners else 0 for number in range(PARTITIONS)]
-    return BroughtTable(
+    return EarlierTable(
         generation=generation,
         roster=IncarnationRoster(
             revision=revision,
@@ -52,7 +52,7 @@ def table(
     )
 
 
-def take(state: Desired, observed: Observed, brought: BroughtTable) -> tuple[Desired, Observed, Adoption]:
+def take(state: Desired, observed: Observed, brought: EarlierTable) -> tuple[Desired, Observed, Adoption]:
     adoption = adopt(state, observed, brought, generation="g", now=NOW, time_of_day=0.0)
     return state.apply(adoption.change), adoption.observed, adoption
 

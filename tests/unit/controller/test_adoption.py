@@ -109,7 +109,7 @@ def test_one_that_was_taken_over_goes_on_as_itself_when_it_attaches() -> None:
     observed = attached(observed, life("a"), generation="f", newest_epoch=9)
     replica = observed.replica("a")
     assert replica is not None
-    assert (replica.shown_state, replica.brought_by, replica.must_fence_through) == (ReplicaState.READY, None, 70)
+    assert (replica.shown_state, replica.named_by, replica.must_fence_through) == (ReplicaState.READY, None, 70)
     state, observed, _ = take(state, observed, table([], revision=10))
     assert not observed.is_dead(life("a"))
 

@@ -11,8 +11,8 @@ from controller_service.core.observed.transitions import ObservedReport, Transit
 from controller_service.core.partitions import Incarnation
 from controller_service.core.reconciling.backends import ForgetReplica, reconcile_backend
 from controller_service.core.reconciling.endpoints import (
-    BROUGHT_WITHIN_S,
     FENCED_WITHIN_S,
+    TABLE_WITHIN_S,
     EndpointOutcome,
     reconcile_endpoint,
 )
@@ -141,7 +141,7 @@ def test_what_was_given_away_meanwhile_stays_there() -> None:
 def test_an_owner_that_got_newer_epochs_elsewhere_is_fenced_again_and_given_newer_ones() -> None:
     observed = attached(Observed(), life("a"), generation="f", newest_epoch=9)
     observed = fenced(observed, life("a"), 50)
-    given = assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S).ownership
+    given = assign(TOLD, observed, now=NOW + TABLE_WITHIN_S).ownership
     assert given is not None
     state = TOLD.apply(ChangeSet(put_ownership={"e": given}))
     state, observed, _ = take(state, observed, table([life("a")], {3: (life("a"), 700)}))
@@ -173,8 +173,8 @@ def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
 def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earlier_generation() -> None:
     observed = fenced(attached(with_router(Observed()), life("a"), generation="f"), life("a"), 50)
     held = assign(TOLD, observed, now=NOW + 2.0, started_at=NOW)
-    assert held == EndpointOutcome(retry_after_s=BROUGHT_WITHIN_S - 2.0)
-    assert assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S, started_at=NOW).ownership is not None
+    assert held == EndpointOutcome(retry_after_s=TABLE_WITHIN_S - 2.0)
+    assert assign(TOLD, observed, now=NOW + TABLE_WITHIN_S, started_at=NOW).ownership is not None
     covered = TOLD.apply(
         ChangeSet(put_roster=replace(TOLD.roster, covers=(CoveredTables(generation="f", revision=1),)))
     )
@@ -184,24 +184,24 @@ def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earl
 def test_the_first_table_need_not_be_the_newest_so_all_routers_that_it_names_are_waited_for() -> None:
     observed = attached(with_router(Observed()), life("a"))
     brought = replace(table([]), router_addresses=frozenset({"h:2", "h:3"}))
-    state, observed, _ = take(TOLD, observed.with_brought("r", brought).without_brought(["r"]), brought)
-    assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S - 2.0
+    state, observed, _ = take(TOLD, observed.with_earlier_table("r", brought).without_earlier_tables(["r"]), brought)
+    assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == TABLE_WITHIN_S - 2.0
     other = observed.with_router(ObservedRouter(router_id="q", address="h:3", started_at=0.0))
     assert assign(state, other, now=NOW + 2.0, started_at=NOW).ownership is not None
 
 
 def test_a_cold_start_waits_for_a_router_and_no_longer() -> None:
     observed = attached(Observed(), life("a"))
-    assert assign(TOLD, observed, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S
+    assert assign(TOLD, observed, started_at=NOW).retry_after_s == TABLE_WITHIN_S
     assert assign(TOLD, with_router(observed, generation=""), started_at=NOW).ownership is not None
 
 
 def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
     observed = attached(with_router(Observed()), life("a"))
-    pending = observed.with_brought("r", table([life("b")]))
+    pending = observed.with_earlier_table("r", table([life("b")]))
     assert assign(TOLD, pending) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
     left: Transition = routers.left(pending, "r", "why")
-    assert not left.observed.brought
+    assert not left.observed.earlier_tables
 
 
 def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:

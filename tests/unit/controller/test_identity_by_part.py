@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from controller_service.core.events import UNKNOWN, EventKind, Notice
-from controller_service.core.lineage import BroughtTable, HeldTable, LeaderTerm, is_newer
+from controller_service.core.lineage import EarlierTable, HeldTable, LeaderTerm, is_newer
 from controller_service.core.loads import BackendLoad, CallEnds, EndpointLoad, RouterLoad
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.adoption import ended
@@ -211,7 +211,7 @@ def test_a_table_knows_more_of_the_same_process_only(known: str, said: str) -> N
 )
 def test_a_table_covers_a_generation_up_to_a_revision(generation: str, revision: int, covers: bool) -> None:
     roster = IncarnationRoster(revision=7, covers=(CoveredTables(generation="h", revision=3),))
-    assert BroughtTable(generation="g", roster=roster).covers(generation, revision) is covers
+    assert EarlierTable(generation="g", roster=roster).covers(generation, revision) is covers
     assert (IncarnationRoster(revision=7, covers=(CoveredTables(generation="h", revision=3),))).covered_revision(
         generation
     ) == (3 if generation == "h" else -1)
