@@ -2,9 +2,9 @@
 
 Purpose: a service declares its fields once, each with a description; flags, variables, file keys, help and checks
 follow from the declaration.
-Invariants: nothing is read at import; a mistake never starts a process, and all mistakes are reported at once, each
-with where it was made and what was expected; an empty variable counts as unset.
-Owner: the service's `__main__`, which loads its settings once and hands them down.
+Invariants: nothing is read at import; a process never starts with invalid settings, and all errors are reported
+together, each with its source and the expected form; an empty variable counts as unset.
+Owner: the service's `__main__`, which loads its settings once and passes them on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def read_with(parse: Callable[[str], Any]) -> ReadBefore:
-    """Reads a setting that is text. `parse` raises ValueError where it is not in the form that is expected."""
+    """Parses a setting that is text. `parse` raises ValueError if the form is invalid."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -55,7 +55,7 @@ def read_with(parse: Callable[[str], Any]) -> ReadBefore:
         try:
             return parse(value)
         except ValueError:
-            raise ValueError from None  # the reader of settings says what is expected
+            raise ValueError from None  # the reader of settings states the expected form
 
     return ReadBefore(read)
 
@@ -71,10 +71,10 @@ def _normal_host_ports(text: str) -> str:
 Duration = Annotated[
     timedelta, read_with(parse_duration), FieldKind("a duration", "DURATION", format_duration, "250ms, 30s or 2m")
 ]
-"""A time span, written with its unit."""
+"""A time span with its unit."""
 
 Size = Annotated[int, read_with(parse_size), FieldKind("a size", "SIZE", format_size, "64KiB or 4MiB")]
-"""Bytes, written with their unit."""
+"""Bytes with their unit."""
 
 HostPort = Annotated[str, read_with(_normal_host_port), FieldKind("HOST:PORT", "HOST:PORT")]
 """An address to connect to."""
@@ -85,17 +85,17 @@ HostPorts = Annotated[
     read_with(_normal_host_ports),
     FieldKind("HOST:PORT, or several with commas between them", "HOST:PORT[,HOST:PORT]"),
 ]
-"""Addresses of servers of which one is to be connected to, with commas between them."""
+"""Addresses of servers, separated by commas, of which one is connected to."""
 
 
 class Settings(SettingsModel):
-    """Base of the settings of a program. Subclass it, and give each field a `Field(default, description=...)`."""
+    """Base of a program's settings. Subclass it, and declare each field as `Field(default, description=...)`."""
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None, *, prog: str) -> Self:
-        """The settings of the process; `argv` and `env` are its own unless given.
+        """The settings of the process; `argv` and `env` default to its own.
 
-        Prints mistakes to stderr and exits with status 2; prints the help and exits with 0 when asked for it.
+        Prints errors to stderr and exits with status 2; prints the help and exits with 0 if requested.
         """
         try:
             return cls.parse(sys.argv[1:] if argv is None else argv, os.environ if env is None else env, prog=prog)
@@ -108,19 +108,19 @@ class Settings(SettingsModel):
         """The settings of these flags and variables.
 
         Raises:
-            SettingsError: with every mistake.
+            SettingsError: with every error.
         """
         return Reading(cls, prog).read(argv, env)
 
 
 class ServiceSettings(Settings):
-    """The settings that every service of the mesh has. A service subclasses it and sets the defaults of its ports."""
+    """The settings of every service. A service subclasses it and sets its default ports."""
 
     insecure: bool = Field(
         False, description="Listen off loopback even without TLS, with neither encryption nor authentication."
     )
     host: str = Field(
-        "127.0.0.1", description="Host to listen on. Others than loopback need TLS (--tls-dir), or --insecure."
+        "127.0.0.1", description="Host to listen on. Hosts other than loopback need TLS (--tls-dir), or --insecure."
     )
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     metrics_host: str = Field("127.0.0.1", description="Host of the Prometheus endpoint.")
@@ -131,17 +131,17 @@ class ServiceSettings(Settings):
         None,
         min_length=1,
         description="Collector that gets traces and metrics by OTLP over gRPC, http://HOST:PORT or https://HOST:PORT; "
-        "where not given, what OTEL_EXPORTER_OTLP_ENDPOINT says.",
+        "default: OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     tracing_ratio: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of the calls without a trace that get one, where there is a collector; where not given, "
-        f"what OTEL_TRACES_SAMPLER says, else {DEFAULT_RATIO}. Calls with one follow their parent.",
+        description="Share of the calls without a trace that get one, if there is a collector; default: "
+        f"OTEL_TRACES_SAMPLER, else {DEFAULT_RATIO}. Calls with a trace follow their parent.",
     )
     tracing_rate: int = Field(
-        10, ge=1, description="The most calls a second of which a router begins a trace by that share."
+        10, ge=1, description="The limit of traces that a router begins by that share, in calls per second."
     )
     channelz: bool = Field(
         False, description="Answer grpc.channelz.v1 as well: sockets, channels and their counters, for grpcdebug."
@@ -150,10 +150,10 @@ class ServiceSettings(Settings):
         None, ge=0, description="Inherited descriptor of a pipe: when its other end closes, the process stops."
     )
     announce_fd: Annotated[int | None, FlagOnly()] = Field(
-        None, ge=0, description="Inherited descriptor: gets one line HOST:PORT once the process serves."
+        None, ge=0, description="Inherited descriptor that gets one line HOST:PORT once the process serves."
     )
     log_format: LogFormat = Field("console", description="Form of the log, which goes to stderr.")
-    log_level: LogLevel = Field("info", description="The least severe messages that are logged.")
+    log_level: LogLevel = Field("info", description="The lowest severity that is logged.")
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -164,7 +164,7 @@ class ServiceSettings(Settings):
     @field_validator("host", "metrics_host")
     @classmethod
     def _is_allowed(cls, host: str, before: Mapping[str, Any]) -> str:
-        # Fields that are absent were mistakes themselves, which are reported already.
+        # Absent fields are invalid themselves, which is reported already.
         has_tls = any(before.get(name) is not None for name in ("tls_dir", "tls_ca", "tls_cert"))
         if problem := start_problem(host, tls=has_tls, tokens=False, insecure=before.get("insecure", True)):
             raise ValueError(problem)

@@ -1,11 +1,11 @@
-"""Declared settings: a class whose annotations are its fields, checked when an object is made of them.
+"""Declarative settings: a class whose annotations are its fields, validated when an object is created.
 
-Purpose: the classes of `slotmesh.config` and of the services declare their fields with `Field`; what is given is read
-by the type of a field, held to its bounds, and looked at by the checks of the class. It is a small part of pydantic,
-in its form: that library takes a tenth of a second of processor time in each process that loads it.
-Invariants: an object that exists is sound, and is not changed afterwards; all fields are looked at before an error is
-raised. The order of fields is that of the base classes, then of the class. A default is not checked. A class is looked
-at when it is first used, and not when it is defined.
+Purpose: the settings classes of `slotmesh.config` and of the services declare their fields with `Field`; values are
+parsed by the type of their field, checked against its bounds, and validated by the class. The interface is a small part
+of pydantic's: importing that library takes a tenth of a second of processor time in each process.
+Invariants: an existing object is valid and frozen; all fields are validated before an error is raised. The order of
+fields is that of the base classes, then of the class. Defaults are not validated. A class is inspected at its first
+use, not at its definition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CheckT = TypeVar("CheckT", bound=Callable[..., Any])
 
 _REQUIRED: Final = object()
 _CHECKED_FIELDS: Final = "slotmesh_checked_fields"
-"""Attribute of a method that checks fields: their names."""
+"""Attribute of a field validator: the names of its fields."""
 _IS_CHECK: Final = "slotmesh_checks_all"
 
 
@@ -37,11 +37,11 @@ class SettingField:
     plain: Any = str
     """The type without `| None` and annotations."""
     is_optional: bool = False
-    """None is a value of it."""
+    """Whether None is a value of it."""
     metadata: tuple[Any, ...] = ()
-    """What the type is annotated with."""
+    """The metadata of its annotation."""
     checks: tuple[str, ...] = ()
-    """Names of the methods that look at it."""
+    """Names of its validators."""
 
     @property
     def is_required(self) -> bool:
@@ -51,14 +51,14 @@ class SettingField:
         return self.default if self.default_factory is None else self.default_factory()
 
     def typed(self, hint: Any) -> SettingField:
-        """The field with what its annotation says."""
+        """The field with the information of its annotation."""
         plain, metadata, is_optional = _taken_apart(hint)
         return SettingField(
             self.default, self.default_factory, self.description, self.bounds, plain, is_optional, metadata
         )
 
     def read(self, value: Any) -> Any:
-        """The value of what was given. Raises ValueError; its text is empty where the form is wrong."""
+        """Parses a given value. Raises ValueError, without a text if the form is invalid."""
         if value is None and self.is_optional:
             return None
         befores = [each for each in self.metadata if isinstance(each, ReadBefore)]
@@ -73,33 +73,33 @@ class SettingField:
 
 @dataclass(frozen=True, slots=True)
 class ReadBefore:
-    """Marks a type whose values are read by a function first. It raises ValueError without a text, or a text."""
+    """Marks a type whose values a function parses first. It raises ValueError, with or without a text."""
 
     read: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAfter:
-    """Marks a type whose values a function changes when they have been read."""
+    """Marks a type whose values a function changes after parsing."""
 
     read: Callable[[Any], Any]
 
 
-def Field(  # noqa: N802 - it stands where a class of the field would
+def Field(  # noqa: N802 - named as in pydantic
     default: Any = _REQUIRED,
     *,
     default_factory: Callable[[], Any] | None = None,
     description: str = "",
     **bounds: Any,
 ) -> Any:
-    """Declares a field: its default, its meaning, and the bounds of `FieldBounds`."""
+    """Declares a field: its default, its description, and the bounds of `FieldBounds`."""
     return SettingField(default, default_factory, description, FieldBounds(**bounds))
 
 
 def field_validator(*names: str) -> Callable[[CheckT], CheckT]:
-    """Has a class method look at fields that are given: it returns the value, or raises ValueError.
+    """Makes a class method validate given values of fields: it returns the value, or raises ValueError.
 
-    A method with one more parameter gets the values of the fields before, those that are sound.
+    A method with one more parameter gets the valid values of the preceding fields.
     """
 
     def mark(check: CheckT) -> CheckT:
@@ -110,33 +110,33 @@ def field_validator(*names: str) -> Callable[[CheckT], CheckT]:
 
 
 def model_validator(check: CheckT) -> CheckT:
-    """Has a method look at the whole object, once all fields are sound: it raises ValueError."""
+    """Makes a method validate the whole object, once all fields are valid: it raises ValueError."""
     setattr(check, _IS_CHECK, True)
     return check
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """What is wrong with a setting."""
+    """An error of one setting, or of several together."""
 
     name: str | None
-    """None: with several of them together."""
+    """None: of several settings together."""
     words: str
-    """What a check says; empty where the value is not in the form that the field expects."""
+    """The message of a validator; empty if the value does not have the expected form."""
     value: Any = None
     is_missing: bool = False
 
 
 class InvalidSettings(ValueError):
-    """Values that make no settings."""
+    """Values that are invalid for a class."""
 
     def __init__(self, *problems: SettingProblem) -> None:
-        super().__init__("; ".join(_told(each) for each in problems))
+        super().__init__("; ".join(_message(each) for each in problems))
         self.problems = problems
 
 
 class _Fields:
-    """The fields of a class by name, made when they are first asked for."""
+    """The fields of a class by name, created at the first access."""
 
     def __get__(self, _settings: object, owner: type[SettingsModel]) -> Mapping[str, SettingField]:
         found = owner.__dict__.get("_slotmesh_fields")
@@ -193,7 +193,7 @@ class SettingsModel:
         return cls(**given)
 
     def model_copy(self, *, update: Mapping[str, Any]) -> Self:
-        """The same with other values, which are taken as they are."""
+        """A copy with other values, which are not validated."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__, **update)
         return copied
@@ -236,7 +236,7 @@ def _fields_of(owner: type[SettingsModel]) -> dict[str, SettingField]:
 
 
 def _checks_of(owner: type[SettingsModel]) -> Iterator[str]:
-    """Names of the methods that look at the whole object, those of the bases first."""
+    """Names of the validators of the whole object, those of the bases first."""
     found = {
         name: None
         for base in reversed(owner.__mro__)
@@ -247,7 +247,7 @@ def _checks_of(owner: type[SettingsModel]) -> Iterator[str]:
 
 
 def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """The plain type of an annotation, its metadata, and whether None is of it."""
+    """The plain type of an annotation, its metadata, and whether it allows None."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         plain, more, is_optional = _taken_apart(inner)
@@ -260,10 +260,10 @@ def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 
 def is_choice(plain: Any) -> bool:
-    """Whether a plain type is one of several texts."""
+    """Whether a plain type is a choice of texts."""
     return get_origin(plain) is Literal
 
 
-def _told(problem: SettingProblem) -> str:
+def _message(problem: SettingProblem) -> str:
     words = "is required" if problem.is_missing else problem.words or f"{problem.value!r} is not in the expected form"
     return words if problem.name is None else f"{problem.name}: {words}"

@@ -1,7 +1,7 @@
-"""Whether a server may listen where its settings say: the one rule for all services and all of their ports. Pure.
+"""Whether a server may listen on its host: the one rule for all services and all of their ports. Pure.
 
-Invariants: without TLS nobody is asked who they are, so only this machine may reach the port, unless `--insecure` says
-that the network is trusted; tokens travel by TLS only.
+Invariants: without TLS clients are not authenticated, so that only this machine may reach the port, unless `--insecure`
+declares the network trusted; tokens are sent over TLS only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slotmesh.units import is_loopback
 
 
 class Reach(Enum):
-    """Who can connect to a host that a server listens on."""
+    """The clients that can connect to a host on which a server listens."""
 
     UNIX_SOCKET = "processes that may open a file"
     LOOPBACK = "this machine"
@@ -27,7 +27,7 @@ SET_UP: Final = "`slotmesh certs init --dir certs` makes certificates, `--tls-di
 
 
 def reach_of(host: str) -> Reach:
-    """Who can connect. Names other than localhost are taken for those of other machines."""
+    """The clients that can connect. Names other than localhost are assumed to be reachable from other machines."""
     if host.startswith(("unix:", "/")):
         return Reach.UNIX_SOCKET
     if is_loopback(host):
@@ -39,15 +39,15 @@ def reach_of(host: str) -> Reach:
 
 
 def start_problem(host: str, *, tls: bool, tokens: bool, insecure: bool) -> str | None:
-    """Why a server may not start that listens on `host`, and the way out; None where it may.
+    """Why a server may not listen on `host`, with the way out; None if it may.
 
-    `tls`: it has a certificate and an authority. `tokens`: callers are known by bearer tokens. `insecure`: it was said
-    that it may do without.
+    `tls`: it has a certificate and an authority. `tokens`: it authenticates bearer tokens. `insecure`: plain text was
+    explicitly allowed.
     """
     if tls:
         return None
     if tokens:
-        return f"tokens need TLS, or everybody on the way reads them: {SET_UP}"
+        return f"tokens need TLS, as anyone on the network could read them: {SET_UP}"
     if insecure or reach_of(host) in (Reach.LOOPBACK, Reach.UNIX_SOCKET):
         return None
     return (

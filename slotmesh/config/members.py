@@ -1,7 +1,7 @@
-"""The settings that routers and replicas share: under which address the rest of the mesh reaches them.
+"""Settings of routers and replicas: the address at which the rest of the mesh reaches them.
 
-Invariants: a member never announces an address that means every machine: one that listens on a wildcard is told where
-others reach it, or does not start.
+Invariants: a member never announces a wildcard address: one that listens on a wildcard needs an advertised address, or
+does not start.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from slotmesh.config.security import TlsSettings, TokenSettings
 from slotmesh.units import join_host_port, parse_host_port
 
 OWN_HOSTNAME: Final = "@hostname"
-"""Stands for the name of the machine, or of the container, that the process runs on."""
+"""Placeholder for the name of the machine or container of the process."""
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
-"""Hosts that a server may listen on, and nobody can connect to."""
+"""Hosts that a server may listen on, but clients cannot connect to."""
 _HAS_PORT: Final = re.compile(r"[^:]*:[^:]*|\[.*\]:[^:]*")
 
 
@@ -30,7 +30,7 @@ def _with_own_hostname(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """`HOST` or `HOST:PORT`; an IPv6 address has brackets where a port follows. Raises ValueError."""
+    """`HOST` or `HOST:PORT`; an IPv6 address with a port has brackets. Raises ValueError."""
     if _HAS_PORT.fullmatch(text):
         return parse_host_port(text)
     return parse_host_port(join_host_port(text, 1))[0], None
@@ -49,7 +49,7 @@ Advertised = Annotated[
     read_with(_advertised),
     FieldKind("HOST or HOST:PORT", "HOST[:PORT]", such_as=f"10.0.0.7, router.example:7071 or {OWN_HOSTNAME}"),
 ]
-"""Where a process is reached. Without a port it is the one that is asked for."""
+"""The advertised address of a process. Without a port, that of the respective server is used."""
 
 
 class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
@@ -63,7 +63,7 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
 
     @property
     def is_announced(self) -> bool:
-        """Whether the address of the process is told to others."""
+        """Whether the address of the process is announced to other members."""
         return True
 
     @model_validator
@@ -76,14 +76,14 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
         return self
 
     def advertised(self, bound: str) -> str:
-        """Where others reach what listens at `bound`, as HOST:PORT."""
+        """The advertised address of a server bound to `bound`, as HOST:PORT."""
         if self.advertise is None:
             return bound
         host, port = _split(self.advertise)
         return join_host_port(host, parse_host_port(bound)[1] if port is None else port)
 
     def advertised_metrics(self, bound: str) -> str:
-        """Where others reach the Prometheus endpoint that listens at `bound`, which may be a wildcard."""
+        """The advertised address of the Prometheus endpoint bound to `bound`, which may be a wildcard."""
         host, port = parse_host_port(bound)
         if host not in WILDCARDS or self.advertise is None:
             return bound
@@ -91,21 +91,21 @@ class MemberSettings(ServiceSettings, TlsSettings, EdgeSettings):
 
 
 class TokenPortSettings(MemberSettings, TokenSettings):
-    """Base of the settings of what clients and operators connect to: routers and controllers."""
+    """Base of the settings of routers and controllers, which clients and operators connect to."""
 
     token_port: int | None = Field(
         None,
         ge=0,
         le=65_535,
-        description="A second port, by TLS without a certificate of the client, for who shows a bearer token; 0: a "
-        "free one. Needs TLS.",
+        description="A second port for clients with a bearer token, by TLS without a client certificate; 0: any free "
+        "one. Needs TLS.",
     )
 
     @model_validator
     def _has_tokens_for_their_port(self) -> Self:
         if self.token_port is not None and self.tls_paths is not None and not self.accepts_tokens:
             raise ValueError(
-                "--token-port: nobody could use it: say which tokens there are with --tokens FILE (`slotmesh token "
+                "--token-port: no client could use it: configure tokens with --tokens FILE (`slotmesh token "
                 "create` makes one) or --jwt-issuer"
             )
         return self
@@ -118,9 +118,9 @@ class TokenPortSettings(MemberSettings, TokenSettings):
         return self
 
     def advertised_token(self, bound: str) -> str:
-        """Where others reach the token port that listens at `bound`: --advertise's host, on the port that is bound.
+        """The advertised address of the token port bound to `bound`: --advertise's host, with the bound port.
 
-        Empty where there is none.
+        Empty if there is none.
         """
         if self.advertise is None or not bound:
             return bound

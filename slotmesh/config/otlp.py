@@ -1,7 +1,7 @@
-"""Where telemetry is pushed to, and how much of it: the settings of a process, then OpenTelemetry's own variables.
+"""The collector of telemetry, and the share of traced calls: settings of a process, then OpenTelemetry's variables.
 
-OpenTelemetry's variables that the SDK reads by itself (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, those
-of certificates and compression) hold as well.
+Variables of OpenTelemetry that the SDK reads itself (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, those of
+certificates and compression) apply as well.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 DEFAULT_RATIO: Final = 0.01
-"""Of calls that come without a trace."""
+"""The default share of calls without a trace context."""
 SIGNALS: Final = ("traces", "metrics")
 
 
@@ -21,14 +21,14 @@ class OtlpTarget(NamedTuple):
     url: str
     """Begins with http:// or https://."""
     insecure: bool
-    """Without encryption."""
+    """Without TLS."""
 
 
 def otlp_target(endpoint: str | None, env: Mapping[str, str], signal: str) -> OtlpTarget | None:
-    """Where this signal goes; None: nowhere.
+    """The collector of this signal; None: there is none.
 
     Raises:
-        ValueError: an endpoint that is none, or a protocol that is not spoken.
+        ValueError: an invalid endpoint, or an unsupported protocol.
     """
     variables = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     name, url = next(((each, env[each]) for each in variables if env.get(each)), ("", ""))
@@ -38,7 +38,7 @@ def otlp_target(endpoint: str | None, env: Mapping[str, str], signal: str) -> Ot
         return None
     protocol = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     if protocol not in (None, "", "grpc"):
-        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL: only grpc is spoken, got {protocol}")
+        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL: only grpc is supported, got {protocol}")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"{name}: expected http://HOST:PORT or https://HOST:PORT, got {url!r}")
@@ -46,10 +46,10 @@ def otlp_target(endpoint: str | None, env: Mapping[str, str], signal: str) -> Ot
 
 
 def tracing_ratio(ratio: float | None, env: Mapping[str, str]) -> float | None:
-    """Which share of the calls is sampled that come without a trace; None: traces are off.
+    """The share of calls without a trace context that is sampled; None: tracing is off.
 
     Raises:
-        ValueError: a sampler that is not known, or an argument that is no share.
+        ValueError: an unknown sampler, or an argument out of range.
     """
     if ratio is not None:
         return ratio

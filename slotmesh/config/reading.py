@@ -1,6 +1,7 @@
-"""One reading of all sources of settings: defaults < file < environment < flags.
+"""Reads settings from all sources: defaults < file < environment < flags. Also makes the help.
 
-Invariants: every source is read before anything is refused; each mistake has the place where it was made.
+Invariants: every source is read before any error is raised; each error has its source. Help texts and messages follow
+from the declarations of the fields only.
 """
 
 from __future__ import annotations
@@ -14,14 +15,10 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 from slotmesh.config.declaring import InvalidSettings, SettingField, SettingProblem, SettingsModel, is_choice
 from slotmesh.names import did_you_mean
 
-# The description of a settings field: what it expects, within which bounds, its placeholder and default.
-#
-# Purpose: help texts and mistakes of `slotmesh.config` follow from the declaration of a field, and from nothing else.
-
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """How a setting is written: what is expected, its placeholder in the help, its values as text, examples."""
+    """How a setting is written: the expected form, its placeholder in the help, its values as text, examples."""
 
     expects: str
     placeholder: str
@@ -30,7 +27,7 @@ class FieldKind:
 
 
 class FlagOnly:
-    """Marks a setting that only its flag can set: a descriptor's number means nothing to children of children."""
+    """Marks a setting that only its flag can set: an inherited descriptor is not valid in grandchildren."""
 
 
 _KINDS = {
@@ -42,7 +39,7 @@ _KINDS = {
 
 
 def kind_of(field: SettingField) -> FieldKind:
-    """The kind that the field's type was annotated with, or that follows from its type."""
+    """The kind in the field's annotation, or derived from its type."""
     for each in field.metadata:
         if isinstance(each, FieldKind):
             return each
@@ -53,7 +50,7 @@ def kind_of(field: SettingField) -> FieldKind:
 
 
 def expects(field: SettingField) -> str:
-    """What the field takes, as `a duration > 0s such as 250ms, 30s or 2m`."""
+    """The expected values, as `a duration > 0s such as 250ms, 30s or 2m`."""
     kind = kind_of(field)
     return f"{kind.expects}{_bounds(field)}" + (f" such as {kind.such_as}" if kind.such_as else "")
 
@@ -64,7 +61,7 @@ def is_flag_only(field: SettingField) -> bool:
 
 
 def default_of(field: SettingField) -> str:
-    """What holds when nothing is given, as `default: 30s`."""
+    """The default for the help, as `default: 30s`."""
     if field.is_required:
         return "required"
     default = field.make_default()
@@ -88,31 +85,31 @@ SettingsT = TypeVar("SettingsT", bound=SettingsModel)
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; one line for each mistake."""
+    """Invalid settings; one line for each error."""
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, *mistakes: str) -> None:
-        super().__init__("\n".join(mistakes))
-        self.violations = mistakes
+    def __init__(self, *errors: str) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was given, and where."""
+    """A given value and its source."""
 
     value: Any
     origin: str
     """A variable, or a file and its key; empty for a flag."""
 
     @property
-    def told(self) -> str:
-        """For the end of a mistake."""
+    def from_origin(self) -> str:
+        """The end of an error message."""
         return f" (from {self.origin})" if self.origin else ""
 
 
 class _Help(argparse.HelpFormatter):
-    """Shows the value of a flag as optional only where it is: at a switch."""
+    """Shows the value of a flag as optional only for switches."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         metavar = str(action.metavar or default_metavar)
@@ -120,14 +117,14 @@ class _Help(argparse.HelpFormatter):
 
 
 class _Flags(argparse.ArgumentParser):
-    """A parser that reports by exception, so that its mistakes join the others."""
+    """A parser that raises its errors, so that they are reported with the others."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingsError(message)
 
 
 _NOTHING = object()
-"""Given as a flag without its value."""
+"""The value of a flag without an argument."""
 
 
 class Reading(Generic[SettingsT]):
@@ -138,9 +135,9 @@ class Reading(Generic[SettingsT]):
         self._fields = settings.model_fields
         self._in_sources = [name for name, field in self._fields.items() if not is_flag_only(field)]
         self._prog = prog
-        self._mistakes: list[str] = []
+        self._errors: list[str] = []
         self._unread = False
-        """A source could not be read at all: what is missing may have been in there."""
+        """A source could not be read at all, and may contain missing settings."""
 
     def read(self, argv: Sequence[str], env: Mapping[str, str]) -> SettingsT:
         flags = self._flags(argv)
@@ -148,20 +145,18 @@ class Reading(Generic[SettingsT]):
         file = flags.pop("config", None) or variables.pop("config", None)
         given = {**(self._file(file) if file else {}), **variables, **flags}
         usable = {name: one.value for name, one in given.items() if one.value is not _NOTHING}
-        self._mistakes += [
-            f"{_flag(name)}: needs {expects(self._fields[name])}" for name in given if name not in usable
-        ]
+        self._errors += [f"{_flag(name)}: needs {expects(self._fields[name])}" for name in given if name not in usable]
         try:
             settings = self._settings.model_validate(usable)
         except InvalidSettings as error:
-            self._mistakes += [
-                self._mistake(each, given)
+            self._errors += [
+                self._error_of(each, given)
                 for each in error.problems
                 if not (each.is_missing and (self._unread or each.name in given))
             ]
-            raise SettingsError(*self._mistakes) from None
-        if self._mistakes:
-            raise SettingsError(*self._mistakes)
+            raise SettingsError(*self._errors) from None
+        if self._errors:
+            raise SettingsError(*self._errors)
         return settings
 
     # -- sources -------------------------------------------------------------------------------------------------
@@ -171,7 +166,7 @@ class Reading(Generic[SettingsT]):
         try:
             known, unknown = parser.parse_known_args(argv)
         except SettingsError as error:
-            self._mistakes += [f"{each}; see --help" for each in error.violations]
+            self._errors += [f"{each}; see --help" for each in error.errors]
             self._unread = True
             return {}
         before = ""
@@ -179,14 +174,14 @@ class Reading(Generic[SettingsT]):
             flag, equals, _ = each.partition("=")
             if each.startswith("-"):
                 meant = did_you_mean(flag, [_flag(name) for name in [*self._fields, "config"]])
-                self._mistakes.append(f"{flag}: no such flag{meant}; see --help")
-            elif not before.startswith("-"):  # otherwise it is the value of a flag that does not exist
-                self._mistakes.append(f"{each}: unexpected argument; see --help")
+                self._errors.append(f"{flag}: no such flag{meant}; see --help")
+            elif not before.startswith("-"):  # otherwise it is the value of an unknown flag
+                self._errors.append(f"{each}: unexpected argument; see --help")
             before = "" if equals else each
         return {name: _Given(value, "") for name, value in vars(known).items()}
 
     def _variables(self, env: Mapping[str, str]) -> dict[str, _Given]:
-        # Others' variables share the prefix: what is not ours is left alone.
+        # Variables of other programs may share the prefix: unknown ones are ignored.
         return {
             name: _Given(value, _variable(name))
             for name in [*self._in_sources, "config"]
@@ -197,7 +192,7 @@ class Reading(Generic[SettingsT]):
         content = self._yaml(path)
         for key in content:
             if key not in self._in_sources:
-                self._mistakes.append(f"{path.value}: {key}: no such setting{did_you_mean(str(key), self._in_sources)}")
+                self._errors.append(f"{path.value}: {key}: no such setting{did_you_mean(str(key), self._in_sources)}")
         return {
             key: _Given(_text(value), f"{path.value}: {key}")
             for key, value in content.items()
@@ -225,16 +220,16 @@ class Reading(Generic[SettingsT]):
                     return content
                 problem = f"expected {path.value} to hold a map of settings, got {content!r:.40}"
         self._unread = True
-        self._mistakes.append(f"--config: {problem}{path.told}")
+        self._errors.append(f"--config: {problem}{path.from_origin}")
         return {}
 
-    # -- help and mistakes -------------------------------------------------------------------------------------
+    # -- help and errors -------------------------------------------------------------------------------------------
 
     def _parser(self) -> _Flags:
         parser = _Flags(
             prog=self._prog,
             description=(self._settings.__doc__ or "").strip().partition("\n")[0],
-            epilog="Flags go before SLOTMESH_* variables, which go before the file. Exit status 2: wrong settings.",
+            epilog="Flags override SLOTMESH_* variables, which override the file. Exit status 2: invalid settings.",
             formatter_class=_Help,
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
@@ -244,7 +239,7 @@ class Reading(Generic[SettingsT]):
             parser.add_argument(
                 _flag(name),
                 dest=name,
-                nargs="?",  # a value that is missing is reported with all other mistakes
+                nargs="?",  # a missing value is reported together with all other errors
                 const="true" if is_switch else _NOTHING,
                 metavar="true|false" if is_switch else kind.placeholder,
                 help=self._help(name).replace("%", "%%"),
@@ -266,16 +261,16 @@ class Reading(Generic[SettingsT]):
         variable = "" if is_flag_only(field) else f", env {_variable(name)}"
         return f"{field.description} ({default_of(field)}{variable})"
 
-    def _mistake(self, problem: SettingProblem, given: Mapping[str, _Given]) -> str:
+    def _error_of(self, problem: SettingProblem, given: Mapping[str, _Given]) -> str:
         name, words = problem.name, problem.words
-        if name is None:  # a check over several fields: its words name them
+        if name is None:  # several fields: the message names them
             return words
         field, flag = self._fields[name], _flag(name)
         if problem.is_missing:
             variable = "" if is_flag_only(field) else f" or {_variable(name)}"
             return f"{flag}: required; give {flag} {kind_of(field).placeholder}{variable}"
         one = given.get(name, _Given(problem.value, ""))
-        return f"{flag}: {words or f'expected {expects(field)}, got {one.value!r}'}{one.told}"
+        return f"{flag}: {words or f'expected {expects(field)}, got {one.value!r}'}{one.from_origin}"
 
 
 def _flag(name: str) -> str:
@@ -287,7 +282,7 @@ def _variable(name: str) -> str:
 
 
 def _text(value: Any) -> Any:
-    """A scalar of the file as the text of a flag, so that both are checked alike."""
+    """A scalar of the file as the text of a flag, so that both are parsed alike."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value

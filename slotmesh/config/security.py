@@ -1,7 +1,9 @@
-"""The settings of TLS that every member of the mesh has: where its certificate, its key and the authorities are.
+"""Settings of TLS and of bearer tokens: certificates, keys, authorities, static tokens and an issuer of JWTs.
 
-Invariants: without any of them there is no TLS; with some of them they are complete, or the process does not start.
-`cryptography` is imported only where there are certificates: it takes most of a second.
+Invariants: without any of the TLS settings there is no TLS; with some of them they must be complete, or the process
+does
+not start. The same applies to an issuer. Tokens are sent over TLS only. `cryptography`, which takes most of a second to
+import, is imported only with certificates, and `jwt` only with an issuer.
 """
 
 from __future__ import annotations
@@ -24,32 +26,32 @@ if TYPE_CHECKING:
 
 
 class TlsSettings(Settings):
-    """Base of the settings of what has certificates. A service says by `tls_names` which of a directory are its own."""
+    """Base of the settings of processes with certificates. `tls_names` are a service's file names in a directory."""
 
     tls_dir: Path | None = Field(
         None,
-        description="Directory with certificates, as `slotmesh certs` makes it: ca.crt, ROLE.crt and ROLE.key; of a "
+        description="Directory with certificates, as `slotmesh certs` makes it: ca.crt, ROLE.crt and ROLE.key; for a "
         "replica replica-BACKEND.crt, or replica.crt.",
     )
     tls_ca: Path | None = Field(
-        None, description="PEM file with the certificates of trusted authorities; before that of --tls-dir."
+        None, description="PEM file with the certificates of trusted authorities; overrides that of --tls-dir."
     )
     tls_cert: Path | None = Field(
-        None, description="PEM file with the own certificate, which --tls-key goes with; before that of --tls-dir."
+        None, description="PEM file with the own certificate, for --tls-key; overrides that of --tls-dir."
     )
     tls_key: Path | None = Field(
-        None, description="PEM file with the private key, which others on the machine cannot read (mode 600)."
+        None, description="PEM file with the private key, which other users of the machine cannot read (mode 600)."
     )
 
     tls_crl: Path | None = Field(
         None,
         description="PEM file with lists of certificates that the authorities have revoked, as `slotmesh certs revoke` "
-        "makes it; before ca.crl of --tls-dir.",
+        "makes it; overrides ca.crl of --tls-dir.",
     )
 
     @property
     def tls_names(self) -> tuple[str, ...]:
-        """What the files of --tls-dir may be called, without .crt and .key; the first that is there counts."""
+        """File names of the service in --tls-dir, without .crt and .key; the first existing one is used."""
         raise NotImplementedError
 
     @property
@@ -57,7 +59,7 @@ class TlsSettings(Settings):
         """The files to use; None without TLS.
 
         Raises:
-            ValueError: they are not complete.
+            ValueError: they are incomplete.
         """
         given = (self.tls_dir, self.tls_ca, self.tls_cert, self.tls_key)
         return chosen_paths(*given, crl=self.tls_crl, names=self.tls_names)
@@ -68,12 +70,12 @@ class TlsSettings(Settings):
         return self
 
     def tls_source(self, role: Role | None = None, backend: str = "") -> TlsSource | None:
-        """The certificates, read and checked, and read again when they change; None without TLS. Asked once a process.
+        """The certificates, validated, and reloaded when they change; None without TLS. Called once per process.
 
-        With a role they have to be those of a server of this role, and of a replica of this backend.
+        With a role they must be those of a server of this role, and of a replica of this backend.
 
         Raises:
-            SettingsError: they cannot be used; the message names the file and the way out.
+            SettingsError: they cannot be used; the message has the file and the way out.
         """
         if (paths := self.tls_paths) is None:
             return None
@@ -88,12 +90,6 @@ class TlsSettings(Settings):
             raise SettingsError(f"TLS: {error}") from None
 
 
-# The settings of bearer tokens, of what clients and operators connect to: routers and controllers.
-#
-# Invariants: tokens travel by TLS only; an issuer is given whole, or the process does not start. `jwt` and
-# `cryptography`
-# are imported only where an issuer is.
-
 _ISSUER: Final = {
     "jwt_issuer": "--jwt-issuer URL (the claim iss)",
     "jwt_audience": "--jwt-audience TEXT (the claim aud)",
@@ -103,27 +99,26 @@ Names = Annotated[str, FieldKind("names with commas between them", "NAME[,NAME]"
 
 
 class TokenSettings(TlsSettings):
-    """Base of the settings of what accepts bearer tokens."""
+    """Base of the settings of routers and controllers, which accept bearer tokens."""
 
     tokens: Path | None = Field(
         None,
-        description="File with static bearer tokens, as `slotmesh token create` makes it; others on the machine cannot "
-        "read it (mode 600). Needs TLS.",
+        description="File with static bearer tokens, as `slotmesh token create` makes it; other users of the machine "
+        "cannot read it (mode 600). Needs TLS.",
     )
     jwt_issuer: str | None = Field(
         None,
         min_length=1,
-        description="Issuer whose JWT are accepted as bearer tokens, as the claim iss has it. Needs TLS, and "
+        description="Issuer whose JWTs are accepted as bearer tokens: the claim iss. Needs TLS, and "
         "--jwt-audience and --jwt-jwks.",
     )
-    jwt_audience: str | None = Field(None, min_length=1, description="What the claim aud of a JWT has to name.")
+    jwt_audience: str | None = Field(None, min_length=1, description="Required value in the claim aud of a JWT.")
     jwt_jwks: Path | None = Field(
-        None, description="File with the issuer's public keys (JWKS), which is read again when it changes."
+        None, description="File with the issuer's public keys (JWKS), reloaded when it changes."
     )
     jwt_algorithms: Names = Field(
         ",".join(DEFAULT_ALGORITHMS),
-        description="Algorithms by which JWT may be signed, with commas between them: RS, PS or ES with 256, 384 or "
-        "512, and EdDSA.",
+        description="Algorithms of JWTs, separated by commas: RS, PS or ES with 256, 384 or 512, and EdDSA.",
     )
     jwt_roles_claim: str = Field(
         "slotmesh_roles",
@@ -134,12 +129,12 @@ class TokenSettings(TlsSettings):
         timedelta(seconds=30),
         ge=timedelta(0),
         le=timedelta(seconds=MAX_LEEWAY_S),
-        description="By how much the clock of the issuer may differ.",
+        description="Allowed difference of the issuer's clock.",
     )
 
     @property
     def accepts_tokens(self) -> bool:
-        """Whether anybody can be known by a token."""
+        """Whether any bearer token is accepted."""
         return self.tokens is not None or self.jwt_issuer is not None
 
     @field_validator("jwt_algorithms")
@@ -160,16 +155,16 @@ class TokenSettings(TlsSettings):
     def _travel_by_tls(self) -> Self:
         if self.accepts_tokens and self.tls_paths is None:
             flag = "--tokens" if self.tokens is not None else "--jwt-issuer"
-            raise ValueError(f"{flag}: tokens need TLS, or everybody on the way reads them: {SET_UP}")
+            raise ValueError(f"{flag}: tokens need TLS, as anyone on the network could read them: {SET_UP}")
         return self
 
     def token_verifier(self) -> Tokens | None:
-        """Who the holders of tokens are, by files that are read and checked; None: no token is accepted.
+        """Identifies the holders of tokens, by validated files; None: no token is accepted.
 
-        Asked once a process.
+        Called once per process.
 
         Raises:
-            SettingsError: a file cannot be used; the message names it and the way out.
+            SettingsError: a file cannot be used; the message has its name and the way out.
         """
         if not self.accepts_tokens:
             return None

@@ -1,6 +1,6 @@
-"""Values of settings: how a text, or an object of a program, becomes a value of a type, and the bounds it has.
+"""Parses values of settings from text or Python objects, and checks their bounds.
 
-Invariants: pure; what cannot be read raises ValueError without a text, for whom to say what the field expects.
+Invariants: pure; an unreadable value raises ValueError without a text, as the caller states the expected form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldBounds:
-    """What a value may be; None: no such bound."""
+    """The bounds of a value; None: no bound."""
 
     ge: Any = None
     gt: Any = None
@@ -35,7 +35,7 @@ class FieldBounds:
 
     def checked(self, value: Any) -> Any:
         """The value. Raises ValueError."""
-        # Written so that NaN, of which nothing is true, is within no bounds.
+        # Written so that NaN is out of bounds.
         is_within = (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -103,8 +103,8 @@ def _read_seconds(value: Any) -> float:
 
 
 def _made(kind: Any, text: str) -> Any:
-    _of(text.isascii(), text)  # Python reads the digits of all scripts
+    _of(text.isascii(), text)  # Python would accept the digits of all scripts
     try:
         return kind(text)
     except ValueError:
-        raise ValueError from None  # Python's words are not for users
+        raise ValueError from None  # Python's message is not for users

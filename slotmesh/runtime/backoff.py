@@ -1,6 +1,6 @@
-"""Exponential back-off with full jitter: many that lost the same peer do not come back at the same moment.
+"""Exponential back-off with full jitter, so that clients that lost the same peer do not return at the same moment.
 
-And the same of what is logged meanwhile: a peer that is away for a day is worth a line a minute, not one an attempt.
+Also for log messages: an absent peer produces one line a minute, not one per attempt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import inf
 
 
 class Backoff:
-    """Gives the delay before each retry: random between 0 and a ceiling that doubles up to `max_s`."""
+    """The delay before each retry: random between 0 and a ceiling that doubles up to `max_s`."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class Backoff:
         factor: float = 2.0,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`draw` gives numbers in [0, 1)."""
+        """`draw` returns numbers in [0, 1)."""
         if not (0 < initial_s <= max_s and factor >= 1):
             raise ValueError(f"need 0 < initial_s <= max_s and factor >= 1, got {initial_s}, {max_s}, {factor}")
         self._initial_s = initial_s
@@ -37,15 +37,15 @@ class Backoff:
         return delay_s
 
     def reset(self) -> None:
-        """It worked: the next failure starts from the beginning."""
+        """Call after a success: the next failure starts with the first delay."""
         self._ceiling_s = self._initial_s
 
 
 class WarningBackoff:
-    """Whether a warning is logged that repeats for as long as something fails: the first one, then ever fewer."""
+    """Decides whether a repeated warning is logged: the first one, then with growing intervals."""
 
     def __init__(self, *, initial_s: float = 2.0, max_s: float = 60.0) -> None:
-        """The rest after the first one, which doubles up to `max_s`."""
+        """The interval after the first warning, which doubles up to `max_s`."""
         self._initial_s = initial_s
         self._max_s = max_s
         self._rest_s = initial_s
@@ -53,7 +53,7 @@ class WarningBackoff:
         self._left_out = 0
 
     def take(self, now: float) -> int | None:
-        """How many were left out since the last one that was logged, if one is due at that time; None: it is not."""
+        """If a warning is due at that time, the number suppressed since the last one; otherwise None."""
         if now < self._due_at:
             self._left_out += 1
             return None
@@ -63,5 +63,5 @@ class WarningBackoff:
         return left_out
 
     def reset(self) -> None:
-        """It worked: the next failure is news."""
+        """Call after a success: the next failure is logged immediately."""
         self._rest_s, self._due_at, self._left_out = self._initial_s, -inf, 0

@@ -1,7 +1,8 @@
-"""The transport's options, for every channel and every server of the mesh, each with its reason.
+"""gRPC channels and their options, and those of servers, each with its reason; bearer tokens on channels.
 
-Purpose: one place for the options by which grpcio handles bursts, outages and silent peers well.
-Invariants: both sides agree on the largest metadata, and no server answers more than a client takes.
+Purpose: the one place for the options by which grpcio handles bursts, outages and silent peers well.
+Invariants: both sides agree on the largest metadata, and no server sends more than a client accepts. Tokens are sent
+over TLS only, which the `Dialer` ensures, and appear in no repr, log or message.
 """
 
 from __future__ import annotations
@@ -22,34 +23,27 @@ from slotmesh.status import unauthenticated
 from slotmesh.streams.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, MAX_PENDING, EdgeLimits
 from slotmesh.units import join_host_port, parse_host_port
 
-# A channel whose rpcs carry a bearer token.
-#
-# Purpose: what gRPC's call credentials do, without the thread that those start for each rpc, and without interceptors,
-# whose calls are others than the transport's own.
-# Invariants: over TLS only, which the `Dialer` sees to. The calls are those of the channel behind it.
-
-# The bearer token that a client shows with each rpc.
-#
-# Invariants: in no repr, log or message. What a function gives is asked for anew for each rpc, so that a token may be
-# replaced while connections live; it has to be quick, as nothing else happens meanwhile.
-
 Token = str | Callable[[], str]
-"""A token, or a function that gives it: called for each rpc, in the thread that makes it."""
+"""A token, or a function that returns it. The function is called in the caller's thread for each rpc, and must not
+block.
+
+A token can thus be replaced while connections are open.
+"""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""As RFC 6750 has it."""
+"""The form of RFC 6750."""
 _MAX_LENGTH: Final = 8192
 
 
 class NoToken(ValueError):
-    """There is no token that could be sent; the message has no part of it."""
+    """There is no valid token; the message contains no part of it."""
 
 
 class TokenSource:
-    """Gives the header that carries the token."""
+    """Makes the header with the token."""
 
     def __init__(self, token: Token) -> None:
-        """Raises NoToken where it is a str that no token can be."""
+        """Raises NoToken if the token is an invalid str."""
         self._token = token
         if not callable(token):
             self.authorization()
@@ -58,16 +52,16 @@ class TokenSource:
         """The value of the metadata `authorization`.
 
         Raises:
-            NoToken: the function failed, or gave none.
+            NoToken: the function failed, or returned no valid token.
         """
         try:
             token = self._token() if callable(self._token) else self._token
         except BaseException as error:  # noqa: BLE001 - whatever the application's function raises
-            # Its words may hold the token.
+            # The message of the exception may contain the token.
             raise NoToken(f"the function that gives the token raised {type_name(error)}") from None
         if not issubclass(type(token), str):
             raise NoToken(f"the token must be a str, got {type_name(token)}")
-        token = str.__str__(token)  # a subclass's own methods are not called
+        token = str.__str__(token)  # ignores overridden methods of a subclass
         if not _TOKEN.fullmatch(token) or len(token) > _MAX_LENGTH:
             raise NoToken(
                 f"the token is none that can be sent: 1 to {_MAX_LENGTH} letters, digits and . _ ~ + / -, without "
@@ -80,10 +74,13 @@ class TokenSource:
 
 
 class TokenChannel(grpc.aio.Channel):
-    """Adds `authorization` to the metadata of each rpc."""
+    """Adds `authorization` to the metadata of each rpc.
+
+    gRPC's call credentials would start a thread for each rpc, and interceptors would wrap the call objects.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, token: TokenSource) -> None:
-        """Takes the channel over: closing this one closes it."""
+        """Owns the channel: closing this one closes it."""
         self._channel = channel
         self._token = token
 
@@ -131,7 +128,7 @@ class _WithToken:
         self._token = token
 
     def __call__(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
-        """Begins the rpc. Raises AioRpcError, UNAUTHENTICATED, where there is no token to be had."""
+        """Begins the rpc. Raises AioRpcError with UNAUTHENTICATED if there is no token."""
         try:
             authorization = self._token.authorization()
         except NoToken as error:
@@ -143,7 +140,7 @@ MAX_METADATA_BYTES = 16 * 1024
 """Largest metadata of an rpc. Soft and hard limit are equal: between the two grpcio rejects at random."""
 
 LOOKAHEAD_BYTES = 1024 * 1024
-"""What a stream buffers unread, and a half more. Memory is bounded by streams times this: probing for more is off."""
+"""A stream buffers 1.5 times this unread. Bounds memory by the number of streams, as BDP probing is off."""
 
 Options = Sequence[tuple[str, int]]
 
@@ -154,7 +151,7 @@ _SHARED: Options = (
     ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
-    # With so little look-ahead, the usual 16 KiB frames would halve the speed of messages of a megabyte.
+    # With this small look-ahead, the usual 16 KiB frames would halve the throughput of messages of a megabyte.
     ("grpc.http2.max_frame_size", LOOKAHEAD_BYTES),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -166,17 +163,18 @@ CHANNEL_OPTIONS: Options = (
     # A server whose host vanished (no FIN, no RST) is found after 15 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # By default a peer that was away for 12 s is missed for another 4.
+    # The default waits another 4 s after a peer returns from an outage of 12 s.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # In spite of its name, what one attempt to connect may take at least: TCP and HTTP/2, over slow links as well.
+    # Despite its name, also the minimum timeout of a connection attempt: TCP and HTTP/2, also over slow links.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # The mesh decides what is safe to try again; the transport does not know.
+    # The mesh decides which calls are safe to retry; the transport cannot.
     ("grpc.enable_retries", 0),
-    # `http_proxy` in the environment, which container engines set, is for other programs: a proxy would have to reach
-    # every member, and see where each of them is.
+    # `http_proxy`, which container engines set, is for other programs: a proxy would have to reach every member, and
+    # know
+    # their addresses.
     ("grpc.enable_http_proxy", 0),
-    # A connection of its own for each channel: closing the channel closes it.
+    # A separate connection for each channel: closing the channel closes it.
     ("grpc.use_local_subchannel_pool", 1),
 )
 """Options of every channel."""
@@ -191,25 +189,26 @@ def server_options(limits: EdgeLimits = DEFAULT_LIMITS) -> Options:
         # side's pings, not both: they are most of what a thousand idle connections cost.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.max_receive_message_length", limits.max_request_bytes),
-        # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours; what waits for it,
-        # as in a flood of rpcs that are reset at once, takes 17 KB each.
+        # The defaults fail bursts of a few thousand unary calls with CANCELLED. The mesh limits calls itself; each
+        # pending
+        # rpc, as in a flood of rpcs that are reset immediately, takes 17 KB.
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
-        # Silent connections would be held for 120 s, in any number.
+        # By default, silent connections are held for 120 s, in any number.
         ("grpc.server_handshake_timeout_ms", _ms(limits.handshake_timeout_s)),
         ("grpc.max_allowed_incoming_connections", limits.max_connections or _max_connections()),
-        # And those without an rpc for ever.
+        # By default, connections without an rpc are held forever.
         *([("grpc.max_connection_idle_ms", idle_ms)] if idle_ms else []),
         ("grpc.max_concurrent_streams", limits.max_connection_streams),
-        # Clients may ping as often as our own do, with and without calls.
+        # Clients may ping as often as the mesh's own, with and without calls.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        # Otherwise two servers take the same port without a word, and split its clients.
+        # Otherwise two servers share the same port silently, and split its clients.
         ("grpc.so_reuseport", 0),
     )
 
 
 class ChannelTls(Protocol):
-    """What channels need of certificates. A `TlsSource` has it."""
+    """The interface of certificates for channels, implemented by `TlsSource`."""
 
     @property
     def version(self) -> int:
@@ -217,24 +216,24 @@ class ChannelTls(Protocol):
 
     @property
     def trust_domain(self) -> str:
-        """The mesh whose servers are asked for their role; empty: servers have to show a name of their address."""
+        """The mesh whose servers are verified by role; empty: servers are verified by their address."""
 
     @property
     def identity(self) -> str:
-        """What the own certificate names; empty without one."""
+        """The identity of the own certificate; empty without one."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Those of now."""
+        """The present credentials."""
 
 
 class Dialer:
-    """Opens the channels of a process: in plain text, or by TLS, as whom its certificate or its token names."""
+    """Opens the channels of a process: in plain text, or by TLS, authenticated by its certificate or token."""
 
     def __init__(self, tls: ChannelTls | None = None, token: TokenSource | None = None) -> None:
-        """`tls` None: in plain text. `token`: shown to routers and controllers, never to replicas.
+        """`tls` None: in plain text. `token`: sent to routers and controllers, never to replicas.
 
         Raises:
-            ValueError: a token without TLS: everybody between here and the server could read and use it.
+            ValueError: a token without TLS, which could be read and reused on the network.
         """
         if token is not None and tls is None:
             raise ValueError("a token is sent by TLS only: give the authority of the servers as well")
@@ -243,14 +242,14 @@ class Dialer:
 
     @property
     def version(self) -> int:
-        """Changes when certificates do: what connects again opens a new channel, as one of before would be refused."""
+        """Changes when certificates do: reconnects open a new channel, as the old credentials would be refused."""
         return 0 if self._tls is None else self._tls.version
 
     def open(self, address: str, server: Role, backend: str = "") -> grpc.aio.Channel:
         """A channel to `HOST:PORT`, connected at first use. The caller closes it.
 
-        By TLS the server has to be one of this role, and a replica one of this backend, whatever its address. Where
-        nothing names a trust domain, its certificate has to name the address instead.
+        By TLS the server must have this role, and a replica this backend, whatever its address. Without a trust domain,
+        its certificate must have the name of the address instead.
 
         Raises:
             ValueError: `address` is not HOST:PORT.
@@ -264,17 +263,17 @@ class Dialer:
         if domain := self._tls.trust_domain:
             options.append(("grpc.ssl_target_name_override", server_name(domain, server, backend)))
         channel = grpc.aio.secure_channel(target, self._tls.channel_credentials(), options=options)
-        # Replicas run code of handlers: a token that they were shown could be used elsewhere.
+        # Replicas run users' code, which could reuse a token.
         if self._token is None or server is Role.REPLICA:
             return channel
         return TokenChannel(channel, self._token)
 
     def explained(self, details: str, server: Role, backend: str = "") -> str:
-        """What an rpc says that has failed; where that is for certificates, in words with the way out."""
+        """The details of a failed rpc; an explanation with the way out if certificates are the cause."""
         return self.problem(details, server, backend) or details
 
     def problem(self, details: str, server: Role, backend: str = "") -> str | None:
-        """Why no connection was made, in words with the way out; None where that is not for certificates."""
+        """Why no connection was made, with the way out; None if certificates are not the cause."""
         if self._tls is None:
             attempt = Attempt(by_tls=False, server=server)
         else:
@@ -285,7 +284,7 @@ class Dialer:
 
 
 PLAIN_TEXT: Final = Dialer()
-"""Of a process without certificates."""
+"""The dialer of a process without certificates."""
 
 
 def open_channel(address: str) -> grpc.aio.Channel:

@@ -1,4 +1,4 @@
-"""How a process ends: with words for the operator where it cannot do its work, and in any case it does end."""
+"""How a process ends: with a message for the operator if it cannot work, and within a bounded time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _log = get_logger(__name__)
 
 
 class CannotStart(Exception):
-    """The process cannot begin its work; the message says why and what to do. `run` prints it and exits."""
+    """The process cannot start; the message has the reason and the way out. `run` prints it and exits."""
 
     exit_code = 1
     """Exit status of the process."""
 
 
 def exit_within(seconds: float, status: int, *, hard_exit: Callable[[int], object] = os._exit) -> threading.Thread:
-    """The work is done: the process has `seconds` to end by itself, then it is ended with this status.
+    """Ends the process with this status after `seconds`, unless it ends by itself before.
 
-    Users' code could keep it alive: a task that is cancelled and goes on, or a non-daemon thread that never returns.
+    Users' code could keep it alive: a task that continues after its cancellation, or a non-daemon thread.
     """
 
     def wait() -> None:

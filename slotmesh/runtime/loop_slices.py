@@ -1,9 +1,10 @@
-"""Steps of large pieces of work, in turn: of all that is under way, one or a few between two looks of the event loop.
+"""Slices large pieces of work, so that they do not block the event loop, and takes turns between several of them.
 
-Purpose: one piece of work that is cut into steps does not hold up the loop, but sixty of them would take a step each
-before other tasks had the loop again.
-Invariants: first come, first served; each waits at least until the loop has looked at everything else.
-Owner: the server whose streams bring the work.
+Purpose: a sliced piece of work does not block the loop, but sixty of them would each take a slice before other tasks
+run again.
+Invariants: first come, first served; each waits until the loop has run all other ready tasks. A piece of work that
+checks after each of its small steps holds the loop for about `SLICE_S`.
+Owner: the server whose streams have the work, and the task that executes it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,12 @@ from collections import deque
 from collections.abc import Generator
 from typing import Final, TypeVar
 
-# Slices of the event loop's time: work that takes longer lets everything else run in between.
-#
-# Invariants: a piece of work that asks after each of its small steps holds the loop for about `SLICE_S`.
-# Owner: the task that does the work.
-
 SLICE_S: Final = 0.008
-"""The longest that one piece of work holds the event loop, seconds, but for the length of one step of it."""
+"""The longest time that one piece of work holds the event loop, in seconds, apart from the length of its steps."""
 
 
 class LoopSlices:
-    """The slices of one piece of work. The first begins now."""
+    """The slices of one piece of work. The first one begins at construction."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -32,26 +28,26 @@ class LoopSlices:
 
     @property
     def are_used(self) -> bool:
-        """Whether the present slice is used up: `rest` is due."""
+        """Whether the present slice is used up, and `rest` is due."""
         return time.monotonic() - self._began >= SLICE_S
 
     @property
     def used_s(self) -> float:
-        """Seconds of the loop's time that the work has used, all slices together."""
+        """Seconds of the loop's time that all slices have used."""
         return self._used_s + time.monotonic() - self._began
 
     async def rest(self) -> None:
-        """Returns when the event loop has looked at everything else."""
+        """Returns when the event loop has run all other ready tasks."""
         self.pause()
         await asyncio.sleep(0)
         self.go_on()
 
     def pause(self) -> None:
-        """The work waits for something else, which is not counted."""
+        """The work waits for something else, which does not count."""
         self._used_s += time.monotonic() - self._began
 
     def go_on(self) -> None:
-        """The next slice begins."""
+        """Begins the next slice."""
         self._began = time.monotonic()
 
 
@@ -59,18 +55,18 @@ T = TypeVar("T")
 
 
 class StepQueue:
-    """Work of more than one step waits here between two of them."""
+    """Pieces of work with more than one step take turns here."""
 
     def __init__(self, in_a_turn: int = 1) -> None:
-        """`in_a_turn`: so many have their turns between two looks of the event loop."""
+        """`in_a_turn`: the number of steps in one iteration of the event loop."""
         self._in_a_turn = in_a_turn
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_giving = False
         self.parsing = asyncio.Lock()
-        """A frame takes several times its size once it is parsed: they are parsed one by one."""
+        """A parsed frame takes several times its size: frames are parsed one at a time."""
 
     async def take(self, steps: Generator[None, None, T]) -> T:
-        """What comes of the work, with others between its steps."""
+        """The result of the work, with the steps of others between its own."""
         while True:
             try:
                 next(steps)
@@ -80,7 +76,7 @@ class StepQueue:
             await self.next()
 
     async def next(self) -> None:
-        """Returns when it is the caller's turn to take another step."""
+        """Returns when it is the caller's turn for another step."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
@@ -96,7 +92,7 @@ class StepQueue:
             if not turn.done():  # the waiting task was cancelled
                 turn.set_result(None)
                 given += 1
-        # Another round follows those who have had their turns, so that none begins beside this one.
+        # The next round is scheduled after these have run, so that no other round begins beside it.
         self._is_giving = given > 0
         if self._is_giving:
             loop.call_soon(self._give, loop)

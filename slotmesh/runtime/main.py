@@ -1,7 +1,12 @@
-"""The frame around every process of the mesh: event loop, logs, exit status.
+"""Runs every process of the mesh: event loop, logs, garbage collection, exit status.
 
-Exit status: 0 done · 1 failed (the log has the traceback) or cannot start (one line on stderr) · 2 wrong settings ·
+Exit status: 0 done · 1 failed (the log has the traceback) or cannot start (one line on stderr) · 2 invalid settings ·
 130 interrupted.
+Invariants: users' code does not end the event loop. A SystemExit or KeyboardInterrupt from a task or callback stops a
+loop immediately, `asyncio.gather(quits())` in a handler is enough; `asyncio.Runner` then cancels all tasks, those of
+grpc's servers too, and grpc writes the next call into freed memory of such a task: a crash. Errors that no code awaits
+are logged without arguments and `repr`s of foreign objects, and without texts of exceptions if users' code runs on the
+loop: they may quote the content of calls.
 """
 
 from __future__ import annotations
@@ -21,16 +26,6 @@ from slotmesh.logs import get_logger, setup_logging, without_text
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import TaskFailed
 
-# An event loop that foreign code does not end.
-#
-# SystemExit or KeyboardInterrupt out of a task or a callback stops a loop where it stands: `asyncio.gather(quits())` in
-# a
-# handler is enough. The task in which it was raised has it as its outcome, and so has the call that awaits that; but
-# `asyncio.Runner` then cancels all tasks of the loop, those of grpc's servers too. What such a server has asked for,
-# the
-# next call, is written by grpc into memory that was its task's: a crash, now or later. A server that was stopped has
-# asked for nothing.
-
 ResultT = TypeVar("ResultT")
 
 
@@ -39,10 +34,11 @@ def run_unwound(
     main: Coroutine[Any, Any, ResultT],
     goes_on: Callable[[BaseException], object] | None = None,
 ) -> ResultT:
-    """As `runner.run(main)`, but that SystemExit out of anything but `main` does not end the loop where it stands.
+    """As `runner.run(main)`, but a SystemExit outside of `main` does not stop the loop immediately.
 
-    `goes_on` is called with it, and the loop goes on, with all its tasks. Without that, `main` is cancelled and awaited
-    before it is raised: what `main` opened is closed by then, in its order, while all other tasks still run.
+    The loop continues, with all its tasks, and `goes_on` is called with the exception. Without `goes_on`, `main` is
+    cancelled and awaited before the exception is raised, so that `main` closes what it opened in order, while all other
+    tasks still run.
     """
     tasks: list[asyncio.Task[ResultT]] = []
 
@@ -73,15 +69,8 @@ async def _ended(task: asyncio.Task[Any]) -> None:
     await asyncio.wait([task])
 
 
-# Logs errors on an event loop that no code awaits: of tasks left behind, callbacks, generators that were not closed.
-#
-# Purpose: in place of asyncio's own report, which shows the arguments of callbacks.
-# Invariants: what is logged has names, types and texts of exceptions, and their tracebacks; no arguments, and no `repr`
-# of an object that is not ours. No texts where users' code runs on the loop: they may quote what calls have sent.
-
-
 def log_loop_errors(loop: asyncio.AbstractEventLoop, *, texts: bool = True) -> None:
-    """Has the loop log errors that no code awaits by this module. `texts`: with the texts of exceptions."""
+    """Logs errors that no code awaits, in place of asyncio's own report. `texts`: with the texts of exceptions."""
     loop.set_exception_handler(partial(_log_error, texts))
 
 
@@ -103,27 +92,26 @@ def _log_error(texts: bool, _loop: asyncio.AbstractEventLoop, context: dict[str,
 
 
 def _name(code: object) -> str:
-    """What a traceback calls it. A `partial` is what it calls."""
+    """The name as in a traceback; for a `partial`, that of its function."""
     code = getattr(code, "func", code)
     return str(getattr(code, "__qualname__", type(code).__name__))
 
 
-# How much freed memory a process keeps for the next frames, where the C library is glibc.
-#
-# Frames of hundreds of kilobytes come and go thousands of times a second. By glibc's own figures each goes back to the
-# kernel when it is freed, and is mapped, zeroed and faulted in again: a quarter of the processor time of a call with a
-# payload of 1 KB (docs/performance.md).
+# By default glibc returns frames of hundreds of kilobytes, thousands a second, to the kernel when they are freed, and
+# maps,
+# zeroes and faults them in again: a quarter of the processor time of a call with a payload of 1 KB
+# (docs/performance.md).
 
 _SETTINGS: Final = {
     "MALLOC_TRIM_THRESHOLD_": (-1, 64 << 20),
     "MALLOC_MMAP_THRESHOLD_": (-3, 4 << 20),
 }
-"""glibc's environment variable, its parameter of mallopt(3), and our value in bytes: up to 64 MiB that are free at the
-end of the heap stay, and blocks of up to 4 MiB, as messages are, come from the heap."""
+"""glibc's environment variable, its parameter of mallopt(3), and the value in bytes: up to 64 MiB of free memory at the
+end of the heap is kept, and blocks of up to 4 MiB, the size of messages, come from the heap."""
 
 
 def keep_freed_memory() -> None:
-    """Once, when a process starts. What is set in the environment stays; nothing happens without glibc."""
+    """Called once, when a process starts. Keeps values of the environment; has no effect without glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -136,8 +124,9 @@ def keep_freed_memory() -> None:
 _log = get_logger(__name__)
 
 _COLLECT_AFTER: Final = (5_000, 5, 40)
-"""New objects, young collections, older ones. A call that waits is about 20 objects in a replica: by Python's own
-figures (700, 10, 10) ten thousand of them have everything looked at several times while they wait, 50 ms each."""
+"""Thresholds: new objects, young collections, older ones. A waiting call has about 20 objects in a replica: with
+Python's
+defaults (700, 10, 10) ten thousand of them would be scanned several times while they wait, 50 ms each."""
 
 
 def run(
@@ -148,16 +137,16 @@ def run(
     log_fields: Mapping[str, str] = MappingProxyType({}),
     log_facts: Callable[[], Mapping[str, str]] = dict,
 ) -> NoReturn:
-    """Runs the coroutine on a fresh event loop (uvloop where there is one) and exits with its status; None is 0.
+    """Runs the coroutine on a new event loop (uvloop if installed) and exits with its status; None is 0.
 
-    `log_fields` are in all that the process logs, and what `log_facts` says where something is logged.
+    `log_fields`: in every log line of the process; `log_facts` adds fields at the time of the line.
     """
     setup_logging(log_format, log_level, log_fields, log_facts)
     sys.exit(_run(main))
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    # Modules that are imported by now stay: no collection needs to look at them again.
+    # Excludes the modules imported so far from garbage collection.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     keep_freed_memory()
@@ -174,16 +163,16 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     except TaskFailed:
-        return 1  # its supervisor logged it
+        return 1  # the supervisor logged it
     except SystemExit:
         raise
-    except BaseException:  # noqa: BLE001 - the outermost frame: logged, and told by the exit status
+    except BaseException:  # noqa: BLE001 - the outermost frame: logged, and reported by the exit status
         _log.exception("failed")
         return 1
 
 
 def _went_on(error: BaseException) -> None:
-    """A task that foreign code has started, or a callback, would have ended the event loop."""
+    """Logs that a foreign task or a callback raised SystemExit, and the event loop continues."""
     _log.error("a task tried to end the process, which goes on", exc_info=without_text(error))
 
 

@@ -1,8 +1,10 @@
-"""Ends child processes with their launcher: a child notices that its launcher has ended, however it did.
+"""Pipes between a launcher and its child processes: children end with their launcher, and announce their address.
 
 Purpose: the launcher holds the write end of a pipe and writes nothing; the kernel closes it when the launcher ends,
-by SIGKILL too, and each child reads the end of the file.
-Invariants: the write end is never inherited; a child that does not stop within its grace is ended.
+also
+by SIGKILL, and each child reads the end of the file. A child writes its address to another pipe when it serves, so that
+the launcher need not parse logs or guess free ports.
+Invariants: the write end is never inherited; a child that does not stop within its grace period is ended.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ from slotmesh.logs import get_logger
 _log = get_logger(__name__)
 
 LAUNCHER_ENDED = "its launcher has ended"
-"""Why a child stops, for people."""
+"""The reason of a stop, for people."""
 ORPHANED_EXIT_CODE = 3
 """Exit status of a child that lost its launcher and did not stop in time."""
 
 
 class ParentPipe:
-    """The launcher's side. One pipe serves any number of children; closing it makes all of them stop."""
+    """The launcher's side. One pipe serves any number of children; closing it stops all of them."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()  # neither is inherited, unless passed
 
     @property
     def fd(self) -> int:
-        """What children inherit: `--parent-fd {fd}`."""
+        """The inherited descriptor: `--parent-fd {fd}`."""
         return self._read_end
 
     @property
@@ -42,7 +44,7 @@ class ParentPipe:
         return (self._read_end,)
 
     def close(self) -> None:
-        """The children stop. May be called again."""
+        """Stops the children. May be called again."""
         for fd in (self._write_end, self._read_end):
             if fd >= 0:
                 os.close(fd)
@@ -64,9 +66,9 @@ def watch_parent(
     grace_s: float = 10.0,
     hard_exit: Callable[[int], object] = os._exit,
 ) -> threading.Thread:
-    """The child's side: when the launcher has ended, calls `on_gone` on the running loop.
+    """The child's side: calls `on_gone` on the running loop when the launcher has ended.
 
-    `grace_s` later it ends the process. A thread, because it has to work while a handler blocks the loop. Takes over
+    Ends the process `grace_s` later. Uses a thread, which works while a handler blocks the loop. Takes ownership of
     `fd`.
     """
     loop = asyncio.get_running_loop()
@@ -76,11 +78,11 @@ def watch_parent(
             while os.read(fd, 1):
                 pass
         except OSError:
-            pass  # not readable is as good as closed: no launcher holds the other end
+            pass  # an unreadable pipe counts as closed: no launcher holds the other end
         try:
             loop.call_soon_threadsafe(on_gone)
         except RuntimeError:
-            return  # the loop has ended: the process is on its way out
+            return  # the loop has ended: the process is exiting
         _log.warning("the launcher is gone; stopping", grace_s=grace_s)
         time.sleep(grace_s)
         hard_exit(ORPHANED_EXIT_CODE)
@@ -88,11 +90,6 @@ def watch_parent(
     thread = threading.Thread(target=watch, name="watch-parent", daemon=True)
     thread.start()
     return thread
-
-
-# Announces the port to a launcher: one line `HOST:PORT` on an inherited descriptor, once the process serves.
-#
-# So a launcher need not poll logs or guess free ports.
 
 
 def announce(fd: int, address: str) -> None:
@@ -114,7 +111,7 @@ class AnnouncePipe:
 
     @property
     def fd(self) -> int:
-        """What the child inherits: `--announce-fd {fd}`."""
+        """The inherited descriptor: `--announce-fd {fd}`."""
         return self._write_end
 
     @property
@@ -123,8 +120,8 @@ class AnnouncePipe:
         return (self._write_end,)
 
     async def address(self) -> str | None:
-        """Waits for the child's line; None when the child ended without one. Call it once, after the child started."""
-        self._close_write_end()  # the child has its own: now its end is the end of the file
+        """Waits for the child's line; None if the child ended without one. Call it once, after the child started."""
+        self._close_write_end()  # the child holds the only other copy, so that its end is the end of the file
         loop = asyncio.get_running_loop()
         line = b""
         while not line.endswith(b"\n"):
@@ -140,7 +137,7 @@ class AnnouncePipe:
         return line.decode().strip()
 
     def close(self) -> None:
-        """Gives the descriptors back. May be called again."""
+        """Closes the descriptors. May be called again."""
         self._close_write_end()
         if self._read_end >= 0:
             os.close(self._read_end)

@@ -1,9 +1,8 @@
-"""The identity of a process, as a text that others on the same machine can check, long after it has ended.
+"""The identity of a process, as text that other processes on the same machine can check long after it has ended.
 
-Purpose: by it a controller knows that a silent replica which it did not start has ended.
-Invariants: `has_ended` is true only for a process that would be seen if it were there: of the same boot, in the same
-namespaces. A value that cannot be read proves nothing. A process id that was used again is told apart by the start
-time.
+Purpose: a controller detects by it that a silent replica, which it did not start, has ended.
+Invariants: `has_ended` is true only for a process that would be visible if it were running: of the same boot, in the
+same namespaces. An unreadable value proves nothing. A reused process id is recognised by the start time.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _ENDED: Final = frozenset({"Z", "X", "x"})
-"""States of what has ended, and was not reaped yet or is just being."""
+"""States of a process that has ended, and is not reaped yet or is being reaped."""
 
 
 def own_process() -> str:
-    """This process; empty where the machine does not have it, as anywhere but on Linux."""
+    """This process; empty if the operating system lacks the data, as all but Linux do."""
     return process_of(os.getpid())
 
 
@@ -33,35 +32,35 @@ def process_of(pid: int) -> str:
 
 
 def find_by_argument(argument: str) -> int:
-    """The id of a process that was started with this argument and has not ended; 0 where there is none."""
+    """The id of a running process that was started with this argument; 0 if there is none."""
     for folder in _PROC.glob("[0-9]*"):
         try:
             if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
                 return int(folder.name)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has just ended
     return 0
 
 
 def pid_of(process: str) -> int:
-    """The id of a process, in its own namespace; 0 where the text is none."""
+    """The id of a process, in its own namespace; 0 if the text is invalid."""
     pid = process.rpartition(":")[0].rpartition(":")[2]
     return int(pid) if pid.isdecimal() else 0
 
 
 def has_ended(process: str) -> bool:
-    """Whether it is certain that a process, by its `own_process`, has ended."""
+    """Whether a process, by its `own_process`, has certainly ended."""
     place, _, rest = process.rpartition(":")
     place, _, pid_text = place.rpartition(":")
     if not place or place != _place() or not (pid_text.isdecimal() and rest.isdecimal()):
         return False
     pid = int(pid_text)
     try:
-        os.kill(pid, 0)  # asks, and sends nothing
+        os.kill(pid, 0)  # only checks for existence
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        pass  # it is there, and another user's
+        pass  # it exists, and belongs to another user
     try:
         started_at, state = _read_stat(pid)
         return started_at != rest or (state in _ENDED and _is_without_threads(pid))
@@ -79,22 +78,22 @@ def _place() -> str:
     try:
         times = str((_PROC / "self/ns/time").readlink())
     except OSError:
-        times = ""  # older kernels have one for all
+        times = ""  # older kernels have no time namespaces
     return f"{boot}:{_number(pids)}:{_number(times)}"
 
 
 def _is_without_threads(pid: int) -> bool:
-    """A main thread may end before others do, and looks like a process that has ended."""
+    """Whether there is only the main thread, which may end before others, and then looks like an ended process."""
     return len([*(_PROC / str(pid) / "task").iterdir()]) <= 1
 
 
 def _number(namespace: str) -> str:
-    """Of `pid:[4026531836]`."""
+    """The number in `pid:[4026531836]`."""
     return namespace.partition("[")[2].rstrip("]")
 
 
 def _read_stat(pid: int) -> tuple[str, str]:
-    """When a process started, in ticks since the boot, and its state."""
+    """The start time of a process, in ticks since the boot, and its state."""
     text = (_PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20:

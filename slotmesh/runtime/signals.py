@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT as an event to await: the waiting task ends the process in order.
+"""SIGTERM and SIGINT as an event: the waiting task ends the process in order.
 
-A second signal changes nothing: a terminal and a launcher often send one each. Nor does one that comes while a process
-ends that surely does.
+A second signal has no effect, as a terminal and a launcher often send one each. Neither has one during the bounded end
+of a process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = get_logger(__name__)
 
 
 class StopRequest(asyncio.Event):
-    """Asks the waiting task to end its process in order, and says why. The first reason counts."""
+    """Requests an orderly end of the process, with the reason. The first reason counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class StopRequest(asyncio.Event):
         """For people, as `SIGTERM`; empty if none was given."""
 
     def ask(self, reason: str) -> None:
-        """Sets the event, for this reason."""
+        """Sets the event, with this reason."""
         if not self.is_set():
             self.reason = reason
             self.set()
@@ -36,8 +36,9 @@ def stop_signals(*, ignore_interrupt: bool = False, is_last: bool = False) -> It
     """The event is set by SIGTERM, and by SIGINT unless `ignore_interrupt`. Needs the main thread's running loop.
 
     `ignore_interrupt` is for processes with a launcher: Ctrl-C in a terminal reaches the whole group, and the launcher
-    decides the order in which it ends. `is_last`: nothing but the end of the process follows the block, within bounded
-    time: its exit status is not to become that of a signal.
+    decides the order of the end. `is_last`: only the bounded end of the process follows the block, and a signal must
+    not
+    change its exit status.
     """
     loop = asyncio.get_running_loop()
     stop = StopRequest()

@@ -1,13 +1,12 @@
-"""Structured concurrency: each background task has a parent, which sees it fail and ends it.
+"""Structured concurrency: each background task has a supervisor, which sees it fail and ends it.
 
 Purpose: the one place that starts the long-lived tasks of a process or a component. Two kinds:
-- `keep`: work that lasts as long as its supervisor does. Where it ends before, that is logged, and it is started again,
-  later and later: it finds out by itself what has to be done, and needs nothing of the run before.
-- `start`: work that ends, or whose state cannot be had again. Its failure is logged once, kept, and asks for a stop.
-Invariants: no task outlives its supervisor; none ends before it without a word, but one that has returned, or that its
-owner has cancelled: a CancelledError that nothing asked for is a failure like any other, and so is a SystemExit, which
-ends no event loop. Tasks are ended in the reverse order of their start.
-Owner: the task that entered it with `async with`.
+- `keep`: work that lasts as long as its supervisor. If it ends before, that is logged, and it is restarted with
+  back-off: it keeps no state of the previous run.
+- `start`: work that ends, or whose state cannot be recovered. Its failure is logged once, kept, and requests a stop.
+Invariants: no task outlives its supervisor; none ends before it unnoticed, except by returning or by its owner's
+cancellation: a CancelledError without a cancellation is a failure like any other, and so is a SystemExit, which does
+not stop the event loop. Tasks are ended in the reverse order of their start.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from slotmesh.logs import get_logger
 from slotmesh.runtime.backoff import Backoff
 
 AGAIN_AFTER_S: Final = 0.1
-"""Before work is started again that has ended; on average half of it. It doubles with each end in a row."""
+"""The ceiling of the first delay before a restart; it doubles with each consecutive end. Delays are random below it."""
 AGAIN_WITHIN_S: Final = 30.0
-"""But is never longer. Work that lasted for longer than this begins with the short time anew."""
+"""The largest ceiling. Work that lasted longer than this starts again with the first delay."""
 
 _log = get_logger(__name__)
 
@@ -34,31 +33,31 @@ class TaskFailed(Exception):
 
 
 class Supervisor:
-    """Parent of background tasks. Leaving it cancels them and waits for their ends.
+    """The parent of background tasks. Leaving it cancels them and waits for their end.
 
-    A failed task does not stop its siblings at once: `on_failure` (such as `stop.set`) asks for an orderly end, and
+    A failed task does not stop its siblings immediately: `on_failure` (such as `stop.set`) requests an orderly end, and
     leaving the supervisor raises `TaskFailed`.
     """
 
     def __init__(self, on_failure: Callable[[], object] | None = None) -> None:
         self._on_failure = on_failure
         self._tasks: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
-        """With the work of each."""
+        """The tasks, with their work."""
         self._closed = False
         self.failure: TaskFailed | None = None
-        """The first failure, if there was one."""
+        """The first failure, if any."""
 
     def keep(
         self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str, until: Callable[[], bool] | None = None
     ) -> asyncio.Task[Any]:
-        """Starts a task that does the work again where it ends before the supervisor does, however it ends.
+        """Starts a task that runs the work again whenever it ends before the supervisor does.
 
-        Cancelling the task ends it. `until`: work that returns while this is true has ended for good.
+        Cancelling the task ends it. `until`: work that returns while this is true is not run again.
         """
         return self.start(_kept(work, name, until or _never), name=name)
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Starts a task. It may return, be cancelled by its owner, or be left to the supervisor."""
+        """Starts a task. It may return, be cancelled by its owner, or be ended by the supervisor."""
         if self._closed:
             work.close()
             raise RuntimeError(f"cannot start {name}: its supervisor has ended")
@@ -87,12 +86,12 @@ class Supervisor:
                 try:
                     await asyncio.wait([task])
                 except asyncio.CancelledError as error:
-                    interrupted = error  # we were cancelled too; no child is left behind for that
+                    interrupted = error  # cancelled too; still waits for the children
         if interrupted is not None:
             raise interrupted
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task).close()  # it has not begun where the task was cancelled before
+        self._tasks.pop(task).close()  # closes a coroutine that was cancelled before it began
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None or (task.cancelled() and task.cancelling()):
             return
@@ -107,17 +106,17 @@ class Supervisor:
 
 
 def is_cancelled() -> bool:
-    """Whether the task that asks was cancelled: a CancelledError in one that was not is an error like any other."""
+    """Whether the present task is being cancelled: otherwise a CancelledError is an error like any other."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class _EndOfProcess(Exception):
-    """In place of what would stop the event loop, and is the cause of this."""
+    """Replaces an exception that would stop the event loop, which is its cause."""
 
 
 async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
-    """The event loop would stop where a task ends by these."""
+    """Converts exceptions that would stop the event loop."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:
@@ -131,7 +130,7 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str, until:
         began, error = loop.time(), None
         try:
             await work()
-        except GeneratorExit:  # this very coroutine is thrown away
+        except GeneratorExit:  # this coroutine is being closed
             raise
         except BaseException as raised:
             if isinstance(raised, asyncio.CancelledError) and is_cancelled():
@@ -145,7 +144,7 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str, until:
         delay_s = backoff.next_delay_s()
         text = "a task that runs for good has failed" if error is not None else "a task that runs for good has returned"
         _log.error(f"{text}; it is started again", task=name, after_s=delay_s, exc_info=error)
-        error = None  # or its traceback, which leads here, would be kept
+        error = None  # frees the traceback, which refers to this frame
         await asyncio.sleep(delay_s)
 
 

@@ -1,9 +1,12 @@
-"""Who makes an rpc, and whether they may: asked once when it starts, and once a second while it streams.
+"""Authenticates and authorises each rpc: once when it starts, and once a second while it streams.
 
-Purpose: finds the identity behind an rpc, by its bearer token or by the certificate of its connection, and has the
-decision made by the rule that the proto declares.
-Invariants: denied by default. A token goes before a certificate: what comes with a token that is not known is refused,
-whatever the certificate. What holds no longer ends the streams that were opened with it.
+Purpose: finds the identity behind an rpc, by its bearer token or by the certificate of its connection, and applies the
+rule that the proto declares.
+Invariants: denied by default. A token has precedence over a certificate: an unknown token is refused whatever the
+certificate. A credential that becomes invalid ends the streams that were opened with it. The handshake has checked the
+chain of a certificate; it is checked again whenever the authorities or their revocations change, so that an open
+connection is trusted no longer than a new one. A certificate with two identities, with none, or with one of another
+trust domain identifies no caller.
 Owner: the server's app, on the server's event loop.
 """
 
@@ -27,24 +30,16 @@ if TYPE_CHECKING:
     from slotmesh.security.tls.revocations import TrustedAuthorities
 
 
-# Whom the certificate of a connection names, and whether the authorities of now still vouch for it.
-#
-# Invariants: the handshake has checked the certificate's chain; here it is read, and checked again by each set of
-# authorities that there is while it is in use, and by what they have taken back: a connection is no older than the
-# trust
-# in who has made it. One that names two identities, or none, or one of another trust domain, is nobody's.
-# Owner: the server's authorizer, on its event loop.
-
 Trust: TypeAlias = "Callable[[], TrustedAuthorities | None]"
-"""Gives the authorities of now, the same object while nothing changes. None: what a handshake has checked holds."""
+"""Returns the present authorities, the same object until they change. None: the check of the handshake is final."""
 KEPT: Final = 1024
-"""Certificates that are remembered, of all that have connected: those that were shown last."""
+"""The limit of cached certificates; the least recently used one is dropped."""
 _CHAIN: Final = "x509_pem_cert_chain"
-"""What the peer has sent beside its own certificate: those between that and an authority."""
+"""The intermediate certificates that the peer has sent."""
 
 
 class PeerCertificate:
-    """One that names somebody."""
+    """A certificate with an identity, and its validation against the present authorities."""
 
     __slots__ = ("_chain", "_checked_by", "_problem", "_trust", "identity")
 
@@ -56,8 +51,8 @@ class PeerCertificate:
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """Why it would not be accepted again, its end aside; None where it would."""
-        # Once for each set of authorities: a signature takes a hundred times as long as the rest of an rpc's look.
+        """Why the certificate is not accepted any more, except for its expiry; None if it is."""
+        # Once per set of authorities: verifying a signature takes a hundred times as long as the rest of the check.
         if (authorities := self._trust()) is not self._checked_by:
             why = None if authorities is None else authorities.problem(self._chain)
             self._problem = None if why is None else f"the certificate of {self.identity.name} {why}"
@@ -66,7 +61,7 @@ class PeerCertificate:
 
 
 class PeerCertificates:
-    """Those that have connected to a server, read once each."""
+    """Cache of the certificates of connected peers; each is parsed once."""
 
     def __init__(self, trust_domain: str, trust: Trust = lambda: None) -> None:
         self._trust_domain = trust_domain
@@ -74,8 +69,8 @@ class PeerCertificates:
         self._known: OrderedDict[bytes, PeerCertificate | None] = OrderedDict()
 
     def credential_of(self, context: Any) -> PeerCertificate | None:
-        """Who is at the other end of this rpc's connection; None where no certificate says so."""
-        # By the certificate, not by the address of the peer: others may connect from that a moment later.
+        """The certificate of this rpc's peer; None if it shows none, or none with an identity."""
+        # The key is the certificate, not the peer's address, which another client may have a moment later.
         shown = context.auth_context()
         if not (own := shown.get("x509_pem_cert")):
             return None
@@ -99,7 +94,7 @@ class PeerCertificates:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             uris = names.get_values_for_type(x509.UniformResourceIdentifier)
             between = [each for each in x509.load_pem_x509_certificates(sent) if each != certificate] if sent else []
-        except Exception:  # noqa: BLE001 - what cannot be read, for whatever reason, names nobody
+        except Exception:  # noqa: BLE001 - any unreadable certificate has no identity
             return None
         identity = identity_of(uris[0], self._trust_domain) if len(uris) == 1 else None
         if identity is None:
@@ -113,18 +108,18 @@ _SCHEME: Final = "bearer "
 
 
 class TokenVerifier(Protocol):
-    """Who the holders of bearer tokens are. Both methods are quick: they are asked on the event loop."""
+    """Maps bearer tokens to identities. Both methods run on the event loop and do not block."""
 
     def identify(self, token: str) -> Identity:
-        """Who holds the token.
+        """The identity of the token's holder.
 
         Raises:
-            BadToken: nobody whom this server knows. Its message is for the holder of the token, its reason is not.
+            BadToken: the token is not accepted. Its message may be sent to the caller, its reason may not.
         """
         ...
 
     def verify(self, token: str) -> Credential:
-        """What the holder of the token is known by, who keeps a stream open, say.
+        """A credential that can be checked again, for streams.
 
         Raises:
             BadToken: as above.
@@ -134,15 +129,15 @@ class TokenVerifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An rpc that was let in: by whom it is made, and by what they are known."""
+    """An rpc that was admitted, with its credential."""
 
     rule: Rule
     credential: Credential | None
-    """None where the rpc is open to everybody."""
+    """None if the rpc is open to all callers."""
 
 
 class Authorizer:
-    """What one server, or several of one process, know of who may call them."""
+    """Authorises the rpcs of one server, or of several in one process."""
 
     def __init__(
         self,
@@ -152,16 +147,16 @@ class Authorizer:
         trust: Trust = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`tokens` None: no token is accepted. `trust` gives the authorities that certificates need now.
+        """`tokens` None: no token is accepted. `trust` returns the present authorities for certificates.
 
-        Without it what a handshake has checked holds until it expires. `now`: seconds since 1970.
+        Without `trust` a certificate is valid until it expires. `now`: seconds since 1970.
         """
         self._certificates = PeerCertificates(trust_domain, trust)
         self._tokens = tokens
         self._now = now
 
     def admit(self, rule: Rule, context: Any) -> Admission | Failure:
-        """Lets an rpc in, and makes who calls the `caller()` of the running task; or says why not."""
+        """Admits an rpc and sets the `caller()` of the running task; or returns the failure."""
         if rule.is_open:
             return Admission(rule, None)
         identity: Identity | None = None
@@ -186,7 +181,7 @@ class Authorizer:
         return failure
 
     def lapsed(self, admission: Admission) -> Failure | None:
-        """Why an rpc that was let in may not go on; None where it may."""
+        """Why an admitted rpc must end; None if it may continue."""
         credential = admission.credential
         if credential is None:
             return None
@@ -205,10 +200,10 @@ class Authorizer:
 
 
 def _token_of(context: Any) -> str | None:
-    """The bearer token of an rpc; None where it has none.
+    """The bearer token of an rpc; None if it has none.
 
     Raises:
-        BadToken: there is something else in its place.
+        BadToken: the metadata has another value.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == _HEADER]
     if not found:

@@ -1,8 +1,9 @@
-"""Identities: who a certificate or a token says somebody is, and which roles that gives.
+"""Identities and roles, from the names in certificates and tokens, and the identity of the running rpc's caller.
 
-Purpose: the one place that reads names of the form `spiffe://TRUST_DOMAIN/ROLE/...`, and that says under which DNS name
-a server of a role is known. Pure.
-Invariants: what is not understood is nobody: no role follows from a name that is almost one.
+Purpose: the one parser of names of the form `spiffe://TRUST_DOMAIN/ROLE/...`, and the DNS name by which servers of a
+role are known.
+Invariants: a name that is not fully valid has no identity and no role. `CALLER` and `RPC` are set once per rpc, before
+its handler runs; tasks that the handler starts inherit them. Without authentication the caller is `ANYBODY`.
 Source: SPIFFE ID, https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md.
 """
 
@@ -17,28 +18,28 @@ from typing import Final, Protocol
 
 _URI: Final = re.compile(r"spiffe://([a-z0-9._-]{1,255})/([a-z]+)(?:/([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")
 _LABEL: Final = re.compile(r"[a-wyz0-9][a-z0-9-]{0,61}[a-z0-9]|[a-wyz0-9]")
-"""Backends whose name is a label of DNS by itself. None of them begins with the `x` of the others."""
+"""Backends whose name is a DNS label. None begins with `x`, which marks the labels of all other names."""
 
 
 class Role(StrEnum):
-    """What somebody may be. Each rpc declares in its proto which roles may call it."""
+    """A role of an identity. Each rpc declares in its proto which roles may call it."""
 
     VIEWER = "viewer"
-    """Sees what runs: status, metrics, events."""
+    """Reads status, metrics and events."""
     INVOKER = "invoker"
     """Calls endpoints."""
     OPERATOR = "operator"
-    """Changes what runs."""
+    """Changes the specification."""
     ROUTER = "router"
     REPLICA = "replica"
     CONTROLLER = "controller"
 
 
 SERVERS: Final = (Role.CONTROLLER, Role.ROUTER, Role.REPLICA)
-"""Roles of members of the mesh, each with servers of its own."""
+"""Roles of members of the mesh, each of which has servers."""
 
 INGRESS: Final = "ingress"
-"""Kind of an ingress: to the mesh a caller, and to who scrapes it a server, which others know by a name of its own."""
+"""The kind of an ingress: an invoker in the mesh, and a server to clients of its HTTPS ports."""
 _ROLES_OF: Final = {
     "controller": frozenset({Role.CONTROLLER}),
     "router": frozenset({Role.ROUTER}),
@@ -49,43 +50,43 @@ _ROLES_OF: Final = {
     "operator": frozenset({Role.OPERATOR, Role.VIEWER, Role.INVOKER}),
 }
 _NAMED: Final = frozenset({"client", "viewer", "operator"})
-"""Kinds that have a name; of the rest only replicas may have one, that of their backend."""
+"""Kinds that have a name. Of the others only replicas may have one, the name of their backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Somebody whose certificate or token was checked."""
+    """The holder of a valid certificate or token."""
 
     name: str
-    """As logs and quotas name it: `client/alice`, `replica/digits-v1`, `router`."""
+    """The name in logs and quotas: `client/alice`, `replica/digits-v1`, `router`."""
     roles: frozenset[Role]
     endpoints: frozenset[str] | None = None
     """Endpoints that an invoker may call; None: all."""
     backend: str | None = None
-    """Of a replica: the backend that it may serve; None: any."""
+    """For a replica: the backend that it may serve; None: any."""
     expires_at: float | None = None
-    """When the credential ends, seconds since 1970; None: not by itself."""
+    """When the credential expires, seconds since 1970; None: never."""
 
     def may_call(self, endpoint: str) -> bool:
-        """Whether calls of this endpoint are allowed, given the role for calls at all."""
+        """Whether the identity may call this endpoint, if it is an invoker."""
         return self.endpoints is None or endpoint in self.endpoints
 
     def may_serve(self, backend: str) -> bool:
-        """Whether this is a replica of that backend."""
+        """Whether the identity may serve as a replica of this backend."""
         return Role.REPLICA in self.roles and self.backend in (None, backend)
 
 
 def is_member(name: str) -> bool:
-    """Whether the identity of this name is that of a router, a replica or a controller."""
+    """Whether this name is that of a router, a replica or a controller."""
     return name.partition("/")[0] in SERVERS
 
 
 ANYBODY: Final = Identity(name="anybody", roles=frozenset(Role))
-"""Who calls a server without TLS, which asks nobody who they are."""
+"""The caller of a server without TLS, which does not authenticate."""
 
 
 def identity_of(uri: str, trust_domain: str) -> Identity | None:
-    """Whom a certificate's URI names; None where it names nobody of this trust domain."""
+    """The identity of a certificate's URI; None if it is not one of this trust domain."""
     if (found := _URI.fullmatch(uri)) is None:
         return None
     domain, kind, name = found.groups()
@@ -101,7 +102,7 @@ def uri_of(trust_domain: str, kind: str, name: str = "") -> str:
     """The URI of an identity: `kind` is `controller`, `router`, `replica`, `ingress`, `client`, `viewer` or `operator`.
 
     Raises:
-        ValueError: there is no such identity, and why.
+        ValueError: the identity is invalid; the message has the reason.
     """
     uri = f"spiffe://{trust_domain}/{kind}/{name}" if name else f"spiffe://{trust_domain}/{kind}"
     if kind not in _ROLES_OF:
@@ -113,17 +114,17 @@ def uri_of(trust_domain: str, kind: str, name: str = "") -> str:
 
 
 def trust_domain_of(uri: str) -> str | None:
-    """The trust domain of a URI of an identity or of an authority; None where it is neither."""
+    """The trust domain of the URI of an identity or an authority; None for another URI."""
     found = re.fullmatch(r"spiffe://([a-z0-9._-]{1,255})(?:/.*)?", uri)
     return None if found is None else found.group(1)
 
 
 def server_name(trust_domain: str, role: Role, backend: str = "") -> str:
-    """The DNS name that certificates of a server of this role have, wherever it listens.
+    """The DNS name in the certificates of servers of this role, independent of their address.
 
-    Those who connect check this name, not the address: replicas come and go at addresses that nobody knows before.
+    Clients verify this name instead of the address, as replicas start at addresses that are not known before.
     `replica` with a backend: the name of replicas of that backend, which a certificate for any backend matches by its
-    wildcard. Backends whose names are no labels of DNS get a label of their hash.
+    wildcard. Backends whose names are not DNS labels get a label derived from a hash.
     """
     if not backend:
         return f"{role}.{trust_domain}"
@@ -132,7 +133,7 @@ def server_name(trust_domain: str, role: Role, backend: str = "") -> str:
 
 
 def name_of_another(dns_name: str, uri: str) -> str | None:
-    """A server that others would take who has this DNS name for, and who has this URI is not; None: no such server.
+    """The server that a certificate with this DNS name, but another URI, could impersonate; None if there is none.
 
     `dns_name` may begin with `*.`.
     """
@@ -151,7 +152,7 @@ def name_of_another(dns_name: str, uri: str) -> str | None:
 
 
 def server_names_of(uri: str) -> tuple[str, ...]:
-    """The DNS names that a certificate with this URI needs so that others connect to it; none for who is no server."""
+    """The DNS names that a certificate with this URI needs; none if the identity has no server."""
     trust_domain = trust_domain_of(uri) or ""
     identity = identity_of(uri, trust_domain)
     if identity is None:
@@ -168,28 +169,20 @@ def server_names_of(uri: str) -> tuple[str, ...]:
     return ()
 
 
-# What somebody is known by: a token or a certificate that was checked, as far as it has to be looked at again.
-
-
 class Credential(Protocol):
-    """A token or a certificate that was accepted. It has no secret."""
+    """An accepted token or certificate, without secrets."""
 
     @property
     def identity(self) -> Identity:
-        """Who has shown it, and until when."""
+        """The identity, with the time at which the credential expires."""
 
     def problem(self) -> str | None:
-        """Why it would not be accepted again, its end aside; None where it would. The words are for its holder.
+        """Why the credential is not accepted any more, except for its expiry; None if it is. Shown to its holder.
 
-        Asked once a second for each stream, on the event loop: nothing is verified anew that was verified before, but
-        for what has changed since.
+        Called once a second for each stream, on the event loop: verifies again only after the keys or authorities have
+        changed.
         """
 
-
-# Who calls: the identity behind the rpc that the running task serves, and which rpc that is.
-#
-# Invariants: both are set once per rpc, before its handler runs; tasks that a handler starts inherit them. Where nobody
-# is asked who they are, the caller is `ANYBODY`.
 
 CALLER: Final[ContextVar[Identity]] = ContextVar("slotmesh_caller", default=ANYBODY)
 
@@ -197,23 +190,23 @@ RPC: Final[ContextVar[str]] = ContextVar("slotmesh_rpc", default="")
 
 
 def current_rpc() -> str:
-    """The full name of the rpc that is being served here; empty where nobody is asked who they are."""
+    """The full name of the rpc that the running task serves; empty without authentication."""
     return RPC.get()
 
 
 def caller() -> Identity:
-    """Who makes the rpc that is being served here."""
+    """The identity that makes the rpc which the running task serves."""
     return CALLER.get()
 
 
 def caller_name() -> str:
-    """The name of that identity; empty where nobody is asked who they are."""
-    who = CALLER.get()
-    return "" if who is ANYBODY else who.name
+    """The name of the caller; empty without authentication."""
+    identity = CALLER.get()
+    return "" if identity is ANYBODY else identity.name
 
 
 def of_caller(chosen_id: str) -> str:
-    """An id that a caller has chosen, told from the same id of other callers. 32 hexadecimal digits, or as it was."""
+    """An id chosen by a caller, made unique among callers: 32 hexadecimal digits. Unchanged without authentication."""
     name = caller_name()
     if not chosen_id or not name:
         return chosen_id
@@ -221,6 +214,6 @@ def of_caller(chosen_id: str) -> str:
 
 
 def quota_name() -> str:
-    """Under which name the caller's quotas are kept; empty where it has none, as members of the mesh have."""
+    """The name by which the caller's quotas are counted; empty if it has none, as members of the mesh."""
     name = caller_name()
     return "" if is_member(name) else name

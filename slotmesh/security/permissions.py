@@ -1,6 +1,9 @@
-"""How somebody is refused who is not known, or may not: the decisions of authorisation, and their failures.
+"""Authorisation: which roles may call an rpc, what a caller may access, and the failures of refusals.
 
-Invariants: a refusal names what the caller lacks, and says nothing of what exists. Pure.
+Purpose: the one place that reads the option `allowed` of the protos, and decides what callers may do beyond their role.
+Invariants: denied by default: an rpc without a declared role is refused to all callers. A refusal names what the caller
+lacks, and does not reveal what exists. The functions for the caller of the running rpc are called once an rpc or a
+frame, never once a call, and write refusals to the audit log.
 """
 
 from __future__ import annotations
@@ -17,33 +20,29 @@ from slotmesh.security.identity import Identity, Role, caller, current_rpc
 from slotmesh.spec.rules import show
 from slotmesh.v1 import roles_pb2
 
-# Which roles may call an rpc: the one place that reads the option `allowed` of the protos. Pure.
-#
-# Invariants: denied by default: an rpc that names no role is refused to everybody.
-
 _PREFIX: Final = "ROLE_"
 _INCLUDED_IN: Final = {Role.VIEWER: Role.OPERATOR, Role.INVOKER: Role.OPERATOR}
-"""Who may do what others may, too."""
+"""Roles that another role includes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may call one rpc."""
+    """The roles that may call one rpc."""
 
     method: str
     """`PACKAGE.SERVICE/METHOD`."""
     roles: tuple[Role, ...]
-    """As declared: of these one is needed."""
+    """As declared; a caller needs one of them."""
     is_open: bool = False
-    """Nobody is asked who they are."""
+    """The rpc needs no authentication."""
 
     def allows(self, roles: frozenset[Role]) -> bool:
-        """Whether one of these roles will do."""
+        """Whether one of these roles is sufficient."""
         return any(each in roles or _INCLUDED_IN.get(each) in roles for each in self.roles)
 
     @property
     def needs(self) -> str:
-        """What it asks for, for a person."""
+        """The requirement, as text for messages."""
         if not self.roles:
             return f"{self.method} names no role that may call it"
         return f"{self.method} needs the role {' or '.join(self.roles)}"
@@ -54,10 +53,10 @@ _INFERENCE: Final = "inference.GRPCInferenceService"
 _OF_OTHERS: Final = {
     # Load balancers and orchestrators probe without a credential.
     (_HEALTH, "Check"): Rule(f"{_HEALTH}/Check", (), is_open=True),
-    # What clients of gRPC choose servers by. It shows no more than Check does, but holds a stream.
+    # gRPC clients choose servers by Watch. It shows no more than Check, but holds a stream.
     (_HEALTH, "Watch"): Rule(f"{_HEALTH}/Watch", tuple(Role)),
     (_HEALTH, "List"): Rule(f"{_HEALTH}/List", (Role.VIEWER,)),
-    # The Open Inference Protocol's own probes: they show what Check does.
+    # Probes of the Open Inference Protocol show the same as Check.
     (_INFERENCE, "ServerLive"): Rule(f"{_INFERENCE}/ServerLive", (), is_open=True),
     (_INFERENCE, "ServerReady"): Rule(f"{_INFERENCE}/ServerReady", (), is_open=True),
 }
@@ -68,11 +67,11 @@ _FOR_VIEWERS: Final = frozenset(
         "grpc.reflection.v1alpha.ServerReflection",
     }
 )
-"""Services whose protos are not ours, and which show what a server is and has."""
+"""Services of other projects' protos, which show the state and the services of a server."""
 
 
 def rule_of(service: str, method: str) -> Rule:
-    """Who may call this rpc of this service, of which this is the full name."""
+    """The rule of an rpc of the service with this full name."""
     if (rule := _OF_OTHERS.get((service, method))) is not None:
         return rule
     name = f"{service}/{method}"
@@ -86,7 +85,7 @@ def rule_of(service: str, method: str) -> Rule:
 
 
 def declared_roles(method: MethodDescriptor) -> tuple[Role, ...]:
-    """The roles that an rpc names in its proto, in that order."""
+    """The roles that an rpc declares in its proto, in that order."""
     numbers = method.GetOptions().Extensions[roles_pb2.allowed]
     return tuple(Role(roles_pb2.Role.Name(each).removeprefix(_PREFIX).lower()) for each in numbers if each)
 
@@ -95,7 +94,7 @@ _MAX_SHOWN: Final = 100
 
 
 def decide(identity: Identity | None, rule: Rule, now: float) -> Failure | None:
-    """Why this caller may not call this rpc; None where it may. `now`: seconds since 1970."""
+    """Why this caller may not call this rpc; None if it may. `now`: seconds since 1970."""
     if identity is None:
         return unknown_caller(rule, f"{rule.needs}: show a client certificate, or a token as `authorization: Bearer`")
     if has_expired(identity, now):
@@ -110,17 +109,17 @@ def decide(identity: Identity | None, rule: Rule, now: float) -> Failure | None:
 
 
 def has_expired(identity: Identity, now: float) -> bool:
-    """Whether the credential has ended. `now`: seconds since 1970."""
+    """Whether the credential has expired. `now`: seconds since 1970."""
     return identity.expires_at is not None and identity.expires_at <= now
 
 
 def unknown_caller(rule: Rule, why: str, executed: Executed = Executed.NO) -> Failure:
-    """The failure of somebody who is not known, or no longer."""
+    """The failure of a caller that is not authenticated, or not any more."""
     return Failure(reason=Reason.UNAUTHENTICATED, message=why, executed=executed, metadata=_missing(rule))
 
 
 def refused_endpoint(identity: Identity, endpoint: str) -> Failure | None:
-    """Why this caller may not call this endpoint, whether or not it exists; None where it may."""
+    """Why this caller may not call this endpoint, whether or not it exists; None if it may."""
     if identity.may_call(endpoint):
         return None
     return Failure(
@@ -131,7 +130,7 @@ def refused_endpoint(identity: Identity, endpoint: str) -> Failure | None:
 
 
 def unnamed_endpoint(identity: Identity) -> Failure | None:
-    """Why this caller may not use a slot without naming its endpoint; None where it may."""
+    """Why this caller may not use a slot without naming its endpoint; None if it may."""
     if identity.endpoints is None:
         return None
     return Failure(
@@ -151,7 +150,7 @@ def refused_service(identity: Identity, service: str) -> Failure:
 
 
 def refused_backend(identity: Identity, backend: str) -> Failure | None:
-    """Why this caller may not be a replica of this backend; None where it may."""
+    """Why this caller may not serve as a replica of this backend; None if it may."""
     if identity.may_serve(backend):
         return None
     return Failure(
@@ -162,7 +161,7 @@ def refused_backend(identity: Identity, backend: str) -> Failure | None:
 
 
 def refused_payloads(identity: Identity) -> Failure | None:
-    """Why this caller may not see payloads of others' calls; None where it may."""
+    """Why this caller may not see payloads of other callers; None if it may."""
     if Role.OPERATOR in identity.roles:
         return None
     return Failure(
@@ -176,29 +175,23 @@ def _missing(rule: Rule) -> dict[str, str]:
     return {"role": ", ".join(rule.roles)}
 
 
-# What the caller of the running rpc may do beyond its role, asked wherever calls and members come in.
-#
-# Invariants: asked once an rpc or a frame, never once a call; who has no limit costs a look. A refusal is in the audit
-# log, and does not tell whether what it names exists.
-
-
 def endpoint_refusal(endpoint: str) -> Failure | None:
-    """Why the caller may not call this endpoint; None where it may."""
-    who = caller()
-    return None if who.endpoints is None else _noted(refused_endpoint(who, endpoint))
+    """Why the caller may not call this endpoint; None if it may."""
+    identity = caller()
+    return None if identity.endpoints is None else _noted(refused_endpoint(identity, endpoint))
 
 
 def service_refusal(service: str) -> Failure:
-    """Why the caller, who may call certain endpoints only, may not call this service of a user's own proto."""
+    """Why the caller, limited to some endpoints, may not call this service of a user's own proto."""
     failure = refused_service(caller(), service)
     AUDIT.denied(caller(), current_rpc(), failure)
     return failure
 
 
 def slot_refusal(endpoint: str) -> Failure | None:
-    """The same of a call into a slot, which need not name the endpoint unless the caller is limited to some.
+    """Why the caller may not call into a slot; None if it may. The endpoint is required only from limited callers.
 
-    Where it does, the replica compares it with that of the slot.
+    The replica compares it with the endpoint of the slot.
     """
     return endpoint_refusal(endpoint) if endpoint else _noted(unnamed_endpoint(caller()))
 
@@ -209,21 +202,21 @@ def callable_endpoints() -> frozenset[str] | None:
 
 
 def backend_refusal(backend: str) -> Failure | None:
-    """Why the caller may not be a replica of this backend; None where it may."""
+    """Why the caller may not serve as a replica of this backend; None if it may."""
     return _noted(refused_backend(caller(), backend))
 
 
 def payloads_refusal() -> Failure | None:
-    """Why the caller may not see payloads of others; None where it may."""
+    """Why the caller may not see payloads of other callers; None if it may."""
     return _noted(refused_payloads(caller()))
 
 
 def known_endpoints() -> frozenset[str] | None:
-    """The endpoints that the caller may know of; None: all."""
-    who = caller()
-    if who.endpoints is None or Role.VIEWER in who.roles or Role.OPERATOR in who.roles:
+    """The endpoints whose existence the caller may see; None: all."""
+    identity = caller()
+    if identity.endpoints is None or Role.VIEWER in identity.roles or Role.OPERATOR in identity.roles:
         return None
-    return who.endpoints
+    return identity.endpoints
 
 
 def _noted(failure: Failure | None) -> Failure | None:

@@ -1,8 +1,8 @@
-"""Quotas: how much of one thing each known caller may have of a process, so that one takes nothing from the others.
+"""Quotas per authenticated caller, so that one caller cannot exhaust a process for the others.
 
-Purpose: the one place that counts by caller. What is counted is given back by whoever took it, exactly once.
-Invariants: nobody is kept here who has nothing. Quotas tell callers apart, so they bind those whose name is known:
-where nobody is asked who they are, and for members of the mesh, only the bounds of the process hold. Pure.
+Purpose: the one place that counts by caller. The code that takes an amount returns it exactly once.
+Invariants: a caller that holds nothing has no entry. Quotas apply to callers with a name: without authentication, and
+for members of the mesh, only the bounds of the process apply. Pure.
 Owner: the edge of a service, on its event loop.
 """
 
@@ -15,15 +15,15 @@ from typing import Final
 from slotmesh.errors import Failure, Reason
 
 RETRY_S: Final = 1.0
-"""When to try again what is given back by the caller itself."""
+"""Retry delay for a quota that the caller itself frees, in seconds."""
 BURST_S: Final = 10.0
-"""A rate may be saved up for so long."""
+"""A rate may be saved up for this time."""
 _SWEEP_FROM: Final = 1_024
-"""Callers of a rate whom nobody looks through."""
+"""Entries of a rate below which full buckets are not searched for and dropped."""
 
 
 class QuotaKind(StrEnum):
-    """What is counted. The values are those of the metric."""
+    """The counted resource. The values are those of the metric."""
 
     STREAMS = "streams"
     CALLS = "calls"
@@ -43,11 +43,11 @@ _HAS: Final = {
     QuotaKind.SLOTS: "slots reserved in which no call has begun",
     QuotaKind.CHANGES: "changes a second",
 }
-"""For a person."""
+"""Text for messages."""
 
 
 def over_quota(kind: QuotaKind, who: str, held: int, more: int, most: int, setting: str) -> Failure:
-    """The failure of a caller who has as much as one may. `setting`: which one says so."""
+    """The failure of a caller that would exceed its quota. `setting`: the name of the limit."""
     return Failure(
         reason=Reason.QUOTA_EXCEEDED,
         message=(
@@ -60,20 +60,20 @@ def over_quota(kind: QuotaKind, who: str, held: int, more: int, most: int, setti
 
 
 class Quota:
-    """How much of one kind each caller has now."""
+    """The amount of one resource that each caller holds."""
 
     def __init__(self, kind: QuotaKind, most: int, setting: str) -> None:
-        """`most`: what one caller may have. `setting`: its name, for those who are refused."""
+        """`most`: the limit of one caller. `setting`: its name, for messages."""
         self.kind = kind
         self.most = most
         self.held: dict[str, int] = {}
-        """By the name of the caller."""
+        """By the caller's name."""
         self.refused = 0
-        """How often somebody was refused."""
+        """The number of refusals."""
         self._setting = setting
 
     def refusal(self, who: str, amount: int = 1) -> Failure | None:
-        """Why this caller may not have as much more; None where it may. Nothing is counted but the refusal."""
+        """Why this caller may not take this amount more; None if it may. Counts only the refusal."""
         if not who:
             return None
         held = self.held.get(who, 0)
@@ -83,16 +83,16 @@ class Quota:
         return over_quota(self.kind, who, held, amount, self.most, self._setting)
 
     def is_full(self, who: str) -> bool:
-        """Whether this caller may have no more."""
+        """Whether the caller has reached the limit."""
         return bool(who) and self.held.get(who, 0) >= self.most
 
     def take(self, who: str, amount: int = 1) -> None:
-        """The caller has as much more."""
+        """Adds to what the caller holds."""
         if who and amount:
             self.held[who] = self.held.get(who, 0) + amount
 
     def give(self, who: str, amount: int = 1) -> None:
-        """The caller has as much less."""
+        """Subtracts from what the caller holds."""
         if who and amount:
             left = self.held[who] - amount
             if left:
@@ -102,25 +102,25 @@ class Quota:
 
 
 class RateQuota:
-    """How often each caller may do something: a bucket of `BURST_S` seconds' worth for each, which fills steadily.
+    """The rate of one action per caller: a token bucket for each, with a capacity of `BURST_S` seconds' worth.
 
     Source: the token bucket, https://en.wikipedia.org/wiki/Token_bucket.
     """
 
     def __init__(self, kind: QuotaKind, per_s: int, setting: str) -> None:
-        """`per_s`: times a second. `setting`: its name, for those who are refused."""
+        """`per_s`: the rate per second. `setting`: its name, for messages."""
         self.kind = kind
         self.refused = 0
-        """How often somebody was refused."""
+        """The number of refusals."""
         self._per_s = per_s
         self._most = per_s * BURST_S
         self._setting = setting
         self._left: dict[str, tuple[float, float]] = {}
-        """What each has left, and when that was computed; monotonic seconds. Who is not here has all."""
+        """The tokens that each caller has left, and when that was computed in monotonic seconds. Missing: full."""
         self._sweep_at = _SWEEP_FROM
 
     def take(self, who: str, now: float) -> Failure | None:
-        """The caller does it once; or why it may not yet."""
+        """Takes one token; returns the failure if the caller has none."""
         if not who:
             return None
         left, since = self._left.get(who, (self._most, now))

@@ -1,7 +1,7 @@
-"""Which files an identity's certificates are in: paths that were given, and those of a directory.
+"""The files of an identity's certificates: explicit paths, and those of a directory.
 
-Invariants: nothing is parsed here, and `cryptography` not imported: who has no certificates does not wait for it. A
-certificate and its key come from the same place.
+Invariants: nothing is parsed, and `cryptography` is not imported, so that a process without certificates starts fast. A
+certificate and its key come from the same source.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Final
 
 CA_FILE: Final = "ca.crt"
-"""Of a directory of certificates: those of the authorities."""
+"""The certificates of the authorities, in a directory of certificates."""
 CRL_FILE: Final = "ca.crl"
-"""Of the same directory, where there is one: what the authorities have taken back."""
+"""The revocation lists of the authorities, in the same directory; optional."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsPaths:
-    """PEM files. `cert` and `key` are None together: for who shows no certificate."""
+    """PEM files. `cert` and `key` are both None if the process presents no certificate."""
 
     ca: Path
     cert: Path | None = None
     key: Path | None = None
     crl: Path | None = None
-    """Where lists of revoked certificates are, or will be."""
+    """The revocation lists; the file may not exist yet."""
 
 
 def chosen_paths(
@@ -38,13 +38,13 @@ def chosen_paths(
     names: Sequence[str],
     needs_certificate: bool = True,
 ) -> TlsPaths | None:
-    """The files to use; None where nothing was given. `ca`, `crl`, and `cert` with `key`, go before the directory's.
+    """The files to use; None if no path is given. `ca`, `crl`, and `cert` with `key`, override the directory's files.
 
-    `names`: what the directory's files of this identity may be called, without `.crt` and `.key`; the first that is
-    there counts. `needs_certificate` False: one that is nowhere is left out.
+    `names`: file names of this identity in the directory, without suffix; the first existing one is used.
+    `needs_certificate` False: a missing certificate is omitted.
 
     Raises:
-        ValueError: they are not complete; the message says which is missing, and what makes it.
+        ValueError: a file or an option is missing; the message names it and the command that makes it.
     """
     if (cert is None) != (key is None):
         given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
@@ -68,11 +68,11 @@ def certificate_in(
 ) -> tuple[Path, Path] | tuple[None, None]:
     """The certificate and key of the first of these names that the directory has.
 
-    Raises:
-        ValueError: there is none, and `needs_certificate`; or a certificate has no key.
+    ValueError: none exists and `needs_certificate` is set; or a certificate has no key.
+    ValueError: there is none, and `needs_certificate`; or a certificate has no key.
     """
     for name in names:
-        # `with_suffix` would take what follows a dot in a name for its suffix.
+        # `with_suffix` would replace what follows a dot in the name.
         cert, key = directory / f"{name}.crt", directory / f"{name}.key"
         if cert.exists():
             if not key.exists():
@@ -111,5 +111,5 @@ def _made_by(directory: Path, command: str) -> str:
 
 
 def identity_of_file(name: str) -> str:
-    """`replica/digits`, say, for the name of its files, `replica-digits`."""
+    """The identity of a file name: `replica/digits` for `replica-digits`."""
     return name.replace("-", "/", 1)

@@ -1,9 +1,9 @@
-"""The edge of a server: handlers are run for those who may call them only, and for as much as these may have.
+"""The edge of a server: authorises rpcs before their handlers run, and enforces quotas per caller.
 
-Purpose: asks who calls once an rpc, before anything of its request is parsed; a stream is held to it for as long as it
-is open. Counts the streams of each caller, and how often one changes the configuration.
-Invariants: a stream that may not go on ends as if the caller had left, but for its status. Handlers that yield are
-driven from here, so that there is always a task of ours to be cancelled.
+Purpose: authorises each rpc once, before its request is parsed, and again while its stream is open. Counts the streams
+of each caller, and the rate of its changes of the configuration.
+Invariants: a stream whose authorisation lapses ends as if the client had cancelled it, except for its status. Handlers
+that are generators run in a task of the edge, so that they can be cancelled.
 Owner: the server, on its event loop.
 """
 
@@ -35,33 +35,33 @@ from slotmesh.transport.duplex import LAST_WRITE_S
 from slotmesh.transport.open_streams import OpenStreams, StreamCut
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic only in its stubs
 
 _LAST_WRITE_S: Final = LAST_WRITE_S / 5
-"""gRPC ends no rpc while a write is under way: how long one may take that was cancelled."""
+"""The limit of a cancelled write: gRPC does not end an rpc during a write."""
 _OF_OPERATORS: Final = (Role.OPERATOR,)
-"""Rpcs that are for them alone change something."""
+"""Rpcs that only these roles may call change the configuration."""
 
 
 class Edge:
-    """What one server asks of those who come, and has of them."""
+    """Authorisation and quotas of one server."""
 
     def __init__(
         self, times: RpcTimes, authorizer: Authorizer | None = None, limits: EdgeLimits = DEFAULT_LIMITS
     ) -> None:
-        """What is refused counts in `times`. `authorizer` lets rpcs in; None: nobody is asked who they are."""
+        """Refused rpcs are counted in `times`. `authorizer` admits rpcs; None: no authentication."""
         self.times = times
         self.authorizer = authorizer
         self.streams = OpenStreams(
             opening_timeout_s=limits.opening_timeout_s, idle_timeout_s=limits.stream_idle_timeout_s
         )
-        """Those that are open."""
+        """Open streams per caller."""
         self.stream_quota = Quota(QuotaKind.STREAMS, limits.max_streams_per_caller, "max_streams_per_caller")
         self.change_quota: RateQuota | None = None
-        """How often one caller may change something; None: as often as it likes."""
+        """The rate of changes per caller; None: unlimited."""
 
     def admit(self, rule: Rule, context: Context) -> Admission | Failure:
-        """Lets an rpc in, or says why not."""
+        """Admits an rpc, or returns the failure."""
         if self.authorizer is None:
             return Admission(rule, None)
         admission = self.authorizer.admit(rule, context)
@@ -70,16 +70,16 @@ class Edge:
         return admission
 
     def lapsed(self, admission: Admission) -> Failure | None:
-        """Why an rpc that was let in may not go on, of which the audit log then has a line; None where it may."""
+        """Why an admitted rpc must end, recorded in the audit log; None if it may continue."""
         if self.authorizer is None or (failure := self.authorizer.lapsed(admission)) is None:
             return None
-        who = None if admission.credential is None else admission.credential.identity
-        AUDIT.denied(who, admission.rule.method, failure, why=f"its stream ends: {failure.message}")
+        identity = None if admission.credential is None else admission.credential.identity
+        AUDIT.denied(identity, admission.rule.method, failure, why=f"its stream ends: {failure.message}")
         return failure
 
 
 def admitted(handler: Handler, rule: Rule, edge: Edge) -> Handler:
-    """The same handler, for those whom the edge lets in by this rule."""
+    """The handler, behind the edge with this rule."""
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     codecs = (handler.request_deserializer, handler.response_serializer)
     gate = _Gate(rule, edge)
@@ -97,14 +97,14 @@ def admitted(handler: Handler, rule: Rule, edge: Edge) -> Handler:
 
 
 class _Gate:
-    """Of one rpc of one server."""
+    """The admission of rpcs of one method."""
 
     def __init__(self, rule: Rule, edge: Edge) -> None:
         self._rule = rule
         self.edge = edge
 
     async def enter(self, context: Context, quota: Quota | None = None) -> Admission:
-        """Returns where the rpc may go on; ends it otherwise. It is one more of `quota`, which the caller takes."""
+        """Admits the rpc, or ends it. It is one more of `quota`, which the caller takes."""
         began = perf_counter()
         admission = self.edge.admit(self._rule, context)
         if isinstance(admission, Admission):
@@ -142,7 +142,7 @@ def _held(behavior: Callable[..., Any], gate: _Gate, *, reads: bool) -> Any:
                 except asyncio.CancelledError:
                     if stream.failure is None or context.done():
                         raise
-            # It is looked at no more, and not cancelled again: its end may take its time.
+            # Not checked and cancelled a second time: its cleanup may take time.
             if stream.failure is not None and not context.done():
                 for _ in range(stream.cancels):
                     stream.task.uncancel()
@@ -158,7 +158,7 @@ async def _run(behavior: Callable[..., Any], request: Any, context: Context) -> 
 
 
 async def _written(behavior: Callable[..., Any], request: Any, context: Context) -> None:
-    """As grpc.aio does with what a handler yields."""
+    """Writes what a generator handler yields, as grpc.aio does."""
     async with aclosing(behavior(request, context)) as responses:
         async for response in responses:
             await context.write(response)
@@ -169,11 +169,8 @@ async def _end(context: Context, failure: Failure) -> NoReturn:
     await abort(context, failure)
 
 
-# The metrics of a server's edge: streams that are open or were ended, quotas and who was refused for them.
-
-
 def observe_edge(meter: Meter, edge: Edge, quotas: Iterable[Quota] = ()) -> None:
-    """Registers them. `quotas`: those of the service, beside the edge's own."""
+    """Registers the metrics of open and ended streams, and of quotas. `quotas`: of the service, besides the edge's."""
     held = (edge.stream_quota, *quotas)
     rates = () if edge.change_quota is None else (edge.change_quota,)
     observe_gauge(meter, names.SERVER_STREAMS, lambda: {(): len(edge.streams.open)})

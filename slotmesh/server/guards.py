@@ -1,13 +1,11 @@
-"""Guards between gRPC and a servicer: wrong input and errors become statuses that are true and tell no secrets.
+"""Guards between gRPC and a servicer: invalid input and exceptions become accurate statuses that leak no secrets.
 
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
-Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
-holds more than one may (`slotmesh.streams.frame_bounds`), before it is parsed: a large one is counted where it is read,
-in
-turn with others (`LargeFrame`). So does the request of a unary rpc that is larger than its rpc needs, or holds more
-(`slotmesh.server.unary_requests`). A `SlotmeshError` ends it with its status and details; a client that has left is no
-error; anything else is logged with its traceback, and the client reads INTERNAL and nothing more. Nothing is added to
-the messages of a stream.
+Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT. So does a stream's frame that exceeds its
+bounds (`slotmesh.streams.frame_bounds`), before it is parsed; large frames are counted in slices, in turn with others
+(`LargeFrame`). So does a unary request that exceeds its bounds (`slotmesh.server.unary_requests`). A `SlotmeshError`
+ends the rpc with its status and details; a disconnected client is no error; any other exception is logged with its
+traceback, and the client gets only INTERNAL. Messages of a stream are not changed.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.transport.duplex import LargeFrame, writes_bytes
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic only in its stubs
 Parse = Callable[[bytes], Any]
 Read = Callable[[bytes], Awaitable[Any]]
 
@@ -46,10 +44,10 @@ _log = get_logger(__name__)
 
 
 class GuardedRegistration:
-    """Takes the place of the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
+    """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
 
-    They are registered as generic ones, and those that come by the thousand by themselves as well: `grpc.aio` looks at
-    each method that is registered so for each rpc of the others: with fifteen methods a fiftieth of an rpc's time.
+    They are registered as generic handlers, and frequent ones by method as well: `grpc.aio` checks all methods that are
+    registered that way for each other rpc, with fifteen methods a fiftieth of an rpc's time.
     """
 
     def __init__(
@@ -60,22 +58,19 @@ class GuardedRegistration:
         times: RpcTimes,
         edge: Edge,
     ) -> None:
-        """`name` is the server whose log errors refer to. Large frames are counted in `turns`, rpcs in `times`.
-
-        `edge` lets rpcs in.
-        """
+        """`name`: the server's name in logs. `turns` schedules large frames, `times` counts, `edge` admits."""
         self._edge = edge
         self._server = server
         self._times = times
         self._name = name
         self._turns = turns
         self.services: list[str] = []
-        """Full names, in the order of registration."""
+        """Full names, in order of registration."""
         self.of_many: dict[str, Handler] = {}
-        """Handlers that are registered by themselves, by `/SERVICE/METHOD`."""
+        """Handlers that are registered by method, by `/SERVICE/METHOD`."""
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """The unguarded form of what is registered by method: left out."""
+        """Ignored: generated code registers the same handlers by method as well."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
@@ -112,15 +107,15 @@ def guard(
     times: RpcTimes | None = None,
     bounds: RequestBounds | None = None,
 ) -> Handler:
-    """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
+    """The guarded handler. It is a coroutine function, or an async generator function if it streams.
 
-    `method` is its full name; `server` is the one whose log errors refer to. Large frames and requests are counted in
-    `turns`, rpcs in `times`. `bounds`: of its request, where that is one message; None: those of its method.
+    `method`: its full name; `server`: the server's name in logs. `turns` schedules large frames and requests, `times`
+    counts rpcs. `bounds`: of a single request; None: those of the method.
     """
     end = _Ending(method, server, times or RpcTimes())
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     serialise: Any = handler.response_serializer
-    # Where the request is one message it is parsed in here: grpc.aio would report a failure to parse it by itself.
+    # A single request is parsed here, as grpc.aio would report a failure to parse in its own way.
     deserialise = handler.request_deserializer
     parse = _frame_parser(deserialise, turns) if handler.request_streaming else None
     read = None if handler.request_streaming else _reader(deserialise, bounds or bounds_of(method), turns)
@@ -154,7 +149,7 @@ def failure_of(error: SlotmeshError) -> Failure:
 
 
 class _Ending:
-    """Ends an rpc whose handler raised, and counts all."""
+    """Ends an rpc whose handler raised, and counts all rpcs."""
 
     def __init__(self, method: str, server: str, times: RpcTimes) -> None:
         self._method = method
@@ -163,7 +158,7 @@ class _Ending:
 
     @contextmanager
     def timed(self, context: Context) -> Iterator[None]:
-        """The rpc lasts as long as the block."""
+        """Measures the rpc while the block lasts."""
         began, well = perf_counter(), False
         try:
             yield
@@ -178,7 +173,7 @@ class _Ending:
         if defects:
             _log.error("rpc failed", method=self._method, exc_info=error)
         if context.done() or not (failures or defects):
-            # The rpc has ended, by the handler or by the transport: no status can be sent.
+            # The handler or the transport has ended the rpc: no status can be sent.
             raise asyncio.CancelledError from error
         failure = (
             failures[0]
@@ -193,16 +188,16 @@ class _Ending:
 
 
 def _is_end(error: BaseException, context: Context) -> bool:
-    """Whether gRPC says that the rpc or the server has ended.
+    """Whether gRPC reports the end of the rpc or of the server.
 
-    Of its errors, only misuse of a live rpc is a defect, and one that belongs to another rpc.
+    Its other errors are defects: misuse of an active rpc, or an error of another rpc.
     """
     misuse = (grpc.aio.UsageError, grpc.aio.AbortError)
     return isinstance(error, grpc.aio.BaseError) and (not isinstance(error, misuse) or context.done())
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group of a task group, or the error itself."""
+    """The errors of a task group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from _leaves(each)
@@ -211,14 +206,14 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reader(deserializer: Parse | None, bounds: RequestBounds, turns: StepQueue) -> Read | None:
-    """What makes a request of the bytes of a unary rpc."""
+    """The reader of a unary rpc's request."""
     if deserializer is None:
         return None
     return RequestReader(_message_of(deserializer), _checked(deserializer), bounds, turns).read
 
 
 def _frame_parser(deserializer: Parse | None, turns: StepQueue) -> Parse | None:
-    """What makes frames of bytes. A peer may send any number of them; how much one may hold is bounded."""
+    """The parser of a stream's frames. Their number is unlimited; the content of each is bounded."""
     if deserializer is None:
         return None
     message = _message_of(deserializer)
@@ -231,13 +226,13 @@ def _frame_parser(deserializer: Parse | None, turns: StepQueue) -> Parse | None:
         try:
             return deserializer(raw)
         except DecodeError:
-            return parse(raw)  # which says what is wrong
+            return parse(raw)  # raises the error
 
     return parse_frame
 
 
 def _checked(deserializer: Parse) -> Parse:
-    """The same, whose failure is one of ours."""
+    """The same parser, raising a SlotmeshError."""
     message = _message_of(deserializer)
     name = message.full_name if message is not None else "message"
 
@@ -268,7 +263,7 @@ def _unary(behavior: Callable[..., Any], read: Read | None, serialise: Callable[
 
 
 def _streaming(behavior: Callable[..., Any], read: Read | None, end: _Ending) -> Any:
-    # grpc.aio asks by inspection which of the two it has.
+    # grpc.aio distinguishes the two by inspection.
     if inspect.isasyncgenfunction(behavior):
 
         async def generate(request: Any, context: Context) -> AsyncIterator[Any]:

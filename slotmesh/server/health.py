@@ -1,10 +1,9 @@
-"""`grpc.health.v1`: whether the server, and each of its services, takes work. Check, Watch and List.
+"""`grpc.health.v1`: whether the server and its services accept work. Check, Watch and List.
 
-Purpose: load balancers, compose and Kubernetes ask it. Written here because the official servicer answers SERVING from
-its construction, never ends a Watch, and has no List.
+Purpose: probed by load balancers, compose and Kubernetes. The official servicer starts as SERVING, never ends a Watch,
+and has no List.
 Invariants: NOT_SERVING until set otherwise; each watcher gets the newest state, not every state; after `close` nothing
 is SERVING again and each watcher has ended.
-Owner: `GrpcServer`, on its event loop.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Status = int
 
 SERVICE = "grpc.health.v1.Health"
 OVERALL = ""
-"""The name that asks for the whole server."""
+"""The service name of the whole server."""
 
 
 class ServerHealth(health_pb2_grpc.HealthServicer):
-    """State of the services of one server, and the rpcs that answer it."""
+    """The serving status of one server's services, and its rpcs."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, Status] = {OVERALL: health_pb2.HealthCheckResponse.NOT_SERVING}
@@ -39,13 +38,13 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
         self._closed = False
 
     def add(self, services: Iterable[str]) -> None:
-        """These services exist; they share the state of the server."""
+        """Adds services, which share the status of the server."""
         for service in services:
             self._statuses[service] = self._statuses[OVERALL]
         self._announce()
 
     def set_serving(self, serving: bool) -> None:
-        """Sets the state of the server and of all its services. Once closed, nothing is serving any more."""
+        """Sets the status of the server and all its services. After `close` it stays NOT_SERVING."""
         response = health_pb2.HealthCheckResponse
         status = response.SERVING if serving and not self._closed else response.NOT_SERVING
         self._statuses = dict.fromkeys(self._statuses, status)
@@ -53,11 +52,11 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
 
     @property
     def serving(self) -> bool:
-        """Whether the server takes work."""
+        """Whether the server accepts work."""
         return self._statuses[OVERALL] == health_pb2.HealthCheckResponse.SERVING
 
     def close(self) -> None:
-        """The server is about to stop: NOT_SERVING from now on, and the watchers' streams end after that state."""
+        """Sets NOT_SERVING for good; the watchers' streams end after that status."""
         self._closed = True
         self.set_serving(False)
 
@@ -66,20 +65,20 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
     ) -> health_pb2.HealthCheckResponse:
         status = self._statuses.get(request.service)
         if status is None:
-            # The health protocol asks for this status; it is no failure of a call, so it has no reason of ours.
+            # The health protocol specifies this status. It is no failure of a call, and has no Reason.
             unknown = status_pb2.Status(code=code_pb2.NOT_FOUND, message=f"no service {show(request.service)!r} here")
             await context.abort_with_status(rpc_status.to_status(unknown))
             raise AssertionError("abort_with_status returned")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802 - an rpc
-        told: Status | None = None
+        sent: Status | None = None
         while True:
             changed = self._changed
             status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != told:
+            if status != sent:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
+                sent = status
             elif self._closed:
                 return
             else:
@@ -109,7 +108,7 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
 
 
 def _complete(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """The health protocol with `List`, which published packages up to 1.80 do not know."""
+    """Adds `List` to the health protocol, which published packages up to 1.80 lack."""
     (service,) = file.service
     if any(method.name == "List" for method in service.method):
         return file
@@ -144,7 +143,7 @@ def _complete(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDe
 _file = descriptor_pb2.FileDescriptorProto()
 health_pb2.DESCRIPTOR.CopyToProto(_file)
 POOL = descriptor_pool.DescriptorPool()
-"""Describes the complete health protocol, for reflection. The default pool keeps the published one."""
+"""The complete health protocol, for reflection. The default pool keeps the published one."""
 POOL.Add(_complete(_file))
 ListRequest: Any = message_factory.GetMessageClass(POOL.FindMessageTypeByName("grpc.health.v1.HealthListRequest"))
 ListResponse: Any = message_factory.GetMessageClass(POOL.FindMessageTypeByName("grpc.health.v1.HealthListResponse"))

@@ -1,4 +1,4 @@
-"""Identifies the server at an address: InfoService, the same at every server."""
+"""InfoService: identifies the server at an address. The same for every server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slotmesh.v1 import info_service_pb2, info_service_pb2_grpc
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
-    # Most of a second at its first import, for those who have certificates.
+    # Takes most of a second to import; only for processes with certificates.
     from slotmesh.security.tls import TlsSource
 
 
 class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
-    """Answers with the server's identity. `address` is set once the server knows it."""
+    """Returns the server's identity. `address` is set once it is known."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         tls: TlsSource | None = None,
         amend: Callable[[info_service_pb2.GetServerInfoResponse], None] = lambda _: None,
     ) -> None:
-        """As in `GetServerInfoResponse`. Made when the server starts.
+        """Fields of `GetServerInfoResponse`. Created when the server starts.
 
-        `tls`: the server's certificates; None in plain text. `amend` adds what changes while it runs.
+        `tls`: the server's certificates; None for plain text. `amend` adds fields that change at run time.
         """
         self._tls = tls
         self._amend = amend
         self.address = ""
-        """The address at which others reach the server, `HOST:PORT`."""
+        """The address for clients, `HOST:PORT`."""
         self._info = info_service_pb2.GetServerInfoResponse(
             kind=kind, server_id=server_id, version=VERSION, features=features, incarnation=incarnation
         )
@@ -55,27 +55,27 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
         info.time.FromMicroseconds(round(time.time() * 1e6))
         info.open_descriptors, info.max_descriptors = _descriptors()
         if self._tls is not None:
-            _tell_tls(self._tls, info.tls)
+            _describe_tls(self._tls, info.tls)
         self._amend(info)
         return info
 
 
-def _tell_tls(tls: TlsSource, told: info_service_pb2.TlsStanding) -> None:
-    told.SetInParent()  # where all of it is nothing, too
+def _describe_tls(tls: TlsSource, standing: info_service_pb2.TlsStanding) -> None:
+    standing.SetInParent()  # present even if all fields are zero
     trust = tls.current().trust
     revocations = trust.revocations
-    told.revoked = len(revocations.revoked)
-    told.keeps_older_files = tls.keeps_older_files
+    standing.revoked = len(revocations.revoked)
+    standing.keeps_older_files = tls.keeps_older_files
     for name in {each.subject.public_bytes() for each in trust.authorities}:
-        authority = told.authorities.add(id=sha256(name).hexdigest()[:16])
+        authority = standing.authorities.add(id=sha256(name).hexdigest()[:16])
         if (made_at := revocations.made_at.get(name)) is not None:
             authority.list_make_time.FromSeconds(round(made_at))
     if revocations.next_update is not None:
-        told.lists_end_time.FromSeconds(round(revocations.next_update))
+        standing.lists_end_time.FromSeconds(round(revocations.next_update))
 
 
 def _descriptors() -> tuple[int, int]:
-    """How many are open, and may be; 0 where that is not known."""
+    """The number of open descriptors, and the limit; 0 if unknown."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         count = sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -1,8 +1,9 @@
-"""Rpcs that a server does not know when it starts: those of users' own protos, which come and go.
+"""Rpcs of users' own protos, which appear and disappear while a server runs.
 
-Purpose: they are guarded and let in as all others are, by one rule for all of them, as their protos declare no roles.
-Invariants: what is not found here gets the answer that gRPC itself has. Handlers are kept for the rpcs that were called
-last, and made anew where the service finds others.
+Purpose: they are guarded and admitted like all others, by one rule for all, as their protos declare no roles.
+Invariants: an unknown rpc gets gRPC's own response. Handlers of the most recently called rpcs are cached, and made
+again
+when their kind changes.
 Owner: the server.
 """
 
@@ -24,32 +25,32 @@ from slotmesh.server.reflection import Descriptors
 from slotmesh.telemetry.process_times import RpcTimes
 
 CALLERS: Final = (Role.INVOKER, Role.REPLICA)
-"""Who may call them, as far as the endpoint is theirs."""
+"""Roles that may call them; endpoints are authorised separately."""
 MAX_KNOWN: Final = 4096
 _UNKNOWN: Final = "unknown"
-"""How rpcs are counted that nobody has: their names are the clients'."""
+"""The method label of unknown rpcs, whose names clients choose."""
 
 
 class OwnRpcs(Protocol):
-    """What serves them."""
+    """The source of users' own rpcs."""
 
     @property
     def services(self) -> Sequence[str]:
-        """Full names of the services that there are now."""
+        """Full names of the present services."""
 
     @property
     def descriptors(self) -> Sequence[Descriptors]:
-        """What reflection tells of them."""
+        """Their descriptors, for reflection."""
 
     def kind_of(self, path: str) -> Any:
-        """Of which kind the rpc `package.Service/Method` is; None where it is not known."""
+        """The kind of the rpc `package.Service/Method`; None if it is unknown."""
 
     def handler_of(self, path: str) -> Any:
-        """What serves it, known or not."""
+        """The handler of the rpc, known or not."""
 
 
 class OwnRpcHandlers(grpc.GenericRpcHandler):
-    """Asked for each rpc: for those of users' own protos at once, as they are many, and for none of the mesh's own."""
+    """The generic handler for users' own rpcs; returns None for the mesh's services."""
 
     def __init__(self, own: OwnRpcs, name: str, turns: StepQueue, times: RpcTimes, edge: Edge) -> None:
         """`name`, `turns`, `times` and `edge` as for other rpcs of the server."""
@@ -59,7 +60,7 @@ class OwnRpcHandlers(grpc.GenericRpcHandler):
         )
         self._edge = edge
         self._known: dict[str, tuple[Any, Any]] = {}
-        """By path: the kind that it had, and its handler."""
+        """By path: the kind of the rpc, and its handler."""
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of one rpc."""

@@ -1,9 +1,11 @@
-"""Server reflection, v1 and v1alpha: `grpcurl` and friends need no proto files.
+"""Server reflection, v1 and v1alpha: `grpcurl` and similar tools need no proto files.
 
-Purpose: both versions have the same messages, so one servicer is mounted twice. Written here because the published one
-speaks v1alpha only, finds no methods and fields, and leaves the JSON names of fields out.
-Invariants: each question gets one answer, in order; a question that nothing answers to gets an error as its answer, and
-the stream lives on.
+Purpose: both versions have the same messages, so that one servicer is registered twice. The published servicer supports
+only v1alpha, does not find methods and fields, and omits the JSON names of fields. Descriptor pools are not used, as
+their look-ups do not find methods and fields either.
+Invariants: each request gets one response, in order; an unknown name gets an error response, and the stream continues.
+Each file has the JSON names of its fields, which generated Python code lacks, and without which tools write keys in
+snake_case; a file is returned with all its imports.
 """
 
 from __future__ import annotations
@@ -21,17 +23,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from slotmesh.server import health
 from slotmesh.transport.duplex import read_request
 
-# What a server can say of its protos: which file declares a symbol or an extension, and what the file needs.
-#
-# Purpose: answers the questions of server reflection without asking a pool, whose look-ups know no methods and fields.
-# Invariants: each file carries the JSON names of its fields, which generated Python code leaves out, and without which
-# tools write keys in snake_case; a file comes with all that it imports.
-
 File = descriptor_pb2.FileDescriptorProto
 
 
 class Descriptors:
-    """The files of a server's services, and of all that these import."""
+    """The files of a server's services with their imports, indexed by symbol and extension."""
 
     def __init__(self, files: Iterable[FileDescriptor]) -> None:
         self._files: dict[str, bytes] = {}
@@ -42,7 +38,7 @@ class Descriptors:
             self._add(file)
 
     def of_file(self, name: str) -> list[bytes] | None:
-        """The serialised file of this name, and behind it all that it imports. None where there is none."""
+        """The serialised file of this name, followed by all its imports. None if there is none."""
         if name not in self._files:
             return None
         needed = dict.fromkeys([name])
@@ -63,7 +59,7 @@ class Descriptors:
         return self.of_file(self._extensions.get(message, {}).get(number, ""))
 
     def extension_numbers(self, message: str) -> list[int] | None:
-        """The numbers under which a message is extended, ascending. None where there is no such message."""
+        """The numbers of a message's extensions, ascending. None if there is no such message."""
         found = self._extensions.get(message)
         return None if found is None else sorted(found)
 
@@ -88,7 +84,7 @@ class Descriptors:
 
 
 def _messages(file: File) -> Iterator[tuple[descriptor_pb2.DescriptorProto, str]]:
-    """Each message of a file, nested ones too, with what stands before its name."""
+    """Each message of a file, also nested ones, with the prefix of its name."""
     waiting: list[tuple[descriptor_pb2.DescriptorProto, str]] = []
     waiting += [(message, f"{file.package}." if file.package else "") for message in file.message_type]
     while waiting:
@@ -116,7 +112,7 @@ def _declared(
     enums: Iterable[descriptor_pb2.EnumDescriptorProto],
     extensions: Iterable[descriptor_pb2.FieldDescriptorProto],
 ) -> Iterator[str]:
-    """Enums and extensions of one scope. The values of an enum stand beside it, not below."""
+    """Enums and extensions of one scope. The values of an enum belong to its parent scope."""
     for enum in enums:
         yield f"{scope}{enum.name}"
         yield from (f"{scope}{value.name}" for value in enum.value)
@@ -130,7 +126,7 @@ def _extensions(file: File) -> Iterator[descriptor_pb2.FieldDescriptorProto]:
 
 
 def _name_in_json(fields: Iterable[descriptor_pb2.FieldDescriptorProto]) -> None:
-    """Writes the JSON name of each field that has none, as protoc makes it."""
+    """Sets the JSON name of each field without one, as protoc does."""
     for field in fields:
         if not field.json_name:
             first, *others = field.name.split("_")
@@ -140,12 +136,12 @@ def _name_in_json(fields: Iterable[descriptor_pb2.FieldDescriptorProto]) -> None
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 ERROR_DETAILS = error_details_pb2.DESCRIPTOR
-"""Told of always, so that clients can read the details of errors by reflection."""
+"""Always included, so that clients can read error details by reflection."""
 
 _MAX_ECHO_BYTES: Final = 64 * 1024
-"""Size over which a question is not repeated in its answer: an answer must fit a message, too."""
+"""Larger requests are not echoed in the response, which is limited by the message size as well."""
 _MAX_SHOWN: Final = 200
-"""Characters of a name in an error message."""
+"""The length limit of a name in an error message."""
 
 FoundT = TypeVar("FoundT")
 _Question = reflection_pb2.ServerReflectionRequest
@@ -153,19 +149,19 @@ _Answer = reflection_pb2.ServerReflectionResponse
 
 
 class MoreServices(Protocol):
-    """Services that come and go."""
+    """The source of services that appear and disappear."""
 
     @property
     def services(self) -> Sequence[str]:
-        """Full names of those that there are now."""
+        """Full names of the present services."""
 
     @property
     def descriptors(self) -> Sequence[Descriptors]:
-        """What is told of them: what is looked for is taken from the first that has it."""
+        """Their descriptors, searched in order."""
 
 
 def register(services: Iterable[str], server: Any, more: MoreServices | None = None) -> None:
-    """Adds both versions to a server, telling of `services`, of themselves, and of `more`."""
+    """Registers both versions, with `services`, reflection itself, and `more`."""
     reflection = Reflection([*services, *SERVICES], more)
     handler = grpc.stream_stream_rpc_method_handler(
         reflection.answer_all, _Question.FromString, _Answer.SerializeToString
@@ -175,10 +171,10 @@ def register(services: Iterable[str], server: Any, more: MoreServices | None = N
 
 
 class Reflection:
-    """What one server tells of its services."""
+    """Reflection of one server."""
 
     def __init__(self, services: Iterable[str], more: MoreServices | None = None) -> None:
-        """`services` are full names; their protos have been imported."""
+        """`services`: full names, whose protos are imported."""
         self._services = sorted(services)
         self._more = more
 
@@ -188,7 +184,7 @@ class Reflection:
             yield self.answer(question)
 
     def answer(self, question: _Question) -> _Answer:
-        """The answer to one question."""
+        """The response to one request."""
         answer = _Answer()
         if question.ByteSize() <= _MAX_ECHO_BYTES:
             answer.valid_host = question.host
@@ -200,42 +196,42 @@ class Reflection:
                     answer.list_services_response.service.add(name=name)
             case "file_by_filename":
                 name = question.file_by_filename
-                _tell(answer, self._find(lambda it: it.of_file(name)), f"file {_shown(name)}")
+                _fill(answer, self._find(lambda it: it.of_file(name)), f"file {_shown(name)}")
             case "file_containing_symbol":
                 name = question.file_containing_symbol
-                _tell(answer, self._find(lambda it: it.of_symbol(name)), f"symbol {_shown(name)}")
+                _fill(answer, self._find(lambda it: it.of_symbol(name)), f"symbol {_shown(name)}")
             case "file_containing_extension":
                 extension = question.file_containing_extension
                 asked = (extension.containing_type, extension.extension_number)
                 found = self._find(lambda it: it.of_extension(*asked))
                 what = f"extension {extension.extension_number} of {_shown(extension.containing_type)}"
-                _tell(answer, found, what)
+                _fill(answer, found, what)
             case "all_extension_numbers_of_type":
                 name = question.all_extension_numbers_of_type
                 numbers = self._find(lambda it: it.extension_numbers(name))
                 if numbers is None:
-                    _tell(answer, None, f"message {_shown(name)}")
+                    _fill(answer, None, f"message {_shown(name)}")
                 else:
                     answer.all_extension_numbers_response.base_type_name = name
                     answer.all_extension_numbers_response.extension_number.extend(numbers)
             case _:
                 answer.error_response.error_code = code_pb2.INVALID_ARGUMENT
-                answer.error_response.error_message = "a question that this server does not know, or none at all"
+                answer.error_response.error_message = "unknown or empty request"
         return answer
 
     def _find(self, look: Callable[[Descriptors], FoundT | None]) -> FoundT | None:
-        """What the server's own protos have, else those of services that come and go."""
+        """Looks in the server's own protos first, then in those of `more`."""
         if (found := look(self._descriptors)) is not None or self._more is None:
             return found
         return next((found for each in self._more.descriptors if (found := look(each)) is not None), None)
 
     @cached_property
     def _descriptors(self) -> Descriptors:
-        # Made for the first question: most servers are never asked.
+        # Created for the first request, as most servers never get one.
         return Descriptors((*map(_file_of, self._services), ERROR_DETAILS))
 
 
-def _tell(answer: _Answer, files: list[bytes] | None, asked_for: str) -> None:
+def _fill(answer: _Answer, files: list[bytes] | None, asked_for: str) -> None:
     if files is None:
         answer.error_response.error_code = code_pb2.NOT_FOUND
         answer.error_response.error_message = f"no {asked_for} here"
@@ -257,7 +253,7 @@ def _file_of(service: str) -> FileDescriptor:
 
 
 def _as_v1() -> descriptor_pb2.FileDescriptorProto:
-    """The published package has the protocol as v1alpha only; v1 is the same under another name."""
+    """The protocol as v1. The published package has only v1alpha, with the same messages."""
     published = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(published)
     renamed = text_format.MessageToString(published).replace("v1alpha", "v1")

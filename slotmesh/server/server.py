@@ -1,8 +1,8 @@
-"""The gRPC server of every service: options, guards, health, reflection, an honest port, an ordered stop.
+"""The gRPC server of every service: options, guards, health, reflection, ports, ordered stop.
 
-Purpose: a service adds its servicers and nothing else.
-Invariants: off loopback by TLS only, unless asked for; NOT_SERVING until `set_serving`; a port that is taken is an
-error, never shared by accident; after `stop` nothing of the server is left.
+Purpose: a service only adds its servicers.
+Invariants: off loopback only with TLS, or if explicitly insecure; NOT_SERVING until `set_serving`; a taken port is an
+error, never shared accidentally; after `stop` nothing of the server is left.
 Owner: the service's app, on one event loop.
 """
 
@@ -31,7 +31,7 @@ from slotmesh.telemetry.process_times import RpcTimes
 from slotmesh.units import join_host_port
 
 if TYPE_CHECKING:
-    # Most of a second at its first import, for those who have certificates.
+    # Takes most of a second to import; only for processes with certificates.
     from slotmesh.security.tls import TlsSource
 
 ServicerT = TypeVar("ServicerT")
@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 class Server(Protocol):
-    """What an app needs of its server. `GrpcServer` documents each."""
+    """The interface of a server for apps, documented at `GrpcServer`."""
 
     @property
     def rpc_times(self) -> RpcTimes: ...
@@ -64,7 +64,7 @@ class Server(Protocol):
 
 
 class GrpcServer:
-    """A server to be: add servicers, `start`, `set_serving`, and in the end `stop`."""
+    """A gRPC server: add servicers, `start`, `set_serving`, and finally `stop`."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class GrpcServer:
         authorizer: Authorizer | None = None,
         limits: EdgeLimits = DEFAULT_LIMITS,
     ) -> None:
-        """`name` is what clients and logs call it; port 0 takes a free one; `insecure` allows hosts off loopback.
+        """`name`: in messages and logs. Port 0: any free port. `insecure` allows hosts off loopback without TLS.
 
-        `channelz`: it answers `grpc.channelz.v1`. With `tls` only who has a certificate of its authorities can connect,
-        and to `token_port` who has none as well. `tokens` knows the holders of bearer tokens. `authorizer` lets rpcs
-        in; where it is None, one that goes by certificates and `tokens`. Without `tls` nobody is asked who they are.
-        `limits`: of connections, streams and messages.
+        `channelz`: serves `grpc.channelz.v1`. With `tls` only clients with a certificate of its authorities can
+        connect, except to `token_port`, which needs none. `tokens` identifies the holders of bearer tokens.
+        `authorizer` admits rpcs; None: one that uses certificates and `tokens`. Without `tls` clients are not
+        authenticated. `limits`: of connections, streams and messages.
 
         Raises:
             SettingsError: `host` is off loopback without `tls` or `insecure`; or there is `token_port` without `tls`.
@@ -108,24 +108,24 @@ class GrpcServer:
         self._bound_port = 0
         self._bound_token_port: int | None = None
         self.turns = StepQueue()
-        """For what streams bring and one step cannot deal with."""
+        """Schedules large frames and requests in slices."""
         self.rpc_times = RpcTimes()
-        """Of rpcs that have ended."""
+        """Durations of ended rpcs."""
         self.edge = Edge(self.rpc_times, authorizer, limits)
-        """Lets rpcs in."""
+        """Admits rpcs."""
 
     def add_own(self, own: OwnRpcs) -> None:
-        """Serves rpcs of users' own protos, where no other servicer has an rpc."""
+        """Serves rpcs of users' own protos, which no other servicer has."""
         self._own = own
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
-        """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
+        """Adds a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
         if self._server is not None:
             raise RuntimeError("servicers are added before the start")
         self._servicers.append((register, servicer))
 
     async def start(self) -> None:
-        """Binds and serves. Health checks answer NOT_SERVING until `set_serving`.
+        """Binds and serves. Health checks report NOT_SERVING until `set_serving`.
 
         Raises:
             CannotStart: the port is taken, or the host is not one of this machine.
@@ -175,28 +175,28 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port that was bound. Only after `start`; it stays known after `stop`, to what still runs then."""
+        """The bound port. Available after `start`, also after `stop`."""
         if not self._bound_port:
             raise RuntimeError(f"{self._name} has not started")
         return self._bound_port
 
     @property
     def address(self) -> str:
-        """`HOST:PORT` as bound. Only after `start`."""
+        """`HOST:PORT` as bound. Available after `start`."""
         return join_host_port(self._host, self.port)
 
     @property
     def token_address(self) -> str | None:
-        """`HOST:PORT` for who has a token and no certificate; None where there is none. Only after `start`."""
+        """`HOST:PORT` for clients with a token and no certificate; None if there is none. Available after `start`."""
         return None if self._bound_token_port is None else join_host_port(self._host, self._bound_token_port)
 
     @property
     def serving(self) -> bool:
-        """What health checks are told."""
+        """The status that health checks report."""
         return self._health is not None and self._health.serving
 
     def set_serving(self, serving: bool = True) -> None:
-        """Sets the answer of health checks. Only after `start`."""
+        """Sets the status that health checks report. Only after `start`."""
         if self._health is None:
             raise RuntimeError(f"{self._name} has not started")
         if serving != self._health.serving:
@@ -204,9 +204,9 @@ class GrpcServer:
             _log.info("serving" if serving else "not serving", server=self._name)
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Stops in order: NOT_SERVING, no new rpcs, `grace_s` for those under way, then they are cancelled.
+        """Stops in order: NOT_SERVING, no new rpcs, `grace_s` for active ones, then they are cancelled.
 
-        May be called again, and before `start`.
+        May be called again, also before `start`.
         """
         server, self._server = self._server, None
         if server is None:

@@ -1,9 +1,8 @@
-"""The request of a unary rpc: how large it may be, and how it is read.
+"""The request of a unary rpc: its bounds, and how it is read.
 
-Purpose: gRPC hands it over as bytes; what is too large is refused as such, and what could hold many elements is counted
-in steps before it is parsed. The cost for a small one is a comparison.
-Invariants: nothing of a request that is refused has been looked at, but its size and its elements. A call in it was not
-executed.
+Purpose: gRPC passes it as bytes; too large ones are refused, and the elements of large ones are counted in steps before
+they are parsed. A small one costs one comparison.
+Invariants: of a refused request only the size and the number of elements are inspected; no call in it was executed.
 Owner: the guards of a server, one reader for each rpc.
 """
 
@@ -34,20 +33,18 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
 
-# What of a message is counted before it is parsed, read from its descriptor.
-
 _NUMBERS: Final = frozenset({FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64})
 _MOST_BYTES: Final = {call_pb2.CallOptions.DESCRIPTOR.full_name: MAX_OPTIONS_BYTES}
-"""Of fields of a request, by the message that they hold. Batches of a stream may have more: their calls fail."""
+"""Limits of fields, by the message that they contain. Batches in streams may have more: their calls fail one by one."""
 
 
 def shape_of(message: Descriptor) -> Shape:
-    """What `too_much` looks at in frames of this kind."""
+    """The shape that `too_much` checks in frames of this type."""
     return Shape(_fields(message, 2), _fields(message, 3))
 
 
 def request_shape(message: Descriptor, way_out: str = "") -> Shape:
-    """What it looks at in the request of a unary rpc: all of it. `way_out`: what its sender may do instead."""
+    """The shape of a whole unary request. `way_out`: the alternative for its sender."""
     fields = _all_fields(message, {})
     advice = f"one request has at most {MAX_ELEMENTS} elements in all{way_out}"
     return Shape(fields, fields, advice, FIELDS_AN_ELEMENT * MAX_ELEMENTS)
@@ -64,7 +61,7 @@ def _fields(message: Descriptor, depth: int) -> Mapping[int, Field]:
 
 
 def _all_fields(message: Descriptor, known: dict[str, dict[int, Field]]) -> Mapping[int, Field]:
-    """Fields at any depth. `known`, by the names of messages: one that holds others of its kind is in itself."""
+    """Fields at any depth. `known`, by message names, makes recursive messages refer to themselves."""
     if (fields := known.get(message.full_name)) is not None:
         return fields
     fields = known[message.full_name] = {}
@@ -81,23 +78,23 @@ def _field(field: FieldDescriptor, fields: Mapping[int, Field], most_bytes: int 
 
 
 OPEN_BYTES: Final = 4 * 1024
-"""Of rpcs that are open to everybody."""
+"""The limit of rpcs without authentication."""
 PLAIN_BYTES: Final = 256 * 1024
-"""Of rpcs without payload: options, names, and as many ids of replicas as a reservation may exclude."""
+"""The limit of rpcs without payload: options, names, and the ids of replicas that a reservation excludes."""
 PAYLOAD_BYTES: Final = MAX_INLINE_BYTES + 1024 * 1024
-"""Of rpcs with a payload: more than the largest payload, its options and its endpoint have, so that a payload that is a
-little too large is refused by its own size."""
+"""The limit of rpcs with a payload: larger than the largest payload with options and endpoint, so that a slightly too
+large payload is refused by its own size."""
 
 
 class RequestBounds(NamedTuple):
-    """Of one rpc."""
+    """The bounds of one rpc."""
 
     most_bytes: int | None = PLAIN_BYTES
-    """None: as large as a message of the server may be, and its elements are not counted."""
+    """None: only the server's message limit applies, and elements are not counted."""
     reason: Reason = Reason.BAD_REQUEST
-    """Of the failure where it is larger."""
+    """The reason of the failure if it is larger."""
     way_out: str = ""
-    """What the caller may do instead."""
+    """The alternative for the caller."""
 
 
 _PLAIN: Final = RequestBounds()
@@ -105,9 +102,9 @@ _OPEN: Final = RequestBounds(OPEN_BYTES)
 _PAYLOAD: Final = RequestBounds(PAYLOAD_BYTES, Reason.PAYLOAD_TOO_LARGE)
 _JSON: Final = _PAYLOAD._replace(way_out="; Call takes JSON as bytes, with any number of values")
 _MESH: Final = RequestBounds(None)
-"""For operators alone. One backend may have 100,000 values in its `user_config`, and a mesh any number of backends."""
+"""Only for operators. A backend may have 100,000 values in its `user_config`, and a mesh any number of backends."""
 _ENDPOINT: Final = RequestBounds(PLAIN_BYTES + MAX_DESCRIPTOR_BYTES)
-"""It may have the descriptors of users' own protos."""
+"""Allows for the descriptors of users' own protos."""
 _BOUNDS: Final = {
     "slotmesh.v1.RouterService/Call": _PAYLOAD,
     "slotmesh.v1.RouterService/CallJson": _JSON,
@@ -122,7 +119,7 @@ _BOUNDS: Final = {
 
 
 def bounds_of(method: str, *, is_open: bool = False) -> RequestBounds:
-    """Of the rpc of this full name. `is_open`: nobody is asked who they are.
+    """The bounds of the rpc with this full name. `is_open`: without authentication.
 
     Requests of users' own protos are payloads.
     """
@@ -139,7 +136,7 @@ class RequestReader:
     def __init__(
         self, message: Descriptor | None, parse: Callable[[bytes], Any], bounds: RequestBounds, turns: StepQueue
     ) -> None:
-        """`message`: what requests are; None where that is not known. Large ones are counted in `turns`."""
+        """`message`: the type of the request; None if unknown. `turns` schedules the counting of large ones."""
         self._parse = parse
         self._bounds = bounds
         self._turns = turns
@@ -148,10 +145,10 @@ class RequestReader:
         self._shape = request_shape(message, bounds.way_out) if message is not None and is_counted else None
 
     async def read(self, raw: bytes) -> Any:
-        """The request, parsed.
+        """The parsed request.
 
         Raises:
-            SlotmeshError: it has too many bytes, or holds too much, or is no message.
+            SlotmeshError: it is too large, has too many elements, or is invalid.
         """
         if self._most_bytes is not None and len(raw) > self._most_bytes:
             raise to_exception(self._too_large(len(raw)))

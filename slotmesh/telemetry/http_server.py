@@ -1,7 +1,10 @@
-"""The HTTP server of a service's pages: a thread a request; by TLS where there are certificates.
+"""The HTTP server of a service's pages: a thread per request, with TLS if there are certificates.
 
-Invariants: so many threads at most, whoever connects; a peer that says nothing, or little at a time, holds one for
-seconds only; a handshake is made in that thread, so that others are answered meanwhile.
+Invariants: the number of threads is bounded, and so is the time of one connection: a slow or silent peer holds a thread
+for seconds only. The deadline covers all reads and writes together, so that single bytes do not extend it. Handshakes
+run in the connection's thread, and do not delay others. Each connection has its own TLS context, without session
+tickets, so that each handshake verifies the peer's certificate; it uses the validated bytes, not the present files.
+Owner: the HTTP server, one of whose threads checks deadlines; connections have their own threads.
 """
 
 from __future__ import annotations
@@ -23,23 +26,15 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry.security_metrics import FailedHandshakes
 
 if TYPE_CHECKING:
-    # Most of a second at its first import, for those who have certificates.
+    # Takes most of a second to import; only for processes with certificates.
     from slotmesh.security.tls import TlsSource
 
 if TYPE_CHECKING:
     from slotmesh.security.tls import TlsMaterial, TlsSource
 
 
-# TLS of the HTTP pages: a context for each connection, of the newest certificates that were checked.
-#
-# Invariants: nothing of one connection goes on in another: there are no tickets, and a context that ends with its
-# connection has no cache of sessions, so that each handshake sees the peer's certificate and checks it. What is used
-# are
-# the bytes that were checked, not what the files hold by now.
-
-
 class ServerContext:
-    """TLS for servers. Peers may show a certificate of their own."""
+    """Makes TLS contexts for servers that accept, but do not require, client certificates."""
 
     def __init__(self, tls: TlsSource) -> None:
         """Raises CannotStart."""
@@ -50,7 +45,7 @@ class ServerContext:
             raise CannotStart(f"{tls.files.cert}: cannot be used for the Prometheus endpoint: {error}") from None
 
     def is_revoked(self, certificate: bytes) -> bool:
-        """Whether this certificate, in DER form, was taken back; so is one that cannot be read. Not for event loops."""
+        """Whether this DER certificate is revoked, or cannot be parsed. Blocks."""
         from cryptography import x509  # noqa: PLC0415 - most of a second, for those who have certificates
 
         try:
@@ -59,7 +54,7 @@ class ServerContext:
             return True
 
     def newest(self) -> ssl.SSLContext:
-        """For one connection, from now. Not for event loops: it may read files. Raises OSError, ValueError."""
+        """A context for one connection, with the present certificates. May read files. Raises OSError, ValueError."""
         return _made(self._tls.look())
 
 
@@ -80,7 +75,7 @@ def _made(material: TlsMaterial) -> ssl.SSLContext:
 
 @contextmanager
 def _path_of(content: bytes) -> Iterator[str]:
-    """A path at which these bytes are, for this user alone, as long as the block lasts: `ssl` takes no bytes."""
+    """The path of a private temporary file with these bytes, for `ssl`, which takes only paths."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "wb") as file:
@@ -94,39 +89,33 @@ def _path_of(content: bytes) -> Iterator[str]:
             yield file.name
 
 
-# Deadlines of HTTP connections: whoever has a connection open for too long loses it, however busy it looks.
-#
-# Invariants: the time is that of all reads and writes together, so that a byte now and then puts nothing off.
-# Owner: the HTTP server, whose thread looks; connections come and go in threads of their own.
-
-
 class Deadline:
-    """Of one connection."""
+    """The deadline of one connection."""
 
     def __init__(self, connection: socket.socket, at: float, now: Callable[[], float]) -> None:
-        """`connection`: to be shut at that time, of the clock `now`, unless it is moved."""
+        """`connection` is shut down at the time `at` of the clock `now`, unless the deadline is moved."""
         self.connection = connection
         self.at = at
         self._now = now
 
     def move(self, seconds: float) -> None:
-        """From now on it has so long."""
+        """Sets the deadline to this time from now."""
         self.at = self._now() + seconds
 
 
 class Deadlines:
-    """Of all connections of a server."""
+    """The deadlines of all connections of a server."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now`: seconds of a clock that never goes back."""
+        """`now`: a monotonic clock, in seconds."""
         self._now = now
         self._lock = threading.Lock()
         self._open: set[Deadline] = set()
 
     @contextmanager
     def held(self, connection: socket.socket, seconds: float) -> Iterator[Deadline]:
-        """The connection has so long, while the block lasts. Raises OSError."""
-        # A descriptor of our own: TLS takes that of the connection, which may be closed and given to another one.
+        """Limits the connection to this time while the block lasts. Raises OSError."""
+        # A duplicate descriptor: TLS detaches the connection's own, whose number may be reused after it is closed.
         with connection.dup() as own:
             deadline = Deadline(own, self._now() + seconds, self._now)
             with self._lock:
@@ -138,31 +127,31 @@ class Deadlines:
                     self._open.discard(deadline)
 
     def look(self) -> None:
-        """Shuts the connections whose time is over: whoever waits for one goes on, with an error."""
+        """Shuts down overdue connections; threads that wait for them get an error."""
         now = self._now()
         with self._lock:
             for each in self._open:
                 if each.at <= now:
-                    with suppress(OSError):  # the peer has left
+                    with suppress(OSError):  # already disconnected
                         each.connection.shutdown(socket.SHUT_RDWR)
 
 
 PEER_URIS: Final = "slotmesh.peer_uris"
-"""Of a request: the URIs that the certificate of the peer names, which was checked; none without one."""
+"""Key in a request's environment: the URIs of the peer's verified certificate; empty without one."""
 PEER_IS_REVOKED: Final = "slotmesh.peer_is_revoked"
-"""Whether that certificate was taken back."""
+"""Key in a request's environment: whether that certificate is revoked."""
 PEER_ENDS_AT: Final = "slotmesh.peer_ends_at"
-"""Of a request: when that certificate ends, seconds since 1970; not there without one."""
+"""Key in a request's environment: when that certificate expires, seconds since 1970; absent without one."""
 MAX_REQUESTS: Final = 32
-"""At once; connections beyond them are closed."""
+"""The limit of concurrent requests; further connections are closed."""
 REQUEST_S: Final = 10.0
-"""For the handshake and the request together."""
+"""The limit for the handshake and the request together, in seconds."""
 ANSWER_S: Final = 30.0
-"""For the answer. The event loop may keep a page waiting, and is waited for with a bound of its own."""
+"""The limit for the response, in seconds. A page waits for the event loop with a shorter limit."""
 
 
 def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | None = None) -> HttpServer:
-    """A server that listens. Raises OSError; CannotStart where the certificates cannot be used."""
+    """A listening server. Raises OSError; CannotStart if the certificates cannot be used."""
     kind = _Ipv6HttpServer if ":" in host else HttpServer
     context = None if tls is None else ServerContext(tls)
     server = kind((host, port), _QuietHandler)
@@ -172,7 +161,7 @@ def make_server(host: str, port: int, pages: WSGIApplication, tls: TlsSource | N
 
 
 class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves pages."""
+    """Serves the pages."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -185,7 +174,7 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         self._room = threading.BoundedSemaphore(MAX_REQUESTS)
 
     def server_bind(self) -> None:
-        # The inherited way asks the name service for the host's full name, which can take seconds.
+        # The inherited method resolves the host's full name, which can take seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -218,10 +207,10 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
                 return
             try:
                 if not request.recv(1, socket.MSG_PEEK):
-                    return  # it has closed without a byte
+                    return  # closed without sending a byte
                 secured = self.context.newest().wrap_socket(request, server_side=True)
             except OSError as error:
-                # No TLS, or a certificate that is not accepted: the peer is told by its TLS library.
+                # No TLS, or a refused certificate: the TLS library has informed the peer.
                 self.failed_handshakes.failed(client_address[0], client_address[1], error)
                 return
             with secured:
@@ -230,7 +219,7 @@ class HttpServer(socketserver.ThreadingMixIn, WSGIServer):
                     secured.unwrap()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that leaves is nothing to talk about; what a page raises its own code logs."""
+        """Ignores disconnected peers. Pages log their own errors."""
 
 
 class _Ipv6HttpServer(HttpServer):
@@ -246,7 +235,7 @@ class _QuietHandler(WSGIRequestHandler):
         super().__init__(request, client_address, server)
 
     def get_environ(self) -> WSGIEnvironment:
-        """Called when the request was read."""
+        """Called after the request was read."""
         self._deadline.move(ANSWER_S)
         environ = super().get_environ()
         secured, context = self.connection, self._context
@@ -260,4 +249,4 @@ class _QuietHandler(WSGIRequestHandler):
         return environ
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - inherited
-        """A scrape is nothing to talk about."""
+        """Requests are not logged."""

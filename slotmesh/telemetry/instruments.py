@@ -1,8 +1,8 @@
-"""Instruments that are read, not written: a scrape looks at integers which the cores keep anyway.
+"""Observable instruments: a scrape reads integers that the cores count anyway.
 
 Purpose: counting costs nothing on the path of a call.
-Invariants: `read` runs on the event loop that registered it, so it may look at state which has a single writer; a loop
-that does not answer in time, or has ended, yields no values instead of hanging the scrape.
+Invariants: `read` runs on the event loop that registered it, so that it may access state with a single writer; a loop
+that has ended, or does not respond in time, yields no values, and does not block the scrape.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from slotmesh import histogram as plain
 from slotmesh.telemetry.names import Metric
 
 LabelsT = TypeVar("LabelsT", bound=tuple[str, ...])
-"""A combination of the metric's attributes, in their order; `()` where it has none."""
+"""The values of the metric's attributes, in their order; `()` if it has none."""
 
 Read = Callable[[], Mapping[LabelsT, int | float]]
-"""Gives a value for each combination."""
+"""Returns the value of each combination of attributes."""
 
 ValueT = TypeVar("ValueT")
 
 
 class Buckets(NamedTuple):
-    """One histogram: `counts[i]` values are at most `bounds[i]`, the last count is of all above."""
+    """One histogram: `counts[i]` is the number of values up to `bounds[i]`, the last one that of all above."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -37,24 +37,24 @@ class Buckets(NamedTuple):
 
     @classmethod
     def of(cls, histogram: plain.Histogram) -> Buckets:
-        """One that is counted in plain integers, as it is now."""
+        """The present state of a histogram of plain integers."""
         return cls(histogram.bounds, tuple(histogram.counts), histogram.total)
 
 
 ReadBuckets = Callable[[], Mapping[tuple[str, ...], Buckets]]
-"""Gives a histogram for each combination of the metric's attributes."""
+"""Returns the histogram of each combination of attributes."""
 
 SCRAPE_TIMEOUT_S = 2.0
 """How long a scrape waits for the event loop."""
 
 
 def observe_counter(meter: Meter, metric: Metric, read: Read[LabelsT]) -> None:
-    """Exports totals that only grow."""
+    """Exports monotonic totals."""
     meter.create_observable_counter(metric.name, [_callback(metric, read)], metric.unit, metric.description)
 
 
 def observe_gauge(meter: Meter, metric: Metric, read: Read[LabelsT]) -> None:
-    """Exports values of this moment. They are not summed up over attributes: use it for sizes and revisions."""
+    """Exports present values, which are not summed over attributes, such as sizes and revisions."""
     meter.create_observable_gauge(metric.name, [_callback(metric, read)], metric.unit, metric.description)
 
 
@@ -71,7 +71,7 @@ def _callback(metric: Metric, read: Read[LabelsT]) -> Callable[[CallbackOptions]
 
 
 def on_this_loop(read: Callable[[], Mapping[LabelsT, ValueT]]) -> Callable[[], Mapping[LabelsT, ValueT]]:
-    """The same function, to be called from any thread, run by the loop that runs now; as it is where none does."""
+    """The same function, callable from any thread, run by the present event loop; unchanged if none is running."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,12 +1,11 @@
-"""A span that the mesh itself makes: what OpenTelemetry's API asks of one, and little more than its fields.
+"""A lightweight span for the mesh's own operations, which implements OpenTelemetry's `Span`.
 
-Purpose: a span of the SDK takes 25 µs to make, with its locks, limits and contexts, and as long to encode; a call has
-five of them. This one takes 3 µs, and `otlp_spans` encodes it. It is a full span to users' code, which meets it as the
-current span of a handler.
-Invariants: it is sampled, or it would not be made. Nothing changes once it has ended, and it ends once. No text of it
-is longer than `MAX_ATTRIBUTE_CHARS`; `Tracing` cuts those of its start. Ids are text, as they travel; numbers are made
-of them only where OpenTelemetry's API asks.
-Owner: `Tracing` makes them; whoever ends one hands it to the queue of spans that leave.
+Purpose: a span of the SDK takes 25 µs to create, with its locks, limits and contexts, and as long to encode; a call has
+five of them. This one takes 3 µs, and `otlp_spans` encodes it. Users' code gets it as the current span of a handler.
+Invariants: only sampled spans are created. A span ends once, and does not change afterwards. No text in it is longer
+than `MAX_ATTRIBUTE_CHARS`; `Tracing` truncates those passed at the start. Ids are hexadecimal text, as on the wire, and
+converted to numbers only for OpenTelemetry's API.
+Owner: `Tracing` creates spans; the code that ends one passes it to the export queue.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from slotmesh.calls.trace_context import TraceContext
 
 MAX_ATTRIBUTES: Final = 128
 MAX_ATTRIBUTE_CHARS: Final = 1024
-"""Of each text: attributes, their keys, names, what is said of an error."""
+"""The limit of each text: attributes, their keys, names, error descriptions."""
 MAX_EVENTS: Final = 128
 MAX_LINKS: Final = 128
-"""As many as the SDK keeps; of a batch's calls, too."""
+"""The SDK's limit; also applied to the calls of a batch."""
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _MAX_NS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class SpanLink(NamedTuple):
-    """Another span that this one has to do with."""
+    """A link to another span."""
 
     trace_id: str
     span_id: str
@@ -45,7 +44,7 @@ class SpanLink(NamedTuple):
 
 
 class SpanEvent(NamedTuple):
-    """Something that happened meanwhile."""
+    """An event during the span."""
 
     name: str
     at_ns: int
@@ -53,11 +52,11 @@ class SpanEvent(NamedTuple):
 
 
 class MeshSpan(Span):
-    """One sampled operation, from its start to its end."""
+    """One sampled operation."""
 
     __slots__ = (
         *("attributes", "dropped_attributes", "dropped_events", "dropped_links", "ended_ns", "error", "events"),
-        *("has_remote_parent", "is_ok", "kind", "links", "name", "parent_id", "span_id", "started_ns", "told"),
+        *("has_remote_parent", "is_ok", "kind", "links", "name", "parent_id", "span_id", "started_ns", "trace_context"),
         *("trace_id", "_has_ended", "_take"),
     )
 
@@ -71,33 +70,33 @@ class MeshSpan(Span):
         links: list[SpanLink],
         take: Callable[[MeshSpan], None],
     ) -> None:
-        """`parent`: sampled and sound; without one a trace begins. `take` gets the span when it has ended."""
+        """`parent`: a valid sampled context; without one a new trace begins. `take` receives the ended span."""
         self.name = name
         self.kind = kind
         self.span_id = span_id = new_id(64)
-        self.told: TraceContext
-        """What is said of it to whom the call goes next."""
+        self.trace_context: TraceContext
+        """The trace context for outgoing calls."""
         tracestate = ""
         if parent is None:
             self.trace_id, self.parent_id, self.has_remote_parent = new_id(128), "", False
         elif isinstance(parent, MeshSpan):
             self.trace_id, self.parent_id, self.has_remote_parent = parent.trace_id, parent.span_id, False
-            tracestate = parent.told.tracestate
+            tracestate = parent.trace_context.tracestate
         else:
             text = parent.traceparent
             self.trace_id, self.parent_id, self.has_remote_parent = text[3:35], text[36:52], True
             tracestate = parent.tracestate
-        self.told = TraceContext(f"00-{self.trace_id}-{span_id}-01", tracestate)
+        self.trace_context = TraceContext(f"00-{self.trace_id}-{span_id}-01", tracestate)
         self.started_ns = started_ns
         self.ended_ns = 0
-        """Said once it has ended."""
+        """0 until the span has ended."""
         self.attributes = attributes
         self.links = links
         self.events: list[SpanEvent] | None = None
         self.error: str | None = None
-        """Why it has failed, which may be empty; None: it has not."""
+        """The error description, possibly empty; None: no error."""
         self.is_ok = False
-        """Somebody has said that it is a success whatever was said before."""
+        """Set by status OK, which overrides an error and is final."""
         self.dropped_attributes = self.dropped_events = self.dropped_links = 0
         self._has_ended = False
         self._take = take
@@ -105,15 +104,15 @@ class MeshSpan(Span):
     # -- by OpenTelemetry's API ------------------------------------------------------------------------------------
 
     def end(self, end_time: int | None = None) -> None:
-        """It is over, and leaves. A second end changes nothing."""
+        """Ends the span and passes it on. A second call has no effect."""
         if not self._has_ended:
             self._has_ended = True
             self.ended_ns = _ns(end_time)
             self._take(self)
 
     def get_span_context(self) -> SpanContext:
-        """Its ids."""
-        state = self.told.tracestate
+        """The ids of the span."""
+        state = self.trace_context.tracestate
         return SpanContext(
             int(self.trace_id, 16),
             int(self.span_id, 16),
@@ -123,12 +122,12 @@ class MeshSpan(Span):
         )
 
     def set_attributes(self, attributes: Mapping[str, AnyValue]) -> None:
-        """As `set_attribute`, each."""
+        """Sets several attributes."""
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
     def set_attribute(self, key: str, value: AnyValue) -> None:
-        """Says something of the operation."""
+        """Sets an attribute; overwrites an earlier value."""
         if self._has_ended:
             return
         mine = self.attributes
@@ -145,7 +144,7 @@ class MeshSpan(Span):
             mine.update(_clean({key: value}))
 
     def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
-        """Something has happened."""
+        """Adds an event."""
         if self._has_ended:
             return
         events = self.events = self.events or []
@@ -155,7 +154,7 @@ class MeshSpan(Span):
         events.append(SpanEvent(name[:MAX_ATTRIBUTE_CHARS], _ns(timestamp), _clean(attributes)))
 
     def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
-        """It has to do with another span."""
+        """Adds a link to another span."""
         if self._has_ended or not context.is_valid:
             return
         if len(self.links) >= MAX_LINKS:
@@ -164,21 +163,21 @@ class MeshSpan(Span):
         self.links = [*self.links, link_to(context)._replace(attributes=_clean(attributes))]
 
     def update_name(self, name: str) -> None:
-        """Another name."""
+        """Renames the span."""
         if not self._has_ended:
             self.name = name[:MAX_ATTRIBUTE_CHARS]
 
     def is_recording(self) -> bool:
-        """Whether it goes on."""
+        """Whether the span has not ended."""
         return not self._has_ended
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """How it went: what is said first counts as long as nobody says that all is well."""
-        said = status if isinstance(status, Status) else Status(status, description)
-        if self._has_ended or self.is_ok or said.status_code is StatusCode.UNSET:
+        """Sets the outcome: the latest error counts, until OK is set."""
+        given = status if isinstance(status, Status) else Status(status, description)
+        if self._has_ended or self.is_ok or given.status_code is StatusCode.UNSET:
             return
-        self.is_ok = said.status_code is StatusCode.OK
-        self.error = None if self.is_ok else (said.description or "")[:MAX_ATTRIBUTE_CHARS]
+        self.is_ok = given.status_code is StatusCode.OK
+        self.error = None if self.is_ok else (given.description or "")[:MAX_ATTRIBUTE_CHARS]
 
     def record_exception(
         self,
@@ -187,9 +186,9 @@ class MeshSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """An exception as an event, with its text: only users' code does this."""
+        """Adds an exception as an event, with its text. Called by users' code only."""
         kind = type(exception)
-        said: dict[str, AnyValue] = {
+        facts: dict[str, AnyValue] = {
             "exception.type": kind.__qualname__
             if kind.__module__ == "builtins"
             else f"{kind.__module__}.{kind.__qualname__}",
@@ -197,28 +196,28 @@ class MeshSpan(Span):
             "exception.stacktrace": "".join(traceback.format_exception(exception)),
             "exception.escaped": str(escaped),
         }
-        self.add_event("exception", {**said, **(attributes or {})}, timestamp)
+        self.add_event("exception", {**facts, **(attributes or {})}, timestamp)
 
 
 def new_id(bits: int) -> str:
-    """Of a span or a trace: hexadecimal, and not zero."""
+    """A random non-zero id, in hexadecimal."""
     return f"{getrandbits(bits) or 1:0{bits // 4}x}"
 
 
 def link_to(span: SpanContext) -> SpanLink:
-    """What a link says of another span."""
+    """A link to another span."""
     return SpanLink(f"{span.trace_id:032x}", f"{span.span_id:016x}", span.trace_state.to_header(), span.is_remote)
 
 
 def _clean(attributes: Attributes) -> dict[str, AnyValue]:
-    """As the SDK would take them: of types that can be sent, cut where they are long."""
+    """Attributes of exportable types, truncated, as the SDK would take them."""
     if attributes:
         attributes = {key[:MAX_ATTRIBUTE_CHARS] if type(key) is str else key: attributes[key] for key in attributes}
     return dict(BoundedAttributes(MAX_ATTRIBUTES, attributes, max_value_len=MAX_ATTRIBUTE_CHARS))
 
 
 def _ns(at: float | None) -> int:
-    """That moment as it can be sent: now where nobody says when, or what is said is no number."""
+    """A time in nanoseconds; the present time if none is given, or it is no number."""
     try:
         return time.time_ns() if at is None else min(max(int(at), 0), _MAX_NS)
     except (TypeError, ValueError, OverflowError):

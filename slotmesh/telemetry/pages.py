@@ -1,11 +1,11 @@
-"""The HTTP pages of a service, beside its gRPC server: its metrics, whether it lives, whether it takes work.
+"""The HTTP pages of a service: metrics, liveness, readiness.
 
-  /metrics   for Prometheus; where there is TLS, for viewers: by certificate or bearer token
-  /healthz   200 while the event loop turns, else 503: a process that stays so should be started again
-  /readyz    200 while the server is SERVING by grpc.health.v1, else 503: it starts, stops, or cannot work now
+  /metrics   for Prometheus; with TLS only for viewers, authenticated by certificate or bearer token
+  /healthz   200 while the event loop runs, else 503: the process should be restarted if this persists
+  /readyz    200 while grpc.health.v1 reports SERVING, else 503: the server is starting, stopping, or unable to work
 
-Invariants: a page answers while the event loop stands still; nothing else of the process is to be seen here. Who is
-refused is in the audit log.
+Invariants: a page responds while the event loop is blocked; the pages show nothing else of the process. A token has
+precedence over a certificate; other clients than viewers learn nothing of the mesh. Refusals are in the audit log.
 """
 
 from __future__ import annotations
@@ -27,27 +27,23 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-# Who may see the metrics of a service: viewers, where it is asked who they are.
-#
-# Invariants: a token goes before a certificate; whoever is not known, or is no viewer, learns nothing of the mesh.
-
 _NEEDED: Final = f"the role {Role.VIEWER} is needed"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to who may not see a page."""
+    """The response to a client that may not see a page."""
 
     reason: Reason
     """UNAUTHENTICATED or PERMISSION_DENIED."""
     text: str
     who: Identity | None = None
-    """Who was refused; None: nobody who is known."""
+    """The refused identity; None: not authenticated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageAccess:
-    """Decides by the peer's certificate or token."""
+    """Decides by the peer's certificate or token who may see the metrics."""
 
     trust_domain: str
     tokens: TokenVerifier | None = None
@@ -58,9 +54,9 @@ class PageAccess:
     def refusal(
         self, uris: Sequence[str], ends_at: float, authorization: str, *, is_revoked: bool = False
     ) -> Refusal | None:
-        """Why a page of viewers is not shown; None: it is.
+        """Why the client may not see a page for viewers; None if it may.
 
-        `uris`: of a certificate that was checked, which ends at `ends_at`, and was taken back where it `is_revoked`.
+        `uris`: of a verified certificate, which expires at `ends_at`, and may have been revoked (`is_revoked`).
         """
         known: Identity | None
         if authorization:
@@ -99,16 +95,16 @@ class Pages:
     """A WSGI application, called in threads of its server."""
 
     def __init__(self, metrics: WSGIApplication, access: PageAccess | None = None) -> None:
-        """`metrics` answers `/metrics`, to those whom `access` lets; None: to everybody."""
+        """`metrics` serves `/metrics`, to clients that `access` admits; None: to all."""
         self._metrics = metrics
         self._access = access
         self._look: Callable[[], bool | None] | None = None
         self._why_not: Callable[[bool], str] = lambda _: _NOT_SERVING
 
     def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] = lambda _: _NOT_SERVING) -> None:
-        """Has the pages say what `is_serving` says, which is asked on the event loop that runs now.
+        """Sets the source of readiness: `is_serving`, called on the present event loop.
 
-        `why_not` says why it does not serve, in a line, and is told whether who asks may see the mesh. It is asked in a
+        `why_not` returns a line with the reason. Its argument: whether the client may see the mesh. It is called in a
         thread of the server.
         """
         self._why_not = why_not
@@ -120,7 +116,7 @@ class Pages:
             case "/metrics":
                 if (refusal := self._refusal(environ)) is None:
                     return self._metrics(environ, start_response)
-                _tell(refusal, environ)
+                _log_refusal(refusal, environ)
                 status, text = _REFUSED[refusal.reason], refusal.text
             case "/healthz":
                 status, text = self._health()
@@ -162,6 +158,6 @@ class Pages:
                 return _UNAVAILABLE, "starting\n" if self._look is None else "the event loop does not answer\n"
 
 
-def _tell(refusal: Refusal, environ: WSGIEnvironment) -> None:
+def _log_refusal(refusal: Refusal, environ: WSGIEnvironment) -> None:
     failure = Failure(reason=refusal.reason, message=refusal.text)
     AUDIT.denied(refusal.who, "/metrics", failure, str(environ.get("REMOTE_ADDR", "")))

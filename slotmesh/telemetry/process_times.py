@@ -1,7 +1,8 @@
-"""How late the event loop is: the time that a timer waits beyond what it asked for.
+"""Latency of the event loop, and durations of rpcs, counted in plain integers.
 
-Whatever keeps the loop busy, keeps frames waiting: a handler that blocks, a large table, a garbage collection, or other
-processes that have the processors.
+The loop's lag is the delay of a timer. Whatever blocks the loop delays frames: a handler, a large table, a garbage
+collection, or other processes that use the processors. Rpcs are counted once each, when they end; labels have closed
+sets of values: registered methods, and gRPC's status codes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EVERY_S: Final = 0.25
 
 
 class LoopLag:
-    """Looks at the loop that runs, until it is stopped."""
+    """Measures the lag of the present event loop, until it is stopped."""
 
     def __init__(self) -> None:
         self.times = Histogram()
@@ -27,7 +28,7 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due, self._look)
 
     def stop(self) -> None:
-        """May be called again."""
+        """Stops measuring. May be called again."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -37,12 +38,6 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due, self._look)
 
 
-# How long the rpcs of a server take, counted in plain integers where each ends.
-#
-# Invariants: once an rpc, never once a message; labels come from closed sets: the methods that are registered, and the
-# statuses of gRPC.
-# Owner: the server; a scrape reads it.
-
 SYSTEM: Final = "grpc"
 _OK: Final = 0
 _CANCELLED: Final = 1
@@ -50,16 +45,16 @@ _UNKNOWN: Final = 2
 
 
 class RpcTimes:
-    """Of all rpcs that have ended."""
+    """Durations of all rpcs that have ended. Owned by the server; scrapes read it."""
 
     def __init__(self) -> None:
         self.by_status: dict[tuple[str, str, str], Histogram] = {}
         """By system, method (`PACKAGE.SERVICE/METHOD`) and status."""
 
     def ended(self, method: str, context: Any, began: float, *, well: bool) -> None:
-        """An rpc has ended that began then; `well`: its handler has returned."""
-        said = context.code()
-        code = said if isinstance(said, int) else said.value[0] if said is not None else _OK
+        """Counts an rpc that began at `began`; `well`: its handler returned."""
+        status = context.code()
+        code = status if isinstance(status, int) else status.value[0] if status is not None else _OK
         if not well and code == _OK:
             code = _CANCELLED if context.cancelled() else _UNKNOWN
         key = (SYSTEM, method, name_of(code))

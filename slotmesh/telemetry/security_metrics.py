@@ -1,10 +1,10 @@
-"""TLS handshakes that failed: counted by their cause, and logged with the address of the peer.
+"""Metrics of certificates and bearer tokens, and failed TLS handshakes, counted by cause and logged by peer.
 
-Purpose: tells an operator which client cannot connect, and why.
-Invariants: each address is logged at first, and then ever less often; a bounded number of addresses is remembered, and
-all others share one entry; labels are of a closed set. A connection that was closed without a byte, as a check of a
-load balancer does, has begun no handshake.
-Owner: the server whose handshakes they are; it may call from any thread.
+Purpose: shows an operator which client cannot connect, and why.
+Invariants: each address is logged first immediately, then with increasing intervals; the number of tracked addresses is
+bounded, further ones share an entry; labels have closed sets of values. A connection closed without a byte, such as a
+load balancer's probe, counts as no handshake.
+Owner: the server with these handshakes; it may call from any thread.
 """
 
 from __future__ import annotations
@@ -28,22 +28,16 @@ if TYPE_CHECKING:
     from slotmesh.security.tls import TlsSource
 
 
-# The metrics of bearer tokens: those that were refused, and files that could not be read again.
-
-
 def observe_tokens(meter: Meter, tokens: Tokens) -> None:
-    """Registers them."""
+    """Registers metrics of refused tokens and failed reloads of their files."""
     observe_counter(
         meter, names.TOKEN_REFUSALS, lambda: {(each.value,): tokens.refusals[each] for each in TokenProblem}
     )
     observe_counter(meter, names.TOKEN_RELOAD_FAILURES, lambda: {(): tokens.failed_reloads})
 
 
-# The metrics of a process's certificates: when they expire, and whether newer ones could not be read.
-
-
 def observe_certificates(meter: Meter, tls: TlsSource) -> None:
-    """Registers them."""
+    """Registers metrics of the process's certificates: their expiry, and failed reloads."""
     observe_gauge(meter, names.TLS_CERTIFICATE_END, lambda: {(): tls.current().not_after or 0.0})
     observe_gauge(meter, names.TLS_AUTHORITY_END, lambda: {(): tls.current().ca_not_after})
     observe_gauge(meter, names.TLS_REVOKED, lambda: {(): len(tls.current().trust.revocations.revoked)})
@@ -53,9 +47,9 @@ def observe_certificates(meter: Meter, tls: TlsSource) -> None:
 
 
 MAX_PEERS: Final = 256
-"""Addresses that are remembered."""
+"""The limit of tracked addresses."""
 LONGEST_REST_S: Final = 600.0
-"""A peer that goes on to fail is logged this often."""
+"""The interval at which a peer that keeps failing is logged."""
 _OTHERS: Final = ""
 _MAX_REASON_CHARS: Final = 200
 
@@ -63,7 +57,7 @@ _log = get_logger(__name__)
 
 
 class HandshakeProblem(StrEnum):
-    """Why a handshake failed."""
+    """The cause of a failed handshake."""
 
     PLAIN = "plain text"
     REFUSED = "certificate of the server refused"
@@ -90,23 +84,23 @@ _REASONS: Final = (
     (HandshakeProblem.VERSION, ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "PROTOCOL_VERSION", "VERSION_TOO")),
     (HandshakeProblem.LEFT, ("UNEXPECTED_EOF",)),
 )
-"""Parts of the names that OpenSSL gives reasons."""
+"""Parts of OpenSSL's names of reasons."""
 
 
 class FailedHandshakes:
-    """Of one server."""
+    """The failed handshakes of one server."""
 
     def __init__(self, server: str, now: Callable[[], float] = monotonic) -> None:
-        """`server`: what logs call it."""
+        """`server`: its name in logs."""
         self.counts = Counter[HandshakeProblem]()
         self._server = server
         self._now = now
         self._lock = threading.Lock()
         self._peers: OrderedDict[str, WarningBackoff] = OrderedDict()
-        """By address, the one that failed last at the end."""
+        """By address, the latest failure last."""
 
     def failed(self, host: str, port: int, error: BaseException) -> None:
-        """A handshake with this peer failed."""
+        """Counts a failed handshake of this peer."""
         problem = problem_of(error)
         with self._lock:
             self.counts[problem] += 1
@@ -131,7 +125,7 @@ class FailedHandshakes:
 
 
 def problem_of(error: BaseException) -> HandshakeProblem:
-    """What an exception of a handshake means."""
+    """The cause, from an exception of a handshake."""
     if isinstance(error, TimeoutError) or "taking longer than" in str(error):
         return HandshakeProblem.TIME
     name = str(getattr(error, "reason", None) or "")
@@ -142,7 +136,7 @@ def problem_of(error: BaseException) -> HandshakeProblem:
 
 
 def _words_of(error: BaseException) -> str:
-    """In a line: what OpenSSL calls it, else what the system does."""
+    """One line: OpenSSL's name of the error, or the system's message."""
     reason = getattr(error, "reason", None)
     text = str(reason).replace("_", " ").lower() if reason else str(error)
     return " ".join(text.split())[:_MAX_REASON_CHARS] or type(error).__name__

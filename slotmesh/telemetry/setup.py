@@ -1,9 +1,8 @@
-"""Metrics of a service, for Prometheus to scrape or pushed; `setup_sdk` has the OpenTelemetry SDK for them.
+"""Metrics of a service, scraped by Prometheus or pushed; `setup_sdk` sets up the OpenTelemetry SDK for them.
 
-Purpose: all other code uses OpenTelemetry's API, through the `meter` it is given.
-Invariants: nothing global: two servers in one process do not mix; off without a port, at no cost; after `shutdown` no
-thread and no socket is left.
-Owner: the service's app.
+Purpose: all other code uses OpenTelemetry's API, through a `meter` that is passed to it.
+Invariants: no global state: two servers in one process are separate; without a port metrics are off and cost nothing;
+after `shutdown` no thread and no socket is left.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from slotmesh.telemetry.setup_sdk import SdkMetrics
 from slotmesh.units import join_host_port
 
 if TYPE_CHECKING:
-    # Most of a second at its first import, for those who have certificates.
+    # Takes most of a second to import; only for processes with certificates.
     from slotmesh.security.authorizer import TokenVerifier
     from slotmesh.security.tls import TlsSource
 
 _METER = "slotmesh"
 _POLL_S = 0.1
-"""How soon the endpoint notices that it shall stop, seconds."""
+"""The interval in which the endpoint checks whether to stop, in seconds."""
 
 _log = get_logger(__name__)
 
 
 class MetricsServer:
-    """Metrics of one service, and whether it lives and serves: the pages of `http://ADDRESS`."""
+    """The metrics of one service, and its health pages, at `http://ADDRESS`."""
 
     def __init__(
         self,
@@ -72,18 +71,18 @@ class MetricsServer:
 
     @property
     def address(self) -> str | None:
-        """`HOST:PORT` of the endpoint; None where metrics are off."""
+        """`HOST:PORT` of the endpoint; None if there is none."""
         return None if self._http is None else join_host_port(self._http.server_name, self._http.server_port)
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
-        """Exports histograms that the caller keeps; `read` runs on the event loop that runs now."""
+        """Exports histograms that the caller counts; `read` runs on the present event loop."""
         if self._sdk is not None:
             self._sdk.observe_histogram(metric, on_this_loop(read))
 
     def look_at(self, is_serving: Callable[[], bool], why_not: Callable[[bool], str] | None = None) -> None:
-        """Has `/healthz` and `/readyz` tell what this says, and metrics how late the loop is that runs now.
+        """Sets the source of `/healthz` and `/readyz`, and measures the lag of the present event loop.
 
-        `why_not` says why it does not serve, in a line, to viewers or to anybody; any thread may ask it.
+        `why_not` returns a line with the reason for not serving, for viewers or (False) all clients. Thread-safe.
         """
         if self._pages is not None:
             self._pages.look_at(is_serving, *([why_not] if why_not is not None else []))
@@ -92,22 +91,22 @@ class MetricsServer:
             self.observe_histogram(PROCESS_LOOP_LAG, lambda: {(): Buckets.of(lag.times)})
 
     def prepare(self) -> None:
-        """Loads what a scrape needs.
+        """Imports what a scrape needs.
 
-        For processes in which the folder of users' code leads the search of modules later: a `gzip.py` there would be
-        found in place of Python's.
+        Required in processes that later put the folder of users' code first in the module path: a `gzip.py` there would
+        replace Python's.
         """
         if self._sdk is not None:
             self._sdk.registry()
 
     def observe_rpcs(self, times: RpcTimes) -> None:
-        """Exports the times of a server's rpcs."""
+        """Exports the durations of a server's rpcs."""
         self.observe_histogram(
             RPC_SERVER_CALL_DURATION, lambda: {key: Buckets.of(each) for key, each in times.by_status.items()}
         )
 
     def observe_handshakes(self, server: str, failures: FailedHandshakes) -> None:
-        """Exports the handshakes that failed at a server of this process; `server` is of a closed set."""
+        """Exports the failed handshakes of a server; `server` is one of a closed set of names."""
         known, self._handshakes[server] = bool(self._handshakes), failures
         if not known:
             observe_counter(
@@ -121,17 +120,17 @@ class MetricsServer:
             )
 
     def observe_spans(self, read_dropped: Callable[[], int]) -> None:
-        """Exports how many spans were dropped, as this says."""
+        """Exports the number of dropped spans."""
         observe_counter(self.meter, PROCESS_SPANS_DROPPED, lambda: {(): read_dropped()})
 
     async def page(self, accept: str) -> tuple[str, bytes]:
-        """What Prometheus scrapes, in the form that `accept` asks for: its content type, and the text."""
+        """The page for Prometheus, in the format that `accept` requests: its content type and text."""
         if self._sdk is None:
             return "text/plain; charset=utf-8", b""
         return await asyncio.to_thread(self._sdk.page, accept)
 
     async def aclose(self) -> None:
-        """Pushes once more, where metrics are pushed, and stops."""
+        """Pushes a last time if metrics are pushed, and stops."""
         if self._sdk is not None:
             await asyncio.to_thread(self._sdk.push_last)
         self.shutdown()
@@ -150,10 +149,10 @@ class MetricsServer:
 
 
 def metrics_target(settings: ServiceSettings) -> OtlpTarget | None:
-    """Where metrics are pushed to; None: nowhere.
+    """The collector that metrics are pushed to; None: none.
 
     Raises:
-        CannotStart: a variable of OpenTelemetry is not sound.
+        CannotStart: a variable of OpenTelemetry is invalid.
     """
     try:
         return otlp_target(settings.otlp_endpoint, os.environ, "metrics")
@@ -172,14 +171,14 @@ def setup_metrics(
     tokens: TokenVerifier | None = None,
     has_own_page: bool = False,
 ) -> MetricsServer:
-    """Starts the Prometheus endpoint of a service; port 0 takes a free one, None or a negative one: there is none.
+    """Starts the Prometheus endpoint of a service. Port 0: any free port; None or negative: no endpoint.
 
-    Metrics are pushed to `otlp`, where that is given, as those of this `instance`. With `tls` the endpoint is HTTPS,
-    and metrics are for viewers, by certificate or by a bearer token of which `tokens` knows the holder. With
-    `has_own_page` the caller serves what `MetricsServer.page` gives, whether there is an endpoint or not.
+    `otlp`: the collector that metrics are pushed to, with `instance` as their identity. With `tls` the endpoint uses
+    HTTPS, and only viewers get metrics, authenticated by certificate, or by a bearer token of `tokens`. With
+    `has_own_page` the caller serves `MetricsServer.page`, whether there is an endpoint or not.
 
     Raises:
-        CannotStart: the port is taken, the host is not one of this machine, or what pushes is not installed.
+        CannotStart: the port is taken, the host is not one of this machine, or the push exporter is not installed.
     """
     has_page = has_own_page or (port is not None and port >= 0)
     if not has_page and otlp is None:

@@ -1,10 +1,12 @@
-"""Histograms that the cores keep, put beside those of the SDK at each scrape.
+"""Metric readers that add the cores' own histograms to the SDK's metrics, for scrapes and for pushes by OTLP.
 
-Purpose: recording into the SDK's histogram costs about 6 µs, as much as a whole decision of the router; counting in a
-list of integers costs a twentieth of that. OpenTelemetry's specification calls such a source a MetricProducer; the
-Python SDK has none, so the reader adds the points itself.
-Invariants: cumulative; the points of one scrape are read at one moment. They ride on the SDK's own metrics: where a
-service has none with a value, the SDK does not ask for any.
+Purpose: recording into the SDK's histogram takes about 6 µs, as long as a whole decision of the router; counting in a
+list of integers takes a twentieth of that. OpenTelemetry specifies a MetricProducer for this; the Python SDK has none,
+so that the readers add the points.
+Invariants: points are cumulative, and those of one scrape are read together. They are exported only if the service has
+any SDK metric with a value, as otherwise the SDK does not call the exporter. Pushes run in a separate thread; the SDK
+logs failed ones, and the next push has the newer totals. The end of the process waits for the last push for a bounded
+time.
 Owner: `slotmesh.telemetry.setup_sdk`.
 """
 
@@ -42,15 +44,15 @@ _SCOPE = InstrumentationScope("slotmesh.bridge")
 
 
 class Bridge:
-    """Histograms that are read and not written."""
+    """The cores' histograms, in the SDK's form."""
 
     def __init__(self, sources: Sequence[tuple[names.Metric, ReadBuckets]], started_ns: int) -> None:
-        """`sources` may grow; they are called from the thread of the scrape. `started_ns`: since when they count."""
+        """`sources` may grow; they are called in the scraping thread. `started_ns`: the start of counting."""
         self._sources = sources
         self._started_ns = started_ns
 
     def added_to(self, metrics_data: MetricsData) -> MetricsData:
-        """What the SDK has collected, and these."""
+        """The SDK's metrics, with these added."""
         if not self._sources or not metrics_data.resource_metrics:
             return metrics_data
         first, *others = metrics_data.resource_metrics
@@ -85,14 +87,14 @@ class Bridge:
             sum=buckets.total,
             bucket_counts=list(buckets.counts),
             explicit_bounds=list(buckets.bounds),
-            # Not kept: the text format has no place for them.
+            # Not counted: the text format does not have them.
             min=float("-inf"),
             max=float("inf"),
         )
 
 
 class BridgedReader(PrometheusMetricReader):
-    """The Prometheus reader, with those of a bridge."""
+    """The Prometheus reader, with a bridge's histograms added."""
 
     def __init__(self, registry: CollectorRegistry, bridge: Bridge) -> None:
         super().__init__(registry=registry, scope_info_enabled=False)
@@ -102,24 +104,17 @@ class BridgedReader(PrometheusMetricReader):
         super()._receive_metrics(self._bridge.added_to(metrics_data), timeout_millis, **kwargs)
 
 
-# The OpenTelemetry SDK for metrics that are pushed: what Prometheus would scrape, by OTLP over gRPC, now and then.
-#
-# Invariants: pushed from a thread of its own, so that nothing waits for a collector; of one that does not answer the
-# SDK
-# tells the log, and it gets the totals of later; the end of the process waits for the last push for a bounded time.
-# Owner: `slotmesh.telemetry.setup_sdk`.
-
 LAST_PUSH_S: Final = 2.0
-"""How long the end of the process may wait for the collector."""
+"""How long the end of the process may wait for the collector, in seconds."""
 
 _log = get_logger(__name__)
 
 
 class PushingReader(PeriodicExportingMetricReader):
-    """Pushes what the SDK has, and a bridge, every 60 s or as `OTEL_METRIC_EXPORT_INTERVAL` says."""
+    """Pushes the SDK's metrics and a bridge's histograms, every 60 s or `OTEL_METRIC_EXPORT_INTERVAL`."""
 
     def __init__(self, target: OtlpTarget, bridge: Bridge) -> None:
-        """Starts.
+        """Starts pushing.
 
         Raises:
             CannotStart: the exporter is not installed.
@@ -136,7 +131,10 @@ class PushingReader(PeriodicExportingMetricReader):
         _log.info("sending metrics", endpoint=target.url)
 
     def shutdown(self, timeout_millis: float = LAST_PUSH_S * 1000, **kwargs: Any) -> None:
-        """Pushes once more, within the time. Not on the event loop, which is asked for values. May be called again."""
+        """Pushes a last time within the timeout. Must not run on the event loop, which it reads values from.
+
+        May be called again.
+        """
         if self._finished.is_set():
             return
         self._finished.set()

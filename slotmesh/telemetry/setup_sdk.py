@@ -1,9 +1,9 @@
-"""The OpenTelemetry SDK for metrics, set up when the first scrape asks for them.
+"""The OpenTelemetry SDK for metrics, set up by the first scrape.
 
-Purpose: loading the SDK and its exporter is a sixth of the processor time that a process takes to start, and the first
+Purpose: importing the SDK and its exporter takes a sixth of the processor time of a process's start, and the first
 scrape comes seconds later.
-Invariants: what is registered before the first scrape is exported by it as if the SDK had been there; instruments are
-read, not written, so nothing is counted meanwhile that could be lost. It is set up once, in the thread that asks first.
+Invariants: instruments registered before the first scrape are exported by it; they are observable, so that no count is
+lost before. The set-up runs once, in the thread of the first scrape.
 Owner: `slotmesh.telemetry.setup`.
 """
 
@@ -32,7 +32,7 @@ _METER: Final = "slotmesh"
 
 
 class WaitingMeter(NoOpMeter):
-    """Keeps the instruments that are registered, until there is a meter of the SDK."""
+    """Keeps the registrations of instruments until the SDK's meter exists."""
 
     def __init__(self) -> None:
         super().__init__(_METER)
@@ -54,7 +54,7 @@ class WaitingMeter(NoOpMeter):
                 create(self._meter)
 
     def use(self, meter: Meter) -> None:
-        """Registers there what waits, and from now on everything."""
+        """Registers all kept instruments with this meter, and later ones directly."""
         with self._lock:
             self._meter = meter
             for create in self._waiting:
@@ -63,10 +63,10 @@ class WaitingMeter(NoOpMeter):
 
 
 class SdkMetrics:
-    """The SDK of one service, or what it will be made of."""
+    """The SDK of one service, set up on demand."""
 
     def __init__(self, service_name: str, *, otlp: OtlpTarget | None, instance: str, has_page: bool) -> None:
-        """Where metrics are pushed the SDK is set up now. Raises CannotStart."""
+        """Sets up the SDK immediately if metrics are pushed. Raises CannotStart."""
         self.meter = WaitingMeter()
         self._service_name = service_name
         self._sources: list[tuple[Metric, ReadBuckets]] = []
@@ -83,7 +83,7 @@ class SdkMetrics:
             self._set_up(instance)
 
     def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
-        """Exports the histograms that `read` gives, which is called from the thread of the scrape."""
+        """Exports the histograms that `read` returns, called in the scraping thread."""
         self._sources.append((metric, read))
 
     def _bridge(self) -> Bridge:
@@ -92,7 +92,7 @@ class SdkMetrics:
         return Bridge(self._sources, self._started_ns)
 
     def registry(self) -> CollectorRegistry:
-        """What Prometheus' text is written from. Any thread."""
+        """The registry for the Prometheus text format. Thread-safe."""
         with self._lock:
             return self._registry if self._registry is not None else self._set_up("")
 
@@ -117,7 +117,7 @@ class SdkMetrics:
         return registry
 
     def page(self, accept: str) -> tuple[str, bytes]:
-        """What Prometheus scrapes, in the form that `accept` asks for: its content type, and the text. Blocks."""
+        """The page for Prometheus, in the format that `accept` requests: its content type and text. Blocks."""
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see the head of the module
 
         registry = self.registry()
@@ -125,19 +125,19 @@ class SdkMetrics:
         return content_type, encode(registry)
 
     def wsgi_page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The same as a WSGI application."""
+        """The same page as a WSGI application."""
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 - see the head of the module
 
         pages: Sequence[bytes] = make_wsgi_app(self.registry())(environ, start_response)
         return pages
 
     def push_last(self) -> None:
-        """Pushes once more, where metrics are pushed. Blocks."""
+        """Pushes a last time if metrics are pushed. Blocks."""
         if self._push is not None:
             self._push.shutdown()
 
     def shutdown(self) -> None:
-        """Stops observing. May be called again."""
+        """Stops. May be called again."""
         with self._lock:
             provider, self._provider = self._provider, None
         if provider is not None:

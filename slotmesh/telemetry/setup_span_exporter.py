@@ -1,10 +1,10 @@
-"""Sends spans by OTLP over gRPC: users' spans as the SDK encodes them, the mesh's own as bytes that are ready.
+"""Exports spans by OTLP over gRPC: users' spans encoded by the SDK, the mesh's own as encoded bytes.
 
-Purpose: the SDK's exporter knows OpenTelemetry's variables, retries and reconnects; what it does not need to do is to
-make a message object for each field of a span. This is the module that needs the extra `otlp`.
-Invariants: the method that it overrides is not of the SDK's public API. So `pyproject.toml` bounds the version to what
-has been tried, and a version without that method is refused at the start: it would send none of the mesh's spans.
-Owner: `setup_tracing`; the thread of the batches calls it.
+Purpose: the SDK's exporter handles OpenTelemetry's variables, retries and reconnects; this subclass only avoids a
+message object per field of a span. This is the only module that requires the extra `otlp`.
+Invariants: the overridden method is not part of the SDK's public API. `pyproject.toml` limits the version to tested
+ones, and a version without that method is refused at the start, as it would drop the mesh's spans.
+Owner: `setup_tracing`; called in the thread of the batches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SCOPE: Final = InstrumentationScope("slotmesh", VERSION)
 
 
 class UnknownExporter(Exception):
-    """The exporter that is installed is none that this module knows how to extend."""
+    """The installed exporter lacks the method that this module overrides."""
 
 
 class MeshSpanExporter(OTLPSpanExporter):
-    """The SDK's exporter, which takes the mesh's spans, too."""
+    """The SDK's exporter, extended to the mesh's spans."""
 
     def __init__(self, resource: Resource, *, endpoint: str, insecure: bool, timeout: float) -> None:
-        """`resource`: of this process.
+        """`resource`: the resource of this process.
 
         Raises UnknownExporter.
         """

@@ -1,7 +1,7 @@
-"""Spans that wait to leave: in batches, from a thread of their own.
+"""The bounded queue of ended spans, exported in batches by a separate thread.
 
-Invariants: what waits is bounded, and what does not fit, is not taken, or cannot be encoded, is dropped and counted:
-nothing waits for a collector, and no span takes its batch with it.
+Invariants: spans that do not fit, are not accepted by the collector, or cannot be encoded are dropped and counted: no
+code waits for a collector, and an invalid span does not drop its batch.
 Owner: `setup_tracing`.
 """
 
@@ -23,13 +23,13 @@ from slotmesh.telemetry.otlp_spans import scope_span
 MAX_WAITING_SPANS: Final = 8192
 MAX_BATCH_SPANS: Final = 512
 EVERY_S: Final = 5.0
-"""How long a span waits for others to leave with it."""
+"""The longest time that a span waits for its batch, in seconds."""
 
 _log = get_logger(__name__)
 
 
 class Queued:
-    """A span of the mesh among the SDK's: all that its batches look at is whether one is sampled."""
+    """Wraps a span of the mesh for the SDK's batch processor, which only checks whether it is sampled."""
 
     __slots__ = ("encoded", "span")
 
@@ -38,10 +38,10 @@ class Queued:
     def __init__(self, span: MeshSpan) -> None:
         self.span = span
         self.encoded = b""
-        """The field `spans` of `ScopeSpans`, once it is about to leave."""
+        """The field `spans` of `ScopeSpans`, set just before the export."""
 
     def encode(self) -> Exception | None:
-        """Why it could not be, or None."""
+        """Encodes the span. Returns the error, or None."""
         try:
             self.encoded = scope_span(self.span)
         except Exception as error:  # noqa: BLE001 - of values of users' code, which may raise anything as they are read
@@ -50,14 +50,14 @@ class Queued:
 
 
 class BoundedSpans(SpanProcessor):
-    """Batches of spans for an exporter, of which at most `MAX_WAITING_SPANS` wait."""
+    """A queue in front of an exporter, limited to `MAX_WAITING_SPANS`."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._lock = threading.Lock()
         self._warned = False
         self._told_unsound = False
         self.waiting = 0
-        """Spans that have ended and are not sent."""
+        """Ended spans that are not exported yet."""
         self.dropped = 0
         self._batches = BatchSpanProcessor(
             _CountingExporter(exporter, self),
@@ -67,10 +67,10 @@ class BoundedSpans(SpanProcessor):
         )
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """A span has begun."""
+        """Called at the start of a user's span."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended, in any thread."""
+        """Queues an ended span of users' code, in any thread."""
         if span.context is None or not span.context.trace_flags.sampled:
             return
         with self._lock:
@@ -81,7 +81,7 @@ class BoundedSpans(SpanProcessor):
         self._batches.on_end(span)
 
     def take(self, span: MeshSpan) -> None:
-        """A span of the mesh has ended, in any thread."""
+        """Queues an ended span of the mesh, in any thread."""
         with self._lock:
             if self.waiting >= MAX_WAITING_SPANS:
                 self.dropped += 1
@@ -90,7 +90,7 @@ class BoundedSpans(SpanProcessor):
         self._batches.on_end(cast("ReadableSpan", Queued(span)))
 
     def left(self, count: int, *, are_taken: bool) -> None:
-        """The collector has taken so many spans, or not."""
+        """Counts exported spans, and those that the collector did not accept."""
         with self._lock:
             self.waiting -= count
             if are_taken:
@@ -103,7 +103,7 @@ class BoundedSpans(SpanProcessor):
         _log.warning("the collector does not take traces; spans are dropped until it does", spans=count)
 
     def unsound(self, error: Exception) -> None:
-        """A span cannot be encoded. The first one is told in the log."""
+        """Counts a span that cannot be encoded. The first one is logged."""
         with self._lock:
             self.waiting -= 1
             self.dropped += 1
@@ -112,11 +112,11 @@ class BoundedSpans(SpanProcessor):
             _log.warning("a span cannot be encoded, and is dropped, as are others like it", error=type(error).__name__)
 
     def shutdown(self) -> None:
-        """Sends what waits, for as long as that takes."""
-        self._batches.shutdown()  # type: ignore[no-untyped-call]  # the SDK says nothing of it
+        """Exports the queued spans, without a time limit."""
+        self._batches.shutdown()  # type: ignore[no-untyped-call]  # untyped in the SDK
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Sends what waits."""
+        """Exports the queued spans."""
         return self._batches.force_flush(timeout_millis)
 
 

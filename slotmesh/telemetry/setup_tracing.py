@@ -1,8 +1,8 @@
-"""Traces of a process: the mesh's own spans, and those that users' code makes by the OpenTelemetry SDK.
+"""Tracing of a process: the mesh's own spans, and those of users' code, which the OpenTelemetry SDK makes.
 
-Purpose: all other code makes spans through the `Tracing` it is given, or by OpenTelemetry's API.
-Invariants: off without an endpoint, at no cost; both kinds of spans leave by one bounded queue; the end of the process
-waits for the last ones for a bounded time.
+Purpose: all other code makes spans through a `Tracing` that is passed to it, or by OpenTelemetry's API.
+Invariants: without an endpoint tracing is off and costs nothing; both kinds of spans are exported by one bounded queue;
+the end of the process waits for the last spans for a bounded time.
 Owner: the service's app.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EXPORT_TIMEOUT_S: Final = 10.0
 LAST_SPANS_S: Final = 2.0
-"""How long the end of the process may wait for the collector."""
+"""How long the end of the process may wait for the collector, in seconds."""
 MISSING: Final = "opentelemetry-exporter-otlp-proto-grpc is not installed: pip install 'slotmesh[otlp]'"
 UNKNOWN: Final = (
     "opentelemetry-exporter-otlp-proto-grpc is of a version that slotmesh does not know: pip install 'slotmesh[otlp]'"
@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 
 class TracingSetup:
-    """Traces of one service, or none."""
+    """The tracing of one service, possibly off."""
 
     def __init__(
         self,
@@ -54,31 +54,31 @@ class TracingSetup:
         self._provider = provider
         self._spans = spans
         self.tracing: Tracing | None = None
-        """None where traces are off."""
+        """None if tracing is off."""
         if spans is not None:
             self.tracing = Tracing(spans.take, ratio, rate, random.random)
 
     @property
     def dropped(self) -> int:
-        """Spans that did not leave: too many waited, some could not be encoded, or the collector did not take them."""
+        """Spans that were not exported: the queue was full, encoding failed, or the collector did not accept them."""
         return self._spans.dropped if self._spans is not None else 0
 
     def use_for_handlers(self) -> None:
-        """Spans that users' code makes in this process go the same way, unless it has chosen another one before."""
+        """Exports spans of users' code in this process the same way, unless it has set its own provider."""
         if self._provider is not None:
             trace.set_tracer_provider(self._provider)
 
     async def aclose(self) -> None:
-        """As `shutdown`, without holding up the event loop."""
+        """As `shutdown`, without blocking the event loop."""
         if self._provider is not None:
             await asyncio.to_thread(self.shutdown)
 
     def shutdown(self) -> None:
-        """Sends the last spans, within `LAST_SPANS_S`. May be called again."""
+        """Exports the last spans, within `LAST_SPANS_S`. May be called again."""
         provider, self._provider = self._provider, None
         if provider is None:
             return
-        # The SDK waits for half a minute, and an export that is under way for ten seconds: not longer than is useful.
+        # The SDK would wait 30 s, and 10 s for an export in progress, longer than is useful here.
         last = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(LAST_SPANS_S)
@@ -89,13 +89,13 @@ class TracingSetup:
 def setup_tracing(
     service_name: str, settings: ServiceSettings, attributes: Mapping[str, str], *, samples_roots: bool = False
 ) -> TracingSetup:
-    """Starts to send traces where the settings, or OpenTelemetry's variables, name an OTLP endpoint.
+    """Starts tracing if the settings, or OpenTelemetry's variables, name an OTLP endpoint.
 
-    `attributes` are those of the process. `samples_roots`: whether spans without a parent that users' code makes are
-    drawn; who makes one of the mesh's has drawn it.
+    `attributes`: of the process. `samples_roots`: whether the SDK samples root spans of users' code; the mesh samples
+    its own when it makes them.
 
     Raises:
-        CannotStart: the exporter is not installed, or a variable of OpenTelemetry is not sound.
+        CannotStart: the exporter is not installed, or a variable of OpenTelemetry is invalid.
     """
     try:
         target = otlp_target(settings.otlp_endpoint, os.environ, "traces")

@@ -1,9 +1,9 @@
-"""Spans of calls: between OpenTelemetry's types and W3C Trace Context as it travels.
+"""Spans of calls, and the conversion between OpenTelemetry's contexts and W3C Trace Context on the wire.
 
-Purpose: what the shells of routers and replicas, and the client, share. Whoever has no `Tracing` makes no spans.
-Invariants: whether a call is sampled is decided by its parent, or drawn once for many calls (`GapSampler`); a span says
-by which reason a call failed, never with which message, which may be of a handler.
-Owner: a service's app makes one `Tracing` in its set-up, and hands it down.
+Purpose: shared by the shells of routers and replicas, and the client. Without a `Tracing` no spans are made.
+Invariants: a call's parent decides whether it is sampled; for calls without one `GapSampler` does, for many calls
+together. A span contains the reason of a failure, never the message, which may come from a handler.
+Owner: a service's app creates one `Tracing` at its start, and passes it on.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.mesh_span import MAX_ATTRIBUTE_CHARS, MeshSpan, SpanLink, link_to
 
 MAX_ALIKE: Final = 16
-"""Calls of one frame with the same parent that get spans of their own: a `map` of a thousand calls is one trace."""
+"""Calls of one frame with the same parent that get their own spans: a `map` of a thousand calls is one trace."""
 
 MAX_NAME_CHARS: Final = 128
-"""Of what is called: callers may have sent any text."""
+"""The limit of the name of a call, which callers choose."""
 _MEMBER: Final = r"[a-z0-9][a-z0-9_*/@-]{0,240}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 _TRACESTATE: Final = re.compile(rf"{_MEMBER}( ?, ?{_MEMBER}){{0,31}}")
 
@@ -51,14 +51,14 @@ class Tracing:
     def __init__(
         self, take: Callable[[MeshSpan], None], ratio: float, rate: float, chance: Callable[[], float]
     ) -> None:
-        """`take` gets each span that has ended.
+        """`take` receives each ended span.
 
-        `ratio`: which share of the calls without a parent is sampled, at most `rate` a second. `chance` draws from
+        `ratio`: the share of calls without a parent that is sampled, at most `rate` a second. `chance` draws from
         [0, 1).
         """
         self._take = take
         self.roots = GapSampler(ratio, rate, chance)
-        """Which calls without a parent are sampled."""
+        """Samples calls without a parent."""
 
     def start(
         self,
@@ -69,16 +69,16 @@ class Tracing:
         kind: SpanKind = SpanKind.INTERNAL,
         links: Collection[Span] = (),
     ) -> Span:
-        """A span that began then, nanoseconds since 1970; without a parent a trace begins.
+        """A span that began at a time in nanoseconds since 1970; without a parent a new trace begins.
 
-        Where the parent is not sampled it is none that is kept.
+        A non-recording span if the parent is not sampled.
         """
         of = parent if type(parent) is MeshSpan else _sound(parent)
         if type(of) is TraceContext and not is_sampled(of):
             return NonRecordingSpan(get_current_span(context_of(of)).get_span_context())
         linked = [_link(each) for each in links] if links else []
         kept: dict[str, AnyValue] = dict(attributes)
-        for key, value in kept.items():  # callers may have sent texts of any length
+        for key, value in kept.items():  # callers choose texts of any length
             if isinstance(value, str) and len(value) > MAX_ATTRIBUTE_CHARS:
                 kept[key] = value[:MAX_ATTRIBUTE_CHARS]
         return MeshSpan(name[:MAX_ATTRIBUTE_CHARS], kind, of, started_ns, kept, linked, self._take)
@@ -92,33 +92,33 @@ class Tracing:
         attributes: Attributes = names.NO_ATTRIBUTES,
         links: Collection[Span] = (),
     ) -> Span:
-        """A span that has ended."""
+        """Makes a span that has already ended."""
         span = self.start(name, parent, started_ns, attributes, links=links)
         span.end(max(started_ns, ended_ns))
         return span
 
 
 class GapSampler:
-    """Draws which of many calls are sampled by drawing how many are left out before the next one.
+    """Samples calls by drawing how many are skipped before the next one.
 
-    So a frame in which none is sampled costs one comparison. The spans of a call cost as much as many calls: so there
-    is a rate, too, above which none is sampled.
+    A frame without a sampled call costs one comparison. As the spans of one call cost as much as many calls, the rate
+    of sampled calls is limited.
     """
 
     def __init__(self, ratio: float, rate: float, chance: Callable[[], float]) -> None:
-        """`rate`: the most that are sampled in a second."""
+        """`rate`: the limit of sampled calls in a second."""
         self._ratio = ratio
         self._rate = rate
         self._most_at_once = max(1.0, rate / 10)
         self._allowed = self._most_at_once
-        """Of `rate`: what may be sampled now."""
+        """The part of `rate` that is available at `_at`."""
         self._at = 0.0
-        """When that was so, monotonic seconds."""
+        """The time of `_allowed`, monotonic seconds."""
         self._chance = chance
         self._gap = self._draw()
 
     def take(self, count: int, now: float) -> Sequence[int]:
-        """Which of so many calls are sampled, as indices that ascend; at most `MAX_ALIKE`."""
+        """The ascending indices of the sampled calls among `count` calls; at most `MAX_ALIKE`."""
         if self._gap >= count:
             self._gap -= count
             return ()
@@ -126,7 +126,7 @@ class GapSampler:
         at = self._gap
         while at < count:
             if len(taken) == MAX_ALIKE:
-                at = count + self._draw()  # not sampled is what comes after those within `count`
+                at = count + self._draw()  # the limit is reached: skips the rest of these calls
                 break
             taken.append(at)
             at += 1 + self._draw()
@@ -146,23 +146,23 @@ class GapSampler:
 
 
 class WallClock:
-    """Times of a monotonic clock as nanoseconds since 1970, by one offset, so that spans made with it fit together."""
+    """Converts monotonic times to nanoseconds since 1970 by one offset, consistently in a process."""
 
     __slots__ = ("_offset_ns",)
 
     def __init__(self, now_s: float) -> None:
-        """`now_s`: what the monotonic clock says now."""
+        """`now_s`: the present time of the monotonic clock."""
         self._offset_ns = time.time_ns() - int(now_s * 1e9)
 
     def ns(self, at_s: float) -> int:
-        """That moment."""
+        """The wall-clock time of a monotonic time."""
         return self._offset_ns + int(at_s * 1e9)
 
 
 def trace_context_of(span: Span) -> TraceContext:
-    """What is said of the span to whom the call goes next."""
+    """The trace context for calls below this span."""
     if type(span) is MeshSpan:
-        return span.told
+        return span.trace_context
     context = span.get_span_context()
     flags = context.trace_flags & 0xFF
     return TraceContext(
@@ -171,19 +171,19 @@ def trace_context_of(span: Span) -> TraceContext:
 
 
 def call_name(endpoint: str, method: str) -> str:
-    """How spans name what is called."""
+    """The name of a call in spans."""
     return (f"{endpoint}.{method}" if method else endpoint)[:MAX_NAME_CHARS]
 
 
 def failed(span: Span, failure: Failure) -> None:
-    """The span's call has failed."""
+    """Marks the span as failed."""
     failed_by(span, failure.reason.value, failure.executed, failure.metadata)
 
 
 def failed_by(
     span: Span, reason: str, executed: Executed | None = None, facts: Mapping[str, str] = names.NO_FACTS
 ) -> None:
-    """The same, with the reason's name."""
+    """Marks the span as failed, by the name of the reason."""
     span.set_attribute(names.REASON, reason)
     if executed is not None:
         span.set_attribute(names.EXECUTED, executed.name.lower())
@@ -193,7 +193,7 @@ def failed_by(
 
 
 def context_of(parent: Span | TraceContext | None) -> Context:
-    """The context of spans with this parent; without one a trace begins."""
+    """The OpenTelemetry context with this parent; without one a new trace begins."""
     if parent is None:
         return Context()
     if isinstance(parent, Span):
@@ -210,12 +210,12 @@ def context_of(parent: Span | TraceContext | None) -> Context:
 
 
 def _state_of(parent: TraceContext) -> TraceState | None:
-    # One that is not sound would be told in the log, with what it says, by OpenTelemetry: for each call.
+    # OpenTelemetry would log an invalid tracestate, with its content, for each call.
     return TraceState.from_header([parent.tracestate]) if _TRACESTATE.fullmatch(parent.tracestate) else None
 
 
 def _sound(parent: Span | TraceContext | None) -> TraceContext | None:
-    """As mesh's spans take a parent."""
+    """A parent for the mesh's spans; None if it is missing, invalid or not sampled."""
     if isinstance(parent, Span):
         return trace_context_of(parent)
     if parent is None or not parent.tracestate:
@@ -226,7 +226,7 @@ def _sound(parent: Span | TraceContext | None) -> TraceContext | None:
 
 def _link(span: Span) -> SpanLink:
     if type(span) is MeshSpan:
-        return SpanLink(span.trace_id, span.span_id, span.told.tracestate)
+        return SpanLink(span.trace_id, span.span_id, span.trace_context.tracestate)
     return link_to(span.get_span_context())
 
 

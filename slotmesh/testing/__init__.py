@@ -6,8 +6,8 @@
     async with slotmesh.testing.mesh({"digits": Digits}) as mesh:  # controller, router, replicas, over real gRPC
         assert await mesh.endpoint("digits").classify(pixels) == 7
 
-Invariants: handlers are given as classes and functions, local ones too; when the block is left nothing of them runs.
-Nothing else in slotmesh imports this package, which alone of them may import the services.
+Invariants: handlers are passed as classes and functions, local ones too; after the block nothing of them runs. Nothing
+else in slotmesh imports this package, the only one that may import the services.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a test says about a handler, as the mesh's specification has it."""
+"""Handlers and their settings in a test, and their conversion to specifications."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A handler and its settings: those of a backend in `mesh.yaml`. None: what the decorator says.
+    """A handler and its settings: those of a backend in `mesh.yaml`. None: the value of the handler's decorator.
 
     Raises:
-        TypeError: `handler` is neither class nor function, or has nothing to call; or a setting cannot have its value.
+        TypeError: `handler` is neither class nor function, or has no callable method; or a setting has an invalid
+        value.
     """
 
     handler: Handler
-    """The class or function itself, which may be a local one."""
+    """The class or function, possibly a local one."""
     user_config: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the constructor, by name: JSON values, as a specification can have them."""
+    """Arguments of the constructor, by name: JSON values, as in a specification."""
     num_replicas: int = 1
     max_ongoing: int | None = None
     prefetch: int | None = None
     graceful_timeout_s: float = 5.0
-    """What running calls get when a replica drains, seconds."""
+    """Time for running calls when a replica drains, in seconds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Others of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10, "balancer": "round_robin"}`."""
+    """Further settings of `slotmesh.spec.model.Backend`, as `{"max_queued_calls": 10, "balancer": "round_robin"}`."""
 
     def __post_init__(self) -> None:
         describe(self.handler)
@@ -72,10 +73,10 @@ class Backend:
         return f"{self.handler.__module__}:{self.handler.__name__}"
 
     def to_spec(self, name: str) -> model.Backend:
-        """The backend as the controller gets it.
+        """The backend for the controller.
 
         Raises:
-            TypeError: `settings` has what no backend has, or a value that the setting cannot have.
+            TypeError: `settings` has an unknown setting, or an invalid value.
         """
         known = {each.name for each in dataclasses.fields(model.Backend)} - {"name", "handler"}
         if renamed := self.settings.keys() & model.RENAMED.keys():
@@ -91,14 +92,15 @@ class Backend:
         }
         given = {key: _value(key, value) for key, value in {**fields, **self.settings}.items()}
         backend = model.Backend(name=name, handler=self.path, **given)
-        mistakes = [it for it in backend_violations(backend) if it.path.startswith(f"backends.{name}.")]
-        if mistakes := [it for it in mistakes if not it.path.endswith(".handler")]:  # which may be a local one
-            raise TypeError("; ".join(f"{it.path.partition('.')[2].partition('.')[2]} {it.message}" for it in mistakes))
+        violations = [it for it in backend_violations(backend) if it.path.startswith(f"backends.{name}.")]
+        if violations := [it for it in violations if not it.path.endswith(".handler")]:  # handlers may be local
+            texts = (f"{it.path.partition('.')[2].partition('.')[2]} {it.message}" for it in violations)
+            raise TypeError("; ".join(texts))
         return backend
 
 
 def _value(name: str, value: Any) -> Any:
-    """A setting as the model has it: a choice may be given as `mesh.yaml` has it, by its name in lower case."""
+    """A setting in the model's form: a choice may be given in `mesh.yaml`'s form, by its name in lower case."""
     setting = _SETTINGS.get(name)
     if setting is None or value is None:
         return value
@@ -115,7 +117,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def as_backend(target: Handler | Backend, user_config: Mapping[str, Any] | None = None) -> Backend:
-    """What was given, with these arguments of the constructor besides.
+    """The target as a Backend, with these arguments of the constructor.
 
     Raises:
         TypeError: it is no handler.
@@ -129,12 +131,12 @@ def as_backend(target: Handler | Backend, user_config: Mapping[str, Any] | None 
     return dataclasses.replace(target, user_config={**target.user_config, **(user_config or {})})
 
 
-# Settings of batch methods are their functions', and so outlive a test that runs handlers in its own process.
-
-
 @contextmanager
 def kept(*handlers: Handler) -> Iterator[None]:
-    """What handlers set within the block with `set_max_batch_size` and the like is put back after it."""
+    """Restores the settings that handlers change within the block, by `set_max_batch_size` and similar functions.
+
+    These settings belong to the functions, and would outlive a test that runs handlers in its own process.
+    """
     before = [(control, control.settings) for handler in handlers for control in _controls(handler)]
     try:
         yield

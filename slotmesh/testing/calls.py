@@ -1,4 +1,4 @@
-"""What `slotmesh.context()` and `slotmesh.mesh()` say to code of a handler that a test calls without a replica."""
+"""Sets `slotmesh.context()` and `slotmesh.mesh()` for handlers that a test calls without a replica."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from slotmesh.handlers.context import (
 
 
 class ContextFields(TypedDict, total=False):
-    """What a test may say of a call; `slotmesh.CallContext` says what each means."""
+    """The fields of a call's context, documented at `slotmesh.CallContext`."""
 
     call_id: str
     endpoint: str
     method: str
     metadata: Mapping[str, str]
     timeout: float | None
-    """Seconds from now until the deadline; None: there is none."""
+    """Seconds from now until the deadline; None: no deadline."""
     ordering_key: str
     partition: int | None
-    """Where it is not given, that of `ordering_key`."""
+    """Default: the partition of `ordering_key`."""
     owner_epoch: int | None
-    """Where it is not given, 1 with an `ordering_key`."""
+    """Default: 1 with an `ordering_key`."""
     replica_id: str
     backend: str
     session_id: str
@@ -48,13 +48,13 @@ class ContextFields(TypedDict, total=False):
     traceparent: str
     tracestate: str
     http: HttpContext | None
-    """`slotmesh.HttpContext(method, path, …)`; None: the call did not come by HTTP."""
+    """`slotmesh.HttpContext(method, path, …)`; None: not an HTTP call."""
     age: float | None
-    """Seconds since the call arrived at the router; None: not known."""
+    """Seconds since the call arrived at the router; None: unknown."""
 
 
 def make_context(**fields: Unpack[ContextFields]) -> CallContext:
-    """A context of a call, for tests. What is not given is that of a first, plain call of the endpoint `test`."""
+    """A call's context, for tests. Defaults: a first, plain call of the endpoint `test`."""
     given: dict[str, Any] = {"call_id": "1", "endpoint": "test", "idempotency_key": "test-1", **fields}
     timeout = given.pop("timeout", None)
     deadline, ends_at = deadline_of(inf if timeout is None else timeout)
@@ -75,7 +75,7 @@ def call_context(**fields: Unpack[ContextFields]) -> Iterator[CallContext]:
 
 @contextmanager
 def batch_contexts(*contexts: CallContext) -> Iterator[None]:
-    """Within the block `slotmesh.contexts()` gives these, one for each item of a batch method that the test calls."""
+    """Within the block `slotmesh.contexts()` returns these, one for each item of a batch method that the test calls."""
     with _at(BatchPlace(contexts)):
         yield
 
@@ -91,12 +91,12 @@ def _at(place: Place) -> Iterator[None]:
 
 @contextmanager
 def own_mesh(mesh: Mesh | None = None, sync: SyncMesh | None = None) -> Iterator[None]:
-    """Within the block code of handlers that the test runs itself has these as `slotmesh.mesh()` and `mesh_sync()`.
+    """Within the block, handlers that the test runs itself get these as `slotmesh.mesh()` and `mesh_sync()`.
 
-    So do handlers that `slotmesh.testing.handler` runs; those of `slotmesh.testing.mesh` always have their own mesh.
+    So do handlers of `slotmesh.testing.handler`; those of `slotmesh.testing.mesh` always have their own mesh.
 
     Args:
-        mesh: the client of another mesh, as of `slotmesh.testing.mesh`; or what stands in for one: it has `endpoint`.
+        mesh: the client of another mesh, as of `slotmesh.testing.mesh`; or a fake with `endpoint`.
         sync: the same for `def` methods.
     """
     token = current_source.set(_GivenMesh(mesh, sync))
@@ -107,7 +107,7 @@ def own_mesh(mesh: Mesh | None = None, sync: SyncMesh | None = None) -> Iterator
 
 
 class _GivenMesh:
-    """A `MeshSource` that a test has set."""
+    """A `MeshSource` with clients of a test."""
 
     def __init__(self, mesh: Mesh | None, sync: SyncMesh | None) -> None:
         self._mesh = mesh

@@ -1,9 +1,9 @@
-"""One replica of a handler in this process, and the real client's endpoint to it, without sockets.
+"""One replica of a handler in this process, with the real client's endpoint for it, without sockets.
 
-Purpose: everything that a replica does with a call, as fast as a test wants it: arguments are encoded, checked and
-decoded, calls become batches, permits are waited for, failures are what callers of a mesh see.
-Invariants: the handler is constructed as a replica constructs it, and drained when the block is left; what its
-constructor raises is raised as it is.
+Purpose: fast tests of all that a replica does with a call: arguments are encoded, validated and decoded, calls are
+batched, permits are awaited, and failures are those of a mesh.
+Invariants: the handler is constructed as in a replica, and drained at the end of the block; exceptions of its
+constructor are raised unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLOSE_GRACE_S: Final = 5.0
 class HostedHandler(Endpoint):
     """The endpoint of one handler: called as any other, `await digits.classify(pixels)`.
 
-    Methods of yours with a name of ours (`instance`, `options`, …) are reached by `digits.method("instance")`.
+    Methods with a name of this class (`instance`, `options`, …) are called by `digits.method("instance")`.
     """
 
     def __init__(self, stream: CallStream, replica: _Replica, name: str) -> None:
@@ -51,7 +51,7 @@ class HostedHandler(Endpoint):
 
     @property
     def instance(self) -> Any:
-        """The handler itself: the constructed object, or the function."""
+        """The constructed object, or the function."""
         return self._replica.instance
 
     def __repr__(self) -> str:
@@ -62,8 +62,9 @@ class HostedHandler(Endpoint):
 async def handler(target: Handler | Backend, /, **user_config: Any) -> AsyncIterator[HostedHandler]:
     """Runs a handler in this process: `async with slotmesh.testing.handler(Digits, model="centroid") as digits`.
 
-    What yields is an endpoint, as `mesh.endpoint` gives it: calls, `map`, `stream`, `ordered`, `options`. The handler
-    runs on the test's own event loop (what is `def`, in threads), so the two may share what belongs to a loop.
+    The result is an endpoint, as from `mesh.endpoint`: calls, `map`, `stream`, `ordered`, `options`. The handler runs
+    on
+    the test's own event loop (`def` methods in threads), so that both may share objects of a loop.
 
     Args:
         target: the class or function, local ones too; or a `Backend` with it, for settings.
@@ -71,7 +72,7 @@ async def handler(target: Handler | Backend, /, **user_config: Any) -> AsyncIter
 
     Raises:
         TypeError: it is no handler.
-        Exception: what its constructor raises.
+        Exception: any exception of its constructor.
     """
     backend = as_backend(target, user_config)
     replica = _Replica(backend)
@@ -90,7 +91,7 @@ async def handler(target: Handler | Backend, /, **user_config: Any) -> AsyncIter
 
 
 class _Replica:
-    """A replica that listens nowhere, and the task it lives in."""
+    """A replica without a server, and its task."""
 
     def __init__(self, backend: Backend) -> None:
         settings = ReplicaSettings(
@@ -110,11 +111,11 @@ class _Replica:
         return instance_of(self.app)
 
     async def start(self) -> None:
-        """Constructs the handler. Raises what its constructor raises."""
+        """Constructs the handler. Raises the constructor's exceptions."""
         replica = self.app.replica
         changed = asyncio.Event()
         replica.on_change = changed.set
-        replica.configure(self._as_told())
+        replica.configure(self._configuration())
         self._task = asyncio.create_task(self.app.run(), name="replica under test")
         is_ready = asyncio.ensure_future(changed.wait())
         try:
@@ -130,20 +131,20 @@ class _Replica:
             except CannotStart as error:
                 raise error.__cause__ or error from None
 
-    def _as_told(self) -> model.Backend:
+    def _configuration(self) -> model.Backend:
         """The backend's settings, as a controller would send them."""
-        # What the queue of a router would hold waits at the replica.
+        # Calls that a router would queue wait at the replica.
         return dataclasses.replace(self._backend.to_spec(self._backend.handler.__name__), prefetch=WINDOW_CALLS)
 
     async def stop(self) -> None:
-        """Drains, within the backend's grace; returns when nothing runs any more."""
+        """Drains within the backend's grace period; returns when nothing runs any more."""
         self.app.replica.stop_asked.set()
         if self._task is not None:
             await self._task
         await asyncio.gather(*self._streams)
 
     def open(self) -> RouterStandIn:
-        """A stream of calls to it."""
+        """Opens a stream of calls to the replica."""
         identity = self.app.identity
         router = RouterStandIn("test", identity.replica_id, identity.incarnation)
         task = asyncio.get_running_loop().create_task(self._serve(router), name="stream under test")
@@ -159,19 +160,19 @@ class _Replica:
 
 
 class _DirectRouters(Routers):
-    """The only router is a stand-in."""
+    """A router set with one stand-in."""
 
     def __init__(self, replica: _Replica) -> None:
         super().__init__([_HERE])
         self._replica = replica
 
     def stub(self, address: str) -> Any:
-        del address  # there is one
+        del address  # there is only one
         return _Stub(self._replica)
 
 
 class _NoRouters(Routers):
-    """For what needs one all the same."""
+    """An empty router set, for a constructor that requires one."""
 
     def is_connected(self, address: str) -> NoReturn:
         del address
@@ -179,13 +180,13 @@ class _NoRouters(Routers):
 
 
 class _Stub:
-    """What the client uses of a router's stub."""
+    """The part of a router's stub that the client uses."""
 
     def __init__(self, replica: _Replica) -> None:
         self._replica = replica
 
     def StreamCalls(self, *, wait_for_ready: bool) -> ClientEnd:  # noqa: N802 - an rpc's name
-        del wait_for_ready  # it is
+        del wait_for_ready  # it is ready
         return ClientEnd(self._replica.open())
 
     def __getattr__(self, rpc: str) -> NoReturn:
@@ -203,13 +204,13 @@ class _NoServer:
         self.edge = Edge(self.rpc_times)
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
-        """It is called directly."""
+        """Ignored: the servicer is called directly."""
 
     async def start(self) -> None:
-        """There is nothing to bind."""
+        """Does nothing."""
 
     def set_serving(self, serving: bool = True) -> None:
         """Ignored: there are no health checks."""
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Nothing listens."""
+        """Does nothing."""

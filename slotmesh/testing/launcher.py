@@ -1,10 +1,9 @@
-"""Replicas in the test's own process, where a controller starts processes otherwise.
+"""A launcher that runs replicas as tasks in the test's own process.
 
-Purpose: handlers are given as objects, and their instances can be looked at; a replica is killed without a signal.
-Invariants: as those of every launcher (`controller_service.shell.launchers.protocol`): each replica that was started
-ends in one `Exit`, after its last task has ended. A replica that is killed answers nothing any more: its connections
-are cut before its tasks are cancelled.
-Owner: the event loop of the mesh under test.
+Purpose: handlers are passed as objects, and tests can inspect their instances; a replica is killed without a signal.
+Invariants: those of every launcher (`controller_service.shell.launchers.protocol`): each started replica ends in one
+`Exit`, after its last task has ended. A killed replica sends nothing any more: its connections are cut before its tasks
+are cancelled.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.testing.backends import Backend, Handler
 
 CLOSE_GRACE_S = 5.0
-"""Grace of replicas that were not asked to end before."""
+"""Grace period of replicas that were not requested to stop before."""
 
 RESUME_TTL_S = 1.0
-"""How long results are kept for clients that come back. What a client acknowledged to a router that was killed is never
-acknowledged to its replica, whose drain waits for it: here tests would."""
+"""How long results are kept for reconnecting clients. A client's acknowledgements to a killed router never reach the
+replica, whose drain would wait for them."""
 
 
 class HandlerNames:
-    """Names for handlers: specifications and replicas know them by these."""
+    """Names for handlers, which specifications and replicas use."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
 
     def name_of(self, backend: Backend) -> str:
-        """The name of a backend's handler: the same for the same object, and for no other one."""
+        """The name of a backend's handler, unique per object."""
         name, number = backend.path, 1
         while self._handlers.setdefault(name, backend.handler) is not backend.handler:
             number += 1
@@ -52,14 +51,14 @@ class InProcessLauncher:
     """Implements `Launcher` with tasks."""
 
     def __init__(self, controller: str, on_exit: OnExit, handlers: HandlerNames, mint_id: Callable[[str], str]) -> None:
-        """`mint_id` gives a new replica id for a backend."""
+        """`mint_id` returns a new replica id for a backend."""
         self._mint_id = mint_id
         self._controller = controller
         self._on_exit = on_exit
         self._handlers = handlers
         self._running: dict[str, _Replica] = {}
         self.first_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        """What the first handler raised that could not be constructed."""
+        """The first exception of a handler's constructor."""
 
     @property
     def launches(self) -> bool:
@@ -70,7 +69,7 @@ class InProcessLauncher:
         return False
 
     def app(self, replica_id: str) -> ReplicaApp:
-        """A replica that runs. Raises KeyError, with those that do."""
+        """A running replica. Raises KeyError, naming the running ones."""
         try:
             return self._running[replica_id].app
         except KeyError:
@@ -117,19 +116,19 @@ class InProcessLauncher:
         return ()
 
     def disown(self) -> None:
-        """There are none."""
+        """Does nothing: there are none."""
 
     async def leave(self) -> None:
-        """There are no processes that could go on."""
+        """Does nothing: no process outlives the test."""
         await self.close()
 
     async def drain(self, replica_id: str) -> None:
-        """Asks a replica to stop, and waits until it has. Raises KeyError."""
+        """Stops a replica, and waits for its end. Raises KeyError."""
         self.app(replica_id).replica.stop_asked.set()
         await asyncio.wait([self._running[replica_id].task])
 
     async def cut_off(self, replica_id: str) -> None:
-        """Cuts the replica off, and ends it where it stands. Raises KeyError."""
+        """Cuts the replica's connections, and ends it immediately. Raises KeyError."""
         await self.app(replica_id).server.stop()
         replica = self._running[replica_id]
         replica.cancel()
@@ -176,19 +175,19 @@ class _Replica:
         self.instance = instance
         self.app = app
         self.killing: asyncio.TimerHandle | None = None
-        """Set once it was asked to end."""
+        """Set after a request to stop."""
         self._running: asyncio.Task[int] | None = None
         self._is_cancelled = False
 
     async def run(self) -> int:
-        """Raises CancelledError where it was cancelled."""
+        """Raises CancelledError if the task was cancelled."""
         self._running = asyncio.ensure_future(self.app.run())
         if self._is_cancelled:
             self._running.cancel()
         return await self._running
 
     def cancel(self) -> None:
-        """Ends it where it stands."""
+        """Ends it immediately."""
         self._is_cancelled = True
         if self._running is not None:
             self._running.cancel()

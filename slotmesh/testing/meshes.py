@@ -1,8 +1,8 @@
 """A whole mesh in this process: controller, routers and replicas, over real gRPC on free loopback ports.
 
-Purpose: what a test of one handler cannot show: several replicas, traffic, keys and their owners, slots, deaths.
-Invariants: all of it lives on the event loop that entered the block, handlers included, so they and the test may share
-what belongs to a loop; the block begins when the first call meets the whole mesh, and ends when nothing is left.
+Purpose: tests of several replicas, traffic, keys and their owners, slots, failures.
+Invariants: everything runs on the event loop that entered the block, handlers included, so that they and the test may
+share objects of a loop; the block begins when the mesh is ready, and ends when nothing of it runs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Traffic = Mapping[str, Mapping[str, float] | model.TrafficPolicy]
 """Endpoint -> weights of its backends, or a whole policy."""
 
 GeneratedModules = Mapping[str, Sequence[ModuleType]]
-"""Endpoint -> generated modules, as `[greeter_pb2]`; an empty list takes its services away."""
+"""Endpoint -> generated modules, as `[greeter_pb2]`; an empty list removes its services."""
 
 START_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_GRACE_S: Final = 5.0
 _LOOK_S: Final = 0.005
-"""Between two looks whether the mesh is ready."""
+"""The interval of checks whether the mesh is ready, in seconds."""
 
 
 class RunningMesh(Mesh):
-    """The real client of a mesh under test, and what a test may do to that mesh."""
+    """The real client of a mesh under test, with methods to change that mesh."""
 
     def __init__(self, controller: Controller, launcher: InProcessLauncher, names: HandlerNames) -> None:
         self._controller = controller
@@ -56,11 +56,11 @@ class RunningMesh(Mesh):
 
     @property
     def router_addresses(self) -> list[str]:
-        """`HOST:PORT` of each router that runs, for other clients."""
+        """`HOST:PORT` of each running router, for other clients."""
         return list(self._router_tasks)
 
     def replica_ids(self, backend: str) -> list[str]:
-        """The replicas of a backend that take calls, in the order of their ids."""
+        """The ready replicas of a backend, sorted by id."""
         replicas = self._controller.state.observed.replicas(backend)
         return sorted(replica.replica_id for replica in replicas if replica.takes_calls)
 
@@ -69,7 +69,7 @@ class RunningMesh(Mesh):
         return instance_of(self._launcher.app(replica_id))
 
     def instances(self, backend: str) -> list[Any]:
-        """The handlers of a backend's replicas, in the order of their ids."""
+        """The handlers of a backend's replicas, sorted by id."""
         return [self.instance(replica_id) for replica_id in self.replica_ids(backend)]
 
     async def apply(
@@ -80,15 +80,15 @@ class RunningMesh(Mesh):
         grpc_services: GeneratedModules | None = None,
         timeout: float = START_TIMEOUT_S,
     ) -> None:
-        """Changes the mesh as `slotmesh apply` does: what is not named stays. Returns when it is ready again.
+        """Changes the mesh as `slotmesh apply` does: other resources are kept. Returns when it is ready again.
 
         `grpc_services`: endpoint -> generated modules of the user's own protos, whose services it answers.
 
         Raises:
-            InvalidSpec: with every mistake.
-            TypeError: what is no handler.
-            TimeoutError: it is not ready within `timeout` seconds; it says what was lacking.
-            Exception: what the constructor of a handler raises.
+            InvalidSpec: with every violation.
+            TypeError: a target is no handler.
+            TimeoutError: it is not ready within `timeout` seconds; the message states what was missing.
+            Exception: any exception of a handler's constructor.
         """
         given = {name: as_backend(backend) for name, backend in (backends or {}).items()}
         policies, services = traffic or {}, grpc_services or {}
@@ -109,11 +109,11 @@ class RunningMesh(Mesh):
         await self.wait_ready(timeout)
 
     async def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
-        """Returns when all replicas that should run take calls, no other ones do, and each router is linked to them.
+        """Returns when exactly the wanted replicas are ready, and each router is linked to them.
 
         Raises:
-            TimeoutError: not within so many seconds; it says what was lacking.
-            Exception: what the constructor of a handler raises.
+            TimeoutError: it is not ready within `timeout` seconds; the message states what was missing.
+            Exception: any exception of a handler's constructor.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
@@ -125,35 +125,35 @@ class RunningMesh(Mesh):
             await asyncio.sleep(_LOOK_S)
 
     async def drain_replica(self, replica_id: str) -> None:
-        """Tells a replica to stop, as SIGTERM does; another one takes its place. Returns when it has ended.
+        """Stops a replica, as SIGTERM does; it is replaced. Returns when it has ended.
 
         Raises:
-            KeyError: there is none of that id.
+            KeyError: there is no such replica.
         """
         await self._launcher.drain(replica_id)
 
     async def kill_replica(self, replica_id: str) -> None:
-        """Ends a replica where it stands; another one takes its place. What ran there is answered REPLICA_LOST.
+        """Ends a replica immediately; it is replaced. Its running calls fail with REPLICA_LOST.
 
-        It has no process of its own, so its clean-up runs, unheard: `finally` blocks of what was running.
+        As it is no separate process, its `finally` blocks still run, without effect on its callers.
 
         Raises:
-            KeyError: there is none of that id.
+            KeyError: there is no such replica.
         """
         await self._launcher.cut_off(replica_id)
 
     async def kill_router(self, address: str) -> None:
-        """Ends a router where it stands. Clients go on at another one, if there is one: nothing takes its place.
+        """Ends a router immediately. Clients continue at another one, if there is one: it is not replaced.
 
         Raises:
-            KeyError: none listens there.
+            KeyError: no router listens there.
         """
         if address not in self._router_tasks:
             raise KeyError(f"no router listens at {address!r}; there are {', '.join(self._router_tasks) or 'none'}")
         await self._router_tasks.pop(address).kill()
 
     def _lacks(self) -> str:
-        """What is still missing; empty when the mesh is ready."""
+        """What is missing for the mesh to be ready; empty if it is."""
         observed, table = self._controller.state.observed, self._controller.board.table
         ready: set[str] = set()
         for name, backend in self._controller.store.read().backends.items():
@@ -180,7 +180,7 @@ class RunningMesh(Mesh):
         return "" if attached >= set(self._router_tasks) else "not all routers are attached"
 
     async def _begin(self, routers: Sequence[_Router]) -> None:
-        """Starts the routers, and becomes a client of them."""
+        """Starts the routers, and connects to them."""
         for router in routers:
             self._router_tasks[await router.start()] = router
         super().__init__(self.router_addresses, CONNECT_TIMEOUT_S, CLOSE_GRACE_S)
@@ -197,22 +197,22 @@ async def mesh(
 ) -> AsyncIterator[RunningMesh]:
     """Runs a whole mesh in this process: `async with slotmesh.testing.mesh({"digits": Digits}) as mesh`.
 
-    What yields is a client, as `slotmesh.connect` gives it.
+    The result is a client, as from `slotmesh.connect`.
 
     Args:
         backends: classes or functions by the names of their backends, local ones too; or `Backend`s with them, for
             settings.
-        traffic: endpoint -> weights of its backends. Where it is not given each backend has an endpoint of its name.
+        traffic: endpoint -> weights of its backends. Default: an endpoint for each backend, with its name.
         grpc_services: endpoint -> generated modules of the user's own protos, as `[greeter_pb2]`, whose services it
             answers.
-        routers: how many routers there are.
+        routers: the number of routers.
         start_timeout: seconds in which the mesh must be ready.
 
     Raises:
-        InvalidSpec: with every mistake.
-        TypeError: what is no handler.
-        TimeoutError: the mesh is not ready in time; it says what was lacking.
-        Exception: what the constructor of a handler raises.
+        InvalidSpec: with every violation.
+        TypeError: a target is no handler.
+        TimeoutError: the mesh is not ready in time; the message states what was missing.
+        Exception: any exception of a handler's constructor.
     """
     if routers < 1:
         raise ValueError(f"a mesh has at least one router, got routers={routers}")
@@ -231,7 +231,7 @@ async def mesh(
             running = RunningMesh(controller, launchers[0], names)
             members = [_Router(controller.address) for _ in range(routers)]
             for router in members:
-                last.push_async_callback(router.stop)  # after the replicas: they drain while routers still hear of it
+                last.push_async_callback(router.stop)  # after the replicas, which drain while routers are running
             await running._begin(members)
             if traffic is None:
                 traffic = {name: {name: 1.0} for name in backends}
@@ -241,7 +241,7 @@ async def mesh(
 
 
 class _Router:
-    """A router in a task of its own."""
+    """A router in a separate task."""
 
     def __init__(self, controller: str) -> None:
         self._settings = RouterSettings(port=0, metrics_port=-1, controller=controller)
@@ -258,13 +258,13 @@ class _Router:
         return self._server.result().address
 
     async def stop(self) -> None:
-        """Returns when it has ended in order. May be called again."""
+        """Returns when it has stopped in order. May be called again."""
         self._stop_asked.set()
         if self._task is not None and not self._task.cancelled():
             await self._task
 
     async def kill(self) -> None:
-        """Cuts it off, and ends it where it stands."""
+        """Cuts its connections, and ends it immediately."""
         await self._server.result().stop()
         if self._task is not None:
             self._task.cancel()

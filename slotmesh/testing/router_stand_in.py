@@ -1,10 +1,11 @@
-"""Plays the router between a client and one replica, so that a handler is run without sockets.
+"""Stands in for the router between a client and one replica, so that a handler runs without sockets.
 
-Purpose: the client is the real one, and so is the replica; their frames differ little, and are rewritten here.
-Invariants: run ids are the client's call ids, so that answers pass as they are. Every call is sent on at once: what
-waits waits at the replica, which is told to take all that a client may have unanswered.
-What a router does and this does not: choosing among replicas, traffic, sharing among clients, SLOs, re-running.
-Owner: the hosted handler; one for each stream of the client.
+Purpose: the client and the replica are the real ones; their frames differ little, and are converted here.
+Invariants: run ids are the client's call ids, so that results pass unchanged. Every call is sent on immediately: calls
+wait at the replica, whose limits admit all that a client may have unanswered. Frames of one direction keep their order;
+after the end of a direction its reader always gets EOF.
+Not simulated: choice of replicas, traffic, fairness among clients, SLOs, re-runs.
+Owner: the hosted handler; one for each stream of the client, on one event loop.
 """
 
 from __future__ import annotations
@@ -24,12 +25,6 @@ from slotmesh.streams.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.streams.limits import MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
-# A stream between two parties of one process, with the faces that gRPC gives to a client's and a server's end.
-#
-# Invariants: frames come in the order in which they were put; after the end of a direction its reader gets EOF, for
-# ever.
-# Owner: the stand-in for a router, on one event loop.
-
 
 class Pipe:
     """Frames in one direction."""
@@ -46,12 +41,12 @@ class Pipe:
             self._has_come.set()
 
     def end(self) -> None:
-        """No frame comes any more."""
+        """Ends the direction."""
         self._has_ended = True
         self._has_come.set()
 
     async def get(self) -> Any:
-        """The next frame, or EOF. Of one reader."""
+        """The next frame, or EOF. For a single reader."""
         while not self._frames:
             if self._has_ended:
                 return grpc.aio.EOF
@@ -66,8 +61,9 @@ WINDOW_BYTES: Final = 64 * 1024 * 1024
 FEATURES: Final = (CHUNKS, ORDERING_KEYS, LARGE_BESIDE)
 OWNER_EPOCH: Final = 1
 LAST_CHANCE_TURNS: Final = 50
-"""Turns of the event loop in which the replica says that an overdue call had not started; else it had. Some ten are
-enough, and no time would be on a machine that is busy."""
+"""Iterations of the event loop in which the replica may report that an overdue call had not started; afterwards it
+counts
+as started. About ten are enough; a time limit would not be reliable on a busy machine."""
 
 _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call was started")
 _RUNNING: Final = Failure(
@@ -89,7 +85,7 @@ class RouterStandIn:
         """Whether the client has half-closed."""
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._overdue: dict[int, asyncio.Handle] = {}
-        """Calls that were cancelled because they are overdue, and that the replica has not answered yet."""
+        """Calls that were cancelled as overdue, and have no response of the replica yet."""
         self.down.put(
             ToReplica(
                 open=replica_service_pb2.OpenExecute(
@@ -101,12 +97,12 @@ class RouterStandIn:
     # -- from the client -------------------------------------------------------------------------------------------
 
     def half_closed(self) -> None:
-        """The client has half-closed, and still gets answers."""
+        """The client has half-closed, and still gets results."""
         self._is_deserted = True
         self._end_if_over()
 
     def left(self) -> None:
-        """The client has left. It had no session, so its calls are cancelled; the replica's answers are still read."""
+        """The client has disconnected. Its calls are cancelled; the replica's results are still read."""
         self.up.end()
         if self._unanswered:
             self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire(sorted(self._unanswered)))))
@@ -128,7 +124,7 @@ class RouterStandIn:
             case "chunk":
                 self.down.put(ToReplica(chunk=request.chunk))
             case _:
-                pass  # no session is offered here, so there is nothing to acknowledge, and no sign of life to answer
+                pass  # sessions are not offered, so there is nothing to acknowledge, and no heartbeat to return
 
     def _run_of(self, batch: router_service_pb2.CallBatch) -> replica_service_pb2.RunBatch:
         options = batch.options if batch.HasField("options") else self._opening.default_options
@@ -165,7 +161,7 @@ class RouterStandIn:
         return run
 
     def _time_is_over(self, call_id: int) -> None:
-        """Cancels the call; the replica answers whether it had started."""
+        """Cancels the call; the replica's response shows whether it had started."""
         del self._deadlines[call_id]
         self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire([call_id]))))
         self._await_answer(call_id, LAST_CHANCE_TURNS)
@@ -191,9 +187,9 @@ class RouterStandIn:
             case "chunk":
                 self.up.put(ToClient(chunk=response.chunk))
             case "go_away" if response.go_away.HasField("time_left"):
-                self.down.end()  # it keeps nothing that is worth waiting for
+                self.down.end()  # it keeps nothing to wait for
             case _:
-                pass  # by which a router chooses where to send the next call
+                pass  # used only to choose a replica
 
     def ended(self) -> None:
         """The replica has ended the stream."""
@@ -213,7 +209,7 @@ class RouterStandIn:
             self._settle(ended)
 
     def _judge(self, frame: call_pb2.ResultFrame) -> None:
-        """The replica's answers for overdue calls become those of a router."""
+        """Converts the replica's responses for overdue calls into those of a router."""
         for errors in frame.errors:
             overdue = [call_id for call_id in errors.call_ids if call_id in self._overdue]
             if overdue and len(overdue) == len(errors.call_ids):
@@ -221,7 +217,7 @@ class RouterStandIn:
                 errors.failure.CopyFrom(to_wire(_IN_QUEUE if never_ran else _RUNNING))
 
     def _settle(self, ids: Sequence[int]) -> None:
-        """These calls have ended."""
+        """Removes ended calls."""
         self._unanswered.difference_update(ids)
         if self._deadlines or self._overdue:
             for call_id in ids:
@@ -240,17 +236,17 @@ class RouterStandIn:
 
 
 class ClientEnd:
-    """The stream as the client has it: what it uses of `grpc.aio.StreamStreamCall`."""
+    """The client's side of the stream: the part of `grpc.aio.StreamStreamCall` that it uses."""
 
     def __init__(self, router: RouterStandIn) -> None:
         self._router = router
 
     async def wait_for_connection(self) -> None:
-        """There is one."""
+        """Returns immediately."""
 
     async def write(self, request: router_service_pb2.StreamCallsRequest) -> None:
         self._router.sent(request)
-        await asyncio.sleep(0)  # meanwhile the next frame fills
+        await asyncio.sleep(0)  # lets the next frame fill
 
     async def read(self) -> Any:
         return await self._router.up.get()
@@ -264,7 +260,7 @@ class ClientEnd:
 
 
 class ReplicaEnd:
-    """The stream as the replica has it: what it uses of `grpc.aio.ServicerContext`."""
+    """The replica's side of the stream: the part of `grpc.aio.ServicerContext` that it uses."""
 
     def __init__(self, router: RouterStandIn) -> None:
         self._router = router

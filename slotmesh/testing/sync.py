@@ -1,7 +1,7 @@
-"""A mesh under test for tests without asyncio: it lives in a thread of its own.
+"""A mesh under test for tests without asyncio, in a separate thread.
 
-Invariants: the thread ends with the block; what the mesh raises is raised in the thread of the test. Handlers run in
-the mesh's thread, or in threads of theirs, never in that of the test.
+Invariants: the thread ends with the block; exceptions of the mesh are raised in the thread of the test. Handlers run in
+the mesh's thread, or in their own threads, never in that of the test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 
 class SyncRunningMesh(SyncMesh):
-    """The real client of a mesh under test, and what a test may do to that mesh. Methods are those of `RunningMesh`."""
+    """The real client of a mesh under test, with methods to change that mesh, which are those of `RunningMesh`."""
 
     def __init__(self, running: RunningMesh, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -49,15 +49,15 @@ class SyncRunningMesh(SyncMesh):
 
     @property
     def router_addresses(self) -> list[str]:
-        """`HOST:PORT` of each router that runs."""
+        """`HOST:PORT` of each running router."""
         return self._running.router_addresses
 
     def replica_ids(self, backend: str) -> list[str]:
-        """The replicas of a backend that take calls."""
+        """The ready replicas of a backend."""
         return self._running.replica_ids(backend)
 
     def instance(self, replica_id: str) -> Any:
-        """The handler of a replica. Calls run in other threads meanwhile."""
+        """The handler of a replica. Calls may run in other threads at the same time."""
         return self._running.instance(replica_id)
 
     def instances(self, backend: str) -> list[Any]:
@@ -80,15 +80,15 @@ class SyncRunningMesh(SyncMesh):
         self._do(self._running.wait_ready(timeout))
 
     def drain_replica(self, replica_id: str) -> None:
-        """Tells a replica to stop; returns when it has ended."""
+        """Stops a replica; returns when it has ended."""
         self._do(self._running.drain_replica(replica_id))
 
     def kill_replica(self, replica_id: str) -> None:
-        """Ends a replica where it stands."""
+        """Ends a replica immediately."""
         self._do(self._running.kill_replica(replica_id))
 
     def kill_router(self, address: str) -> None:
-        """Ends a router where it stands."""
+        """Ends a router immediately."""
         self._do(self._running.kill_router(address))
 
     def _do(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -106,7 +106,7 @@ def sync_mesh(
 ) -> Iterator[SyncRunningMesh]:
     """As `slotmesh.testing.mesh`, without asyncio: `with slotmesh.testing.sync_mesh({"digits": Digits}) as mesh`.
 
-    What yields is a client, as `slotmesh.connect_sync` gives it.
+    The result is a client, as from `slotmesh.connect_sync`.
     """
     begun: Future[tuple[RunningMesh, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
 
@@ -142,7 +142,7 @@ def sync_mesh(
         with client:
             yield client
     finally:
-        with contextlib.suppress(RuntimeError):  # it has ended before, and says why
+        with contextlib.suppress(RuntimeError):  # the loop has ended before; its error is raised below
             end()
         thread.join()
         ended.result()

@@ -26,24 +26,24 @@ if _version_not_supported:
 
 
 class ControllerServiceStub(object):
-    """Holds what should run and shows what does. Mounted by the controller.
+    """Stores the desired state of a mesh, and shows its actual state. Served by the controller.
 
-    Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
-    details that name every mistake at once.
+    Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
+    details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
-    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
-    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
-    revisions as `expected_revision` and `revision`.
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
+    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
+    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
+    both revisions as `expected_revision` and `revision`.
 
-    Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
-    without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
-    effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
-    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
-    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
-    knows them, and they are not to be repeated to another one. The same id with another request is refused with
-    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
+    without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
+    and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
+    is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
+    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
+    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
+    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
+    nothing, is not kept: if repeated, the request is executed.
     """
 
     def __init__(self, channel):
@@ -195,28 +195,28 @@ class ControllerServiceStub(object):
 
 
 class ControllerServiceServicer(object):
-    """Holds what should run and shows what does. Mounted by the controller.
+    """Stores the desired state of a mesh, and shows its actual state. Served by the controller.
 
-    Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
-    details that name every mistake at once.
+    Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
+    details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
-    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
-    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
-    revisions as `expected_revision` and `revision`.
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
+    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
+    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
+    both revisions as `expected_revision` and `revision`.
 
-    Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
-    without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
-    effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
-    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
-    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
-    knows them, and they are not to be repeated to another one. The same id with another request is refused with
-    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
+    without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
+    and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
+    is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
+    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
+    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
+    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
+    nothing, is not kept: if repeated, the request is executed.
     """
 
     def ApplyMesh(self, request, context):
-        """Applies a whole mesh at once: creates and updates; deletes what the request lacks only with `prune`.
+        """Applies a whole mesh in one change: creates and updates; deletes missing resources only with `prune`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,7 +237,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeBackend(self, request, context):
-        """Returns a backend with what has become of it: how many replicas should run, and why. Errors: BACKEND_NOT_FOUND.
+        """Returns a backend with its replicas and its wanted number of replicas, with the reason. Errors: BACKEND_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -251,14 +251,14 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteBackend(self, request, context):
-        """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE where a traffic policy names it.
+        """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE if a traffic policy names it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyEndpoint(self, request, context):
-        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST where the policy names an unknown backend.
+        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST if the policy names an unknown backend.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,54 +279,56 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteEndpoint(self, request, context):
-        """Deletes an endpoint. What is queued for it fails with ENDPOINT_NOT_FOUND.
+        """Deletes an endpoint. Its queued calls fail with ENDPOINT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetTraffic(self, request, context):
-        """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1.
+        """Changes an endpoint's traffic policy immediately. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if weights do not sum to
+        1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShiftTraffic(self, request, context):
-        """Moves the calls of an endpoint to other weights step by step, and back by itself where a guard trips. The first step is
-        in force at once. The shift is stored: it goes on when the controller starts again. Whatever else changes the endpoint's
-        weights ends it, where it is. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where another shift of the endpoint is under way.
+        """Changes the weights of an endpoint in steps, and rolls them back if a guard trips. The first step takes effect
+        immediately. The shift is stored, and continues after a restart of the controller. Any other change of the
+        endpoint's weights ends it at its present step. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST if a shift of the endpoint
+        is in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndShift(self, request, context):
-        """Ends the shift of an endpoint that is under way: where it is, or with the weights before it, at once. Errors:
-        ENDPOINT_NOT_FOUND; BAD_REQUEST where none is under way.
+        """Ends the shift of an endpoint in progress: keeps the present weights, or restores those before the shift. Errors:
+        ENDPOINT_NOT_FOUND; BAD_REQUEST if none is in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListShifts(self, request, context):
-        """Returns the newest shift of each endpoint that was ever shifted, by name. Errors: ENDPOINT_NOT_FOUND.
+        """Returns the newest shift of each endpoint that has one, by name. Errors: ENDPOINT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRevisions(self, request, context):
-        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them, fewer
-        where they are large. Errors: BAD_REQUEST where `page_token` is of no page.
+        """Returns the newest changes of backends and endpoints, newest first, in pages. The controller keeps 200 of them,
+        fewer if they are large. Errors: BAD_REQUEST if `page_token` is invalid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Makes backends and endpoints what they were at an earlier revision, as a new revision. Traffic to a backend whose code
-        changes with it moves when the rollout of that is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
+        """Restores backends and endpoints of an earlier revision, as a new revision. Traffic to a backend whose code changes
+        with it moves when that backend's rollout is complete (`RollbackResponse.waits`). Errors: BAD_REQUEST if that
         revision is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -334,7 +336,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListReplicas(self, request, context):
-        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page.
+        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST if `page_token` is invalid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,84 +350,83 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """Returns all at one moment, as far as this controller knows: what should run, what does, how loaded it is, and how loaded
-        it was a few seconds before, so that rates are differences within the response.
+        """Returns a consistent view of this controller's knowledge: desired and actual state, loads, and loads a few seconds
+        earlier, so that rates can be computed from one response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainReplica(self, request, context):
-        """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced.
+        """Drains a replica: it accepts no new calls, finishes its calls and exits. A launched replica is replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AdoptState(self, request, context):
-        """Decides what counts where members know a newer state than the controller's store, and begins a new generation. The
-        controller ends then: whoever started it starts it again, or a standby leads. Errors: BAD_REQUEST where no member is
-        newer, or where what the members know cannot be adopted; the message says what to do.
+        """Resolves a conflict in which members have a newer state than the controller's store, and begins a new generation.
+        The controller exits then, and must be restarted, unless a standby takes over. Errors: BAD_REQUEST if no member is
+        newer, or the members' state cannot be adopted; the message states what to do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetReplica(self, request, context):
-        """Takes an operator's word that a silent replica has ended, where nothing proves it: its ordering keys get other owners.
-        If it still runs, a call that it executes may run beside the next call of its key. It is refused when it attaches
-        again. Returns once that is stored. A repeated request changes nothing. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED,
-        also where it may still attach to a controller that has just started, or a router has not reported its links yet.
+        """Declares a silent replica ended, on the operator's responsibility: its ordering keys get other owners. If it still
+        runs, a call that it executes may overlap the next call of its key. The replica is refused when it attaches again.
+        Returns once this is stored. A repeated request has no effect. Errors: REPLICA_NOT_FOUND; REPLICA_CONNECTED, also
+        if it may still attach to a controller that has just started, or a router has not reported its links yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRollouts(self, request, context):
-        """Returns how replicas of backends are being replaced, or were last, by name. A controller that does not launch replicas
-        has no rollouts. Errors: BACKEND_NOT_FOUND.
+        """Returns the newest rollout of each backend, by name. A controller that does not launch replicas has no rollouts.
+        Errors: BACKEND_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseRollout(self, request, context):
-        """Holds a rollout: no new replicas are started, but in place of those that end, and no old ones leave. It lasts until
-        ResumeRollout, or until the rollout is taken back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST where nothing is launched.
+        """Pauses a rollout: replicas that end are replaced, but no others are started and no old ones drain. Lasts until
+        ResumeRollout, or until the rollout is rolled back. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if nothing is launched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRollout(self, request, context):
-        """Lets a rollout that was held go on. Errors: as PauseRollout.
+        """Continues a paused rollout. Errors: as PauseRollout.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UndoRollout(self, request, context):
-        """Brings back what replicas were started with before: of a rollout that is under way, the settings that it replaces; of
-        one that is complete, those before. It is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND,
-        BAD_REQUEST where there is nothing to go back to.
+        """Restores the previous settings of a backend: those that a rollout in progress replaces, or those before a complete
+        one. This is a change like any other, and is rolled out. Errors: BACKEND_NOT_FOUND, BAD_REQUEST if there are no
+        previous settings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events, and with a state file
-        those of earlier controllers are among them.
-        Events may be dropped for a slow reader; the next one says how many.
+        """Streams events, for people. The controller keeps the newest 10,000 events; with a state file they include events of
+        earlier controllers. Events may be dropped for a slow reader; the next event states the number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLogs(self, request, context):
-        """Streams what replicas have written to stdout and stderr, as far as this controller has started them: the newest
-        lines that it keeps, 256 KiB of each replica, and with `follow` those that come. Lines may be dropped for a slow
-        reader; the next message says how many. Errors: REPLICA_NOT_FOUND where nothing is known of that name.
+        """Streams the stdout and stderr of replicas that this controller has started: the newest lines, of which it keeps 256
+        KiB per replica, and with `follow` the new ones. Lines may be dropped for a slow reader; the next message states
+        the number. Errors: REPLICA_NOT_FOUND if the name is unknown.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -583,24 +584,24 @@ def add_ControllerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControllerService(object):
-    """Holds what should run and shows what does. Mounted by the controller.
+    """Stores the desired state of a mesh, and shows its actual state. Served by the controller.
 
-    Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
-    details that name every mistake at once.
+    Each change is stored before it takes effect. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
+    details that list all violations.
 
-    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
-    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
-    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
-    revisions as `expected_revision` and `revision`.
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is validated as
+    usual, and the response states what it would change; nothing is stored. With `expected_revision`, a revision from an
+    earlier response, it is refused with REVISION_CONFLICT if the configuration has changed since; the details contain
+    both revisions as `expected_revision` and `revision`.
 
-    Each request that changes anything has a `request_id`, which its caller chooses: 1 to 128 printable ASCII characters
-    without blanks, another one for each request. A request that is repeated with the same id after a lost reply takes
-    effect once, and gets the reply of the first time; of that its lists may be missing where they are long. The id is
-    stored together with the change, so that another controller, or one that starts again, knows it. Ids of one identity are
-    told from the same ids of others. Of all identities together the newest 1,000 ids are kept, with at most 1 MiB of
-    replies, for 24 hours. Those of DrainReplica and ForgetReplica are not stored: the controller that carried these out
-    knows them, and they are not to be repeated to another one. The same id with another request is refused with
-    BAD_REQUEST. A request that was refused, or has changed nothing, is not remembered: repeated, it is carried out.
+    Each request that changes anything has a `request_id`, chosen by the caller: 1 to 128 printable ASCII characters
+    without spaces, unique per request. A request that is repeated with the same id after a lost reply takes effect once,
+    and gets the first reply, possibly without its lists if they are long. The id is stored together with the change, and
+    is known to another or a restarted controller. Ids of different identities are independent. The newest 1,000 ids of
+    all identities are kept for 24 hours, with at most 1 MiB of replies. Ids of DrainReplica and ForgetReplica are not
+    stored: only the controller that executed the request knows them, so do not repeat these requests to another one. A
+    known id with a different request is refused with BAD_REQUEST. The id of a request that was refused, or changed
+    nothing, is not kept: if repeated, the request is executed.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DirectServiceStub(object):
-    """Held slots. Mounted by each replica, at the address that `Slot.replica_address` names.
+    """Held slots. Served by each replica, at the address `Slot.replica_address`.
     """
 
     def __init__(self, channel):
@@ -43,15 +43,15 @@ class DirectServiceStub(object):
 
 
 class DirectServiceServicer(object):
-    """Held slots. Mounted by each replica, at the address that `Slot.replica_address` names.
+    """Held slots. Served by each replica, at the address `Slot.replica_address`.
     """
 
     def Attach(self, request_iterator, context):
-        """One stream for all slots that a client holds at the replica: slots, calls, cancels and renewals up; results and the
-        ends of leases down. The first frame is `open`; slots and calls may follow at once. When the stream ends, its slots
-        are given back and what runs in them is cancelled; of a call that was sent and has no answer nothing is known.
+        """One stream for all slots that a client holds at the replica. Client to replica: slots, calls, cancels and renewals.
+        Replica to client: results and ends of leases. The first frame is `open`; slots and calls may follow immediately.
+        When the stream ends, its slots are released and their calls cancelled; the fate of unanswered calls is unknown.
         After half-close the stream ends OK once all calls are answered. Errors: BAD_REQUEST; BACKEND_UNAVAILABLE before
-        the handler is there; REPLICA_GONE where `open` means another replica.
+        the handler is constructed; REPLICA_GONE if `open` names another replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,7 +74,7 @@ def add_DirectServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DirectService(object):
-    """Held slots. Mounted by each replica, at the address that `Slot.replica_address` names.
+    """Held slots. Served by each replica, at the address `Slot.replica_address`.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class InfoServiceStub(object):
-    """Says who serves at an address. Mounted by controller, router and replica.
+    """Identifies the server at an address. Served by controller, router and replica.
     """
 
     def __init__(self, channel):
@@ -43,11 +43,11 @@ class InfoServiceStub(object):
 
 
 class InfoServiceServicer(object):
-    """Says who serves at an address. Mounted by controller, router and replica.
+    """Identifies the server at an address. Served by controller, router and replica.
     """
 
     def GetServerInfo(self, request, context):
-        """Answers as long as the server does, also before it takes calls and while it drains.
+        """Available as long as the server runs, also before it is ready and while it drains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,7 +70,7 @@ def add_InfoServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InfoService(object):
-    """Says who serves at an address. Mounted by controller, router and replica.
+    """Identifies the server at an address. Served by controller, router and replica.
     """
 
     @staticmethod

@@ -26,11 +26,12 @@ if _version_not_supported:
 
 
 class MembershipServiceStub(object):
-    """Membership by stream: the stream is the lease. Mounted by the controller.
+    """Membership by streams: a stream is the member's lease. Served by the controller.
 
-    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
-    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
-    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
+    If several controllers share one store, one of them leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER,
+    whose details contain the leader's address as `leader`, if it is known. A leader's frames carry its `term`. A member
+    that has obeyed a term refuses older ones of the same generation: it ends such a stream, and tries another
+    controller.
     """
 
     def __init__(self, channel):
@@ -52,26 +53,27 @@ class MembershipServiceStub(object):
 
 
 class MembershipServiceServicer(object):
-    """Membership by stream: the stream is the lease. Mounted by the controller.
+    """Membership by streams: a stream is the member's lease. Served by the controller.
 
-    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
-    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
-    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
+    If several controllers share one store, one of them leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER,
+    whose details contain the leader's address as `leader`, if it is known. A leader's frames carry its `term`. A member
+    that has obeyed a term refuses older ones of the same generation: it ends such a stream, and tries another
+    controller.
     """
 
     def AttachReplica(self, request_iterator, context):
-        """A replica attaches when its process starts and stays attached until it ends. The first frame is `hello`. The
-        controller answers with the replica's configuration. Silence that is longer than the controller's lease (3 s, unless
-        configured otherwise) makes a replica suspect.
+        """A replica attaches when its process starts, and stays attached until it ends. The first frame is `hello`. The
+        controller responds with the replica's configuration. A replica that is silent for longer than the controller's
+        lease (3 s, unless configured otherwise) becomes suspect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachRouter(self, request_iterator, context):
-        """A router attaches, is sent the whole routing table at once, and what has changed whenever it changes: as a delta
-        where both ends know these, else as a whole table. It acknowledges each version, and keeps the last table while the
-        controller is away.
+        """A router attaches, and receives the whole routing table immediately, and each change of it: as a delta if both
+        sides support deltas, else as a whole table. It acknowledges each version, and keeps the last table while no
+        controller is connected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,11 +101,12 @@ def add_MembershipServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MembershipService(object):
-    """Membership by stream: the stream is the lease. Mounted by the controller.
+    """Membership by streams: a stream is the member's lease. Served by the controller.
 
-    Of several controllers with one store one leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER, whose details
-    name the leader's address as `leader`, if it is known. What a leader sends carries its `term`. A member that has obeyed a
-    term obeys no older one of the same generation any more: it ends such a stream, and looks for another controller.
+    If several controllers share one store, one of them leads. The others refuse both rpcs with UNAVAILABLE/NOT_LEADER,
+    whose details contain the leader's address as `leader`, if it is known. A leader's frames carry its `term`. A member
+    that has obeyed a term refuses older ones of the same generation: it ends such a stream, and tries another
+    controller.
     """
 
     @staticmethod

@@ -47,9 +47,9 @@ class ReplicaServiceServicer(object):
     """
 
     def Execute(self, request_iterator, context):
-        """One stream for each router: runs, cancels, slot operations and heartbeats down; results, capacity and heartbeats
-        up. The first frame is `open`; runs may follow at once. When the stream breaks, what the router sent and has no
-        result for may have been executed.
+        """One stream for each router. Router to replica: runs, cancels, slot operations and heartbeats. Replica to router:
+        results, capacity and heartbeats. The first frame is `open`; runs may follow immediately. When the stream breaks,
+        runs without a result may have been executed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

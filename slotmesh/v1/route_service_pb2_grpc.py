@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class RouteServiceStub(object):
-    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` as those of
-    ControllerService have.
+    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` like those of
+    ControllerService.
     """
 
     def __init__(self, channel):
@@ -54,12 +54,12 @@ class RouteServiceStub(object):
 
 
 class RouteServiceServicer(object):
-    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` as those of
-    ControllerService have.
+    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` like those of
+    ControllerService.
     """
 
     def ListRoutes(self, request, context):
-        """Returns all routes, by path. Who may call some endpoints only is told of the routes to these.
+        """Returns all routes, by path. Callers that are limited to some endpoints get only routes to these.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,8 +73,8 @@ class RouteServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRoutes(self, request, context):
-        """Streams the routes: those that there are, at once, and all of them again whenever one has changed. Who reads slowly
-        gets the newest. It ends when the controller ends; another one may lead then.
+        """Streams the routes: the present ones immediately, and all of them again whenever one changes. Slow readers get the
+        newest state. It ends with the controller; another one may lead then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,8 +107,8 @@ def add_RouteServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RouteService(object):
-    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` as those of
-    ControllerService have.
+    """Served by the controller. Requests that change anything have `dry_run` and `expected_revision` like those of
+    ControllerService.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RouterServiceStub(object):
-    """Moves calls to replicas. Mounted by the router.
+    """Routes calls to replicas. Served by the router.
     """
 
     def __init__(self, channel):
@@ -63,12 +63,12 @@ class RouterServiceStub(object):
 
 
 class RouterServiceServicer(object):
-    """Moves calls to replicas. Mounted by the router.
+    """Routes calls to replicas. Served by the router.
     """
 
     def Call(self, request, context):
-        """One call. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata
-        `executed`) in the status details.
+        """One call. Errors: the whole table of failures, with ErrorInfo (domain `slotmesh`, the reason, metadata `executed`)
+        in the status details.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,8 +76,8 @@ class RouterServiceServicer(object):
 
     def CallJson(self, request, context):
         """One call whose arguments and result are JSON values: for people with grpcurl and for gateways. Numbers that are
-        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, those inside of
-        others included: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` has
+        integral and up to 2^53 arrive as integers, all others as floats. At most 50,000 values either way, including
+        nested ones: more arguments are BAD_REQUEST, a larger result is PAYLOAD_TOO_LARGE, executed yes. `Call` accepts
         JSON as bytes, with any number of values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -92,12 +92,12 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StreamCalls(self, request_iterator, context):
-        """Ordered, batched calls with correlated replies: the main path.
+        """Ordered, batched calls with correlated results: the main path.
 
-        The first frame is `open`; batches may follow at once, without waiting for `opened`. A failed call is a frame,
-        never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK.
-        A client without a session that goes away cancels what it has not been answered; with one its calls go on, for the
-        session to ask for them over another stream, but for those with `options.streaming`. Frames unknown to the router end the stream with
+        The first frame is `open`; batches may follow immediately, without waiting for `opened`. A failed call is a frame,
+        never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK. Without a
+        session, a disconnected client's unanswered calls are cancelled; with one they continue, and the session queries
+        them over another stream, except for those with `options.streaming`. Unknown frames end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -105,7 +105,7 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeEndpoints(self, request, context):
-        """What can be called: the endpoints that this router knows, and the methods of their handlers.
+        """Describes the endpoints that this router knows, and the methods of their handlers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,7 +148,7 @@ def add_RouterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RouterService(object):
-    """Moves calls to replicas. Mounted by the router.
+    """Routes calls to replicas. Served by the router.
     """
 
     @staticmethod

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class SlotServiceStub(object):
-    """Leased slots. Mounted by the router and by each replica: a client changes only the address to go straight to the
-    replica that it reserved.
+    """Leased slots. Served by the router and by each replica: a client only changes the address to call the reserved
+    replica directly.
     """
 
     def __init__(self, channel):
@@ -64,40 +64,40 @@ class SlotServiceStub(object):
 
 
 class SlotServiceServicer(object):
-    """Leased slots. Mounted by the router and by each replica: a client changes only the address to go straight to the
-    replica that it reserved.
+    """Leased slots. Served by the router and by each replica: a client only changes the address to call the reserved
+    replica directly.
     """
 
     def ReserveSlot(self, request, context):
-        """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, or all but excluded ones are;
-        QUEUE_FULL where too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE where `replica_id` is
-        none of the endpoint's; BAD_REQUEST for what no reservation may say, as `options.ordering_key`.
+        """Waits for a free slot and leases it. Errors: NO_SLOT if none was free in time, or all but excluded ones are;
+        QUEUE_FULL if too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE if `replica_id` does
+        not belong to the endpoint; BAD_REQUEST for options that reservations do not support, as `options.ordering_key`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewSlot(self, request, context):
-        """Prolongs a lease, up to five minutes from its grant in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED;
-        REPLICA_GONE where the replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE where this router does not know it, or
-        cannot reach it: the slot may live.
+        """Extends a lease, up to five minutes in total. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED; REPLICA_GONE if the
+        replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE if this router does not know or cannot reach it: the slot may
+        still exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSlot(self, request, context):
-        """Gives a slot back. Idempotent: a slot that is used, over, unknown to its replica, or of a replica that has ended is no
-        error. Errors: SLOT_UNKNOWN where the token is none; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE where this
-        server is a replica, and the token is of another.
+        """Releases a slot. Idempotent: a slot that is used, expired, unknown to its replica, or of an ended replica is no
+        error. Errors: SLOT_UNKNOWN for an invalid token; STALE_TABLE, BACKEND_UNAVAILABLE as above; REPLICA_GONE if this
+        server is a replica, and the token belongs to another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Dispatch(self, request, context):
-        """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for the load of its replica.
-        Errors: those of RenewSlot, and those of a call; QUEUE_FULL where this server has too many rpcs pending.
+        """Executes a call in a reserved slot and releases the slot when the call ends. Never refused because of the replica's
+        load. Errors: those of RenewSlot, and those of a call; QUEUE_FULL if this server has too many pending rpcs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,8 +147,8 @@ def add_SlotServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SlotService(object):
-    """Leased slots. Mounted by the router and by each replica: a client changes only the address to go straight to the
-    replica that it reserved.
+    """Leased slots. Served by the router and by each replica: a client only changes the address to call the reserved
+    replica directly.
     """
 
     @staticmethod

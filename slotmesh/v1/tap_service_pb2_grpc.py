@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TapServiceStub(object):
-    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and pending ones. Served by the router, which shows only its own calls.
     """
 
     def __init__(self, channel):
@@ -48,27 +48,27 @@ class TapServiceStub(object):
 
 
 class TapServiceServicer(object):
-    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and pending ones. Served by the router, which shows only its own calls.
     """
 
     def TapCalls(self, request, context):
-        """Streams a sample of the calls of an endpoint that end from now on, until its caller leaves. The initial metadata comes at
-        once: calls that end after it are seen. Not seen are reservations, copies for shadows, and calls that go straight to
-        replicas. Nothing of a call is copied while nobody taps its endpoint. Errors: ENDPOINT_NOT_FOUND where the table in force
-        does not name the endpoint; BAD_REQUEST where payloads are asked for and the router's settings do not allow it;
-        QUEUE_FULL where 16 taps are open already.
+        """Streams a sample of an endpoint's calls that end from now on, until the client disconnects. The initial metadata is
+        sent immediately: calls that end after it are included. Reservations, copies for shadows, and calls that clients
+        send directly to replicas are excluded. Calls are copied only while their endpoint is tapped. Errors:
+        ENDPOINT_NOT_FOUND if the routing table does not contain the endpoint; BAD_REQUEST if payloads are requested and
+        the router's settings do not allow it; QUEUE_FULL if 16 taps are open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCalls(self, request, context):
-        """Lists the calls of this router that have not ended, oldest first: those that wait here, and those at replicas, including
-        calls whose caller has gone while their replica still owes an answer. Not listed are reservations, and calls that go
-        straight to replicas. Routers answer one such request at a time, and hold up no calls for it; each looks at 1,000,000
-        batches of calls at most. Errors: ENDPOINT_NOT_FOUND if an endpoint is named that neither the table in force nor any of
-        these calls has; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16
-        of these requests are under way.
+        """Lists the pending calls of this router, oldest first: those that wait here, and those at replicas, including calls
+        of disconnected callers without the replica's answer. Reservations, and calls that clients send directly to
+        replicas, are excluded. Routers process one such request at a time, without delaying calls, and scan at most
+        1,000,000 batches of calls. Errors: ENDPOINT_NOT_FOUND if neither the routing table nor any of these calls has the
+        endpoint; BAD_REQUEST if ordering keys are requested and the router's settings do not allow it; QUEUE_FULL if 16 of
+        these requests are pending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,7 +96,7 @@ def add_TapServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TapService(object):
-    """Shows calls as they end, and those that have not ended. Mounted by the router, which shows its own calls only.
+    """Shows calls as they end, and pending ones. Served by the router, which shows only its own calls.
     """
 
     @staticmethod

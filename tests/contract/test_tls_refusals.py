@@ -29,13 +29,13 @@ from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.asyncio
 
-GIVE_CERTIFICATES = "as those do that ask for TLS: give certificates (--tls-dir"
-TALKS_PLAIN_TEXT = "talks plain text, not TLS: start it with certificates, or leave yours out (--tls-dir"
-GIVE_ONE = "as those do that ask for a certificate, and none was given: give one (--tls-dir"
-NO_CONTROLLER = "names no controller of this mesh (controller.mesh.test): see whether the address is the right one"
+GIVE_CERTIFICATES = "as servers that require TLS do: give certificates (--tls-dir"
+TALKS_PLAIN_TEXT = "uses plain text, not TLS: start it with certificates, or leave yours out (--tls-dir"
+GIVE_ONE = "as servers that require a certificate do, and none was given: give one (--tls-dir"
+NO_CONTROLLER = "names no controller of this mesh (controller.mesh.test): check the address"
 NOT_TRUSTED = "is not signed by an authority trusted here: give the mesh's own (ca.crt of --tls-dir"
-HAS_EXPIRED = "the certificate of the server there has expired: issue it again there (`slotmesh certs rotate`)"
-NOT_ACCEPTED = "saw the certificate of spiffe://mesh.test/operator/ops: that is not signed by an authority that"
+HAS_EXPIRED = "the certificate of the server has expired: issue it again there (`slotmesh certs rotate`)"
+NOT_ACCEPTED = "received the certificate of spiffe://mesh.test/operator/ops: that is not signed by an authority that"
 
 
 class FilesOfBefore(TlsFiles):
@@ -195,7 +195,7 @@ async def test_commands_refuse_what_they_cannot_show(servers: Servers, tmp_path:
         ((), {"SLOTMESH_TOKEN": "s3cr3t"}, "a token is sent by TLS only"),
         (("--tls-dir", directory, "--token-file", token), {}, f"by others on this machine: `chmod 600 {token}`"),
         (("--tls-dir", directory, "--token-file", tmp_path / "none"), {}, f"{tmp_path}/none: there is no such file"),
-        (("--tls-dir", directory, "--token-file", large), {}, "is larger than 1024 KiB, which is the bound"),
+        (("--tls-dir", directory, "--token-file", large), {}, "is larger than 1024 KiB, the limit"),
         (("--tls-dir", directory, "--token-file", pipe), {}, "has to be a plain file"),
         (("--tls-dir", directory), {"SLOTMESH_TOKEN": "s3cr3t two"}, "the token is none that can be sent"),
     ):

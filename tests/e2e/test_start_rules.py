@@ -95,5 +95,5 @@ async def test_tokens_travel_by_tls_only(service: str, certs: Path, tmp_path: Pa
     )
     assert (plain.status, nobody.status, secure.status) == (SettingsError.exit_code, SettingsError.exit_code, None)
     assert "tokens need TLS" in plain.said
-    assert "--token-port: nobody could use it" in nobody.said
+    assert "--token-port: no client could use it" in nobody.said
     assert "token_address" in secure.said

@@ -72,7 +72,7 @@ _CREDENTIALS: Final = (
     mutant(
         "a metrics page that is refused is in no audit log",
         "slotmesh/telemetry",
-        "_tell(refusal, environ)\n                status",
+        "_log_refusal(refusal, environ)\n                status",
         "status",
         "tests/contract/server/test_metrics_by_tls.py",
     ),

@@ -53,8 +53,8 @@ def parse(argv: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Exa
 def mistakes(argv: Sequence[str] = (), env: Mapping[str, str] | None = None) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         parse(argv, env)
-    assert str(caught.value) == "\n".join(caught.value.violations)
-    return list(caught.value.violations)
+    assert str(caught.value) == "\n".join(caught.value.errors)
+    return list(caught.value.errors)
 
 
 def write(folder: Path, text: str) -> str:
@@ -204,7 +204,7 @@ def test_what_is_required_is_asked_for() -> None:
         Needy.parse(["--handler"], {}, prog="needy")
     with pytest.raises(SettingsError) as caught:
         Needy.parse(["--config", "/nowhere"], {}, prog="needy")
-    (mistake,) = caught.value.violations  # not that it is missing: it may have been in there
+    (mistake,) = caught.value.errors  # not that it is missing: it may have been in there
     assert mistake.startswith("--config: /nowhere cannot be read")
 
 
@@ -260,7 +260,7 @@ def test_off_loopback_is_refused_for_every_host_at_once() -> None:
     env = {"SLOTMESH_HOST": "0.0.0.0", "SLOTMESH_METRICS_HOST": "::"}
     with pytest.raises(SettingsError) as caught:
         ServiceSettings.parse([], env, prog="p")
-    host, metrics_host = caught.value.violations
+    host, metrics_host = caught.value.errors
     assert host.startswith("--host: 0.0.0.0 can be reached from other machines")
     assert "--insecure (SLOTMESH_INSECURE=true)" in host
     assert metrics_host.startswith("--metrics-host: :: can be reached")

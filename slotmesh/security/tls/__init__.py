@@ -1,4 +1,4 @@
-"""TLS: certificates from files, read again when they change, and what gRPC needs of them."""
+"""TLS: certificates from files, reloaded when they change, and gRPC credentials made of them."""
 
 from slotmesh.security.tls.certificates import BadTls
 from slotmesh.security.tls.files import TlsFiles, TlsMaterial

@@ -1,7 +1,7 @@
-"""A certificate authority in a directory, for development and for one machine: what `slotmesh certs` issues with.
+"""A certificate authority in a directory, for development and for one machine: `slotmesh certs` issues with it.
 
-Invariants: an authority is never overwritten; a key is never readable by others, not for a moment; whoever reads a pair
-while it is replaced gets the old pair, or two halves that do not match and are read again.
+Invariants: an authority is never overwritten; keys are never readable by others, not even briefly; a reader of a pair
+during its replacement gets the old pair, or two files that do not match and are read again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ AUTHORITY_DAYS: Final = 3650
 SHORTEST: Final = timedelta(hours=24)
 LONGEST: Final = timedelta(days=366)
 _BACKDATED: Final = timedelta(minutes=5)
-"""Clocks of machines differ."""
+"""Allowance for clock differences between machines."""
 _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _MAX_DOMAIN: Final = 180
-"""Leaves room for the names of servers, which are names of DNS."""
+"""Leaves room for server names, which are DNS names."""
 _MAX_DNS_NAME: Final = 253
 _LOOPBACK: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
@@ -52,13 +52,13 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
     trust_domain: str
     issued: IssuedRecord
-    """What it has issued."""
+    """The record of issued certificates."""
 
     def issue(self, directory: Path, subject: Subject, lifetime: timedelta, now: datetime | None = None) -> Path:
-        """Writes `NAME.key`, then `NAME.crt`, over what there was. Returns the path of the certificate.
+        """Writes `NAME.key`, then `NAME.crt`, replacing existing files. Returns the path of the certificate.
 
         Raises:
-            BadTls: they cannot be written, or the authority ends first.
+            BadTls: they cannot be written, or the authority expires earlier.
         """
         now = datetime.now(UTC) if now is None else now
         if now + lifetime > self.certificate.not_valid_after_utc:
@@ -66,17 +66,17 @@ class Authority:
             raise BadTls(f"the authority ends on {ends:%Y-%m-%d}, before this certificate would: give fewer --days")
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = _leaf(self, subject, key, now - _BACKDATED, now + lifetime)
-        self.issued.add(Issued.of(leaf, subject.uri))  # first: nothing is issued that could not be taken back
+        self.issued.add(Issued.of(leaf, subject.uri))  # first, so that every issued certificate can be revoked
         path = directory / f"{subject.stem}.crt"
         replace(directory / f"{subject.stem}.key", _pem(key), mode=0o600)
         replace(path, leaf.public_bytes(Encoding.PEM), mode=0o644)
         return path
 
     def own_certificate(self, path: Path) -> x509.Certificate:
-        """The certificate of a file, which this authority has issued.
+        """The certificate in a file, if this authority has issued it to an identity.
 
         Raises:
-            BadTls: it is none, or another authority's.
+            BadTls: it is not.
         """
         pem = read_pem(path, "certificate")
         with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -89,11 +89,11 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for."""
+    """The subject of a certificate."""
 
     uri: str
     dns_names: tuple[str, ...]
-    """Those of a server of its role, and those that were asked for."""
+    """The names of a server of its role, and the requested ones."""
 
     @classmethod
     def of(cls, trust_domain: str, written: str, dns_names: tuple[str, ...] = ()) -> Subject:
@@ -109,28 +109,28 @@ class Subject:
 
     @property
     def is_server(self) -> bool:
-        """Whether others connect to who has the certificate: by its role, whatever DNS names were asked for."""
+        """Whether the certificate is for a server, by its role, whatever DNS names were requested."""
         return bool(server_names_of(self.uri))
 
     @property
     def names_loopback(self) -> bool:
-        """Whether its certificate names this machine as well, for clients that compare a certificate with an address.
+        """Whether the certificate has the names of the loopback interface, for clients that verify the address.
 
-        That of a controller, router or ingress. A replica runs code of handlers: it could pass for one of these.
+        True for a controller, router or ingress. Replicas run users' code, which could impersonate one of these.
         """
         return self.stem in {Role.CONTROLLER, Role.ROUTER, INGRESS}
 
     @property
     def stem(self) -> str:
-        """Of the names of its files: `router`, `replica-digits`, `operator-alice`."""
+        """The stem of its files' names: `router`, `replica-digits`, `operator-alice`."""
         return self.uri.removeprefix("spiffe://").partition("/")[2].replace("/", "-")
 
 
 def create_authority(certificate_path: Path, key_path: Path, trust_domain: str) -> Authority:
-    """Makes an authority, and its directory.
+    """Creates an authority, and its directory.
 
     Raises:
-        BadTls: there is one, the trust domain cannot be used, or the files cannot be written.
+        BadTls: it exists, the trust domain is invalid, or the files cannot be written.
     """
     if len(trust_domain) > _MAX_DOMAIN or not _DOMAIN.fullmatch(trust_domain):
         raise BadTls(f"{trust_domain!r} is no trust domain: write it as a domain in lower case, as slotmesh.local")
@@ -161,10 +161,10 @@ def create_authority(certificate_path: Path, key_path: Path, trust_domain: str) 
 
 
 def load_authority(certificate_path: Path, key_path: Path) -> Authority:
-    """The authority of these files.
+    """Loads the authority from these files.
 
     Raises:
-        BadTls: there is none, or it is not one that `create_authority` has made.
+        BadTls: it is missing, or was not made by `create_authority`.
     """
     if not os.path.lexists(certificate_path):
         raise BadTls(f"{certificate_path}: there is no authority; `slotmesh certs init` makes one")
@@ -186,10 +186,10 @@ def load_authority(certificate_path: Path, key_path: Path) -> Authority:
 
 
 def replace(path: Path, content: bytes, *, mode: int, is_new: bool = False) -> None:
-    """Writes a file so that others see the old one or the new one, whole. `is_new`: there may be none before.
+    """Replaces a file atomically. `is_new`: the file must not exist.
 
     Raises:
-        BadTls: it cannot be written, or there is one.
+        BadTls: it cannot be written, or it exists.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:

@@ -1,6 +1,8 @@
-"""What certificates say: whom they name, until when, and for what they can be used.
+"""Parsed certificates: identities, validity and usages; and the record of what an authority has issued and revoked.
 
-Invariants: whatever the bytes are, the answer is a certificate or `BadTls`; a certificate names one identity or none.
+Invariants: any bytes give a certificate or `BadTls`; a certificate has at most one identity. The record has a line per
+event, is only appended to by whole lines, and contains no secrets: it makes it possible to revoke all certificates of
+an identity, lost ones included, and to rebuild a lost revocation list.
 """
 
 from __future__ import annotations
@@ -20,19 +22,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from slotmesh.security.identity import trust_domain_of
 
-# What is wrong with files of certificates.
-
 
 class BadTls(Exception):
-    """Files of certificates that cannot be used; the message names the file and the way out, and nothing of a key."""
+    """Unusable certificate files; the message has the file and the way out, and nothing of a key."""
 
 
 class BadLists(BadTls):
-    """Lists of revoked certificates that cannot be used."""
+    """Unusable revocation lists."""
 
 
 class UnmatchedPair(BadTls):
-    """The key is not that of the certificate: perhaps one of the two was replaced, and the other one soon will be."""
+    """The key does not belong to the certificate: one of the two may have been replaced, and the other may follow."""
 
 
 ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
@@ -45,29 +45,29 @@ _USAGES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What one certificate says."""
+    """The parsed fields of one certificate."""
 
     uris: tuple[str, ...]
     """Names of the form `spiffe://...`."""
     dns_names: tuple[str, ...]
     not_before: float
-    """Seconds since 1970, as the next."""
+    """Seconds since 1970, like `not_after`."""
     not_after: float
     usages: frozenset[str] | None
-    """`server` and `client`, as far as it may be used so; None: for anything."""
+    """`server` and `client`, if the extended key usage allows them; None: any usage."""
     public_key: bytes
     """In DER form."""
     issuer: bytes
-    """The name of who has issued it, in DER form."""
+    """The name of the issuer, in DER form."""
     serial_number: int
 
     @property
     def trust_domain(self) -> str:
-        """That of its only name; empty where it has none, or several."""
+        """The trust domain of its only URI; empty if it has none, or several."""
         return (trust_domain_of(self.uris[0]) or "") if len(self.uris) == 1 else ""
 
     def time_problem(self, now: float) -> str | None:
-        """Why it is not valid at `now`, seconds since 1970; None where it is."""
+        """Why it is not valid at `now`, seconds since 1970; None if it is."""
         if now >= self.not_after:
             return "has expired"
         if now < self.not_before:
@@ -76,10 +76,10 @@ class Certificate:
 
 
 def read_certificates(pem: bytes) -> list[Certificate]:
-    """The certificates in PEM form, in their order; at least one.
+    """The certificates in PEM form, in order; at least one.
 
     Raises:
-        BadTls: it is none, or one that cannot be understood.
+        BadTls: there is none, or one cannot be parsed.
     """
     try:
         found = x509.load_pem_x509_certificates(pem)
@@ -95,7 +95,7 @@ def public_key_of(key_pem: bytes) -> bytes:
     """The public half of a private key, in DER form.
 
     Raises:
-        BadTls: it is no key in PEM form, or one with a password.
+        BadTls: it is not a PEM key, or has a password.
     """
     try:
         return _der(load_pem_private_key(key_pem, password=None).public_key())
@@ -104,7 +104,7 @@ def public_key_of(key_pem: bytes) -> bytes:
 
 
 def matches(name: str, dns_names: tuple[str, ...]) -> bool:
-    """Whether a certificate with these DNS names may be that of a server with this name (RFC 6125, 6.4.3)."""
+    """Whether a server with this name may use a certificate with these DNS names (RFC 6125, 6.4.3)."""
     _, _, parent = name.partition(".")
     return name in dns_names or f"*.{parent}" in dns_names
 
@@ -135,32 +135,24 @@ def _der(key: PublicKeyTypes) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-# What an authority has issued, and taken back: a line each.
-#
-# Purpose: all that somebody has can be taken back, lost certificates included; and a list of what was taken back is
-# made
-# again where it is lost.
-#
-# Invariants: lines are appended, whole ones at once, and never changed. There is nothing secret in them.
-
 SUFFIX: Final = ".issued"
-"""In place of the `.key` of the authority's key."""
+"""Suffix of the record's file, in place of the `.key` of the authority's key."""
 
 
 class Issued(msgspec.Struct, frozen=True, kw_only=True):
-    """One certificate."""
+    """One line: an issued certificate, or its revocation."""
 
     identity: str
     """Its URI."""
     serial: str
-    """In hexadecimal digits: JSON has no integers of this size."""
+    """In hexadecimal: JSON integers are too small."""
     until: Annotated[datetime, msgspec.Meta(tz=True)]
     revoked: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """When it was taken back, in a line of its own behind that of its issue."""
+    """The time of revocation, in a line after that of the issue."""
 
     @classmethod
     def of(cls, certificate: x509.Certificate, identity: str = "") -> Issued:
-        """The line of this certificate."""
+        """The line of a new certificate."""
         serial, until = f"{certificate.serial_number:x}", certificate.not_valid_after_utc
         return cls(identity=identity, serial=serial, until=until)
 
@@ -171,18 +163,18 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class IssuedRecord:
-    """The file."""
+    """The file with the record of one authority."""
 
     path: Path
 
     @classmethod
     def beside(cls, key_path: Path) -> IssuedRecord:
-        """That of the authority with this key."""
+        """The record of the authority with this key."""
         return cls(key_path.with_name(key_path.name.removesuffix(".key") + SUFFIX))
 
     @property
     def is_there(self) -> bool:
-        """Not where an earlier version has issued all that there is."""
+        """False if all certificates were issued by a version without the record."""
         return self.path.exists()
 
     def add(self, *entries: Issued) -> None:
@@ -192,7 +184,7 @@ class IssuedRecord:
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "ab") as file:
-                # A line that was torn before stays alone.
+                # Keeps a line that an interrupted write has left apart from the next one.
                 file.write(b"".join(b"\n" + msgspec.json.encode(each) + b"\n" for each in entries))
                 file.flush()
                 os.fsync(descriptor)
@@ -200,7 +192,7 @@ class IssuedRecord:
             raise BadTls(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def of(self, identity: str, now: datetime | None = None) -> list[Issued]:
-        """Those of this identity that have not ended, the newest last.
+        """The valid certificates of this identity, newest last.
 
         Raises:
             BadTls: the file cannot be read.
@@ -210,7 +202,7 @@ class IssuedRecord:
         return [each for each in found if each.revoked is None]
 
     def revoked(self, now: datetime) -> list[Issued]:
-        """What was taken back and has not ended. Raises BadTls."""
+        """The revoked certificates that have not expired. Raises BadTls."""
         return [each for each in self._entries() if each.revoked is not None and each.until > now]
 
     def _entries(self) -> Iterator[Issued]:

@@ -1,7 +1,9 @@
-"""Where certificates and keys are, and what they hold once they were read and checked.
+"""The files of certificates and keys, their validated content, and the directories that `slotmesh certs` makes.
 
-Invariants: material is whole: the key belongs to the certificate, both could be parsed, neither has expired. Private
-keys are in no message, log or repr.
+Such a directory has ca.crt, NAME.crt and NAME.key of each identity, and ca.crl if certificates were revoked.
+
+Invariants: material is complete: the key belongs to the certificate, both are parsed, neither has expired. Private keys
+appear in no message, log or repr.
 """
 
 from __future__ import annotations
@@ -34,29 +36,29 @@ ReadT = TypeVar("ReadT")
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. `cert` and `key` are None for who shows no certificate: a client with a token."""
+    """Paths of PEM files. `cert` and `key` are None for a process without a certificate: a client with a token."""
 
     ca: Path
-    """Certificates of the authorities that are trusted."""
+    """The certificates of the trusted authorities."""
     cert: Path | None = None
-    """The certificate, and those between it and the authority."""
+    """The certificate, followed by the intermediate ones."""
     key: Path | None = None
     crl: Path | None = None
-    """Lists of certificates that the authorities have taken back; there need not be such a file."""
+    """The revocation lists of the authorities; the file is optional."""
 
     def stamps(self) -> tuple[FileStamp | None, ...]:
-        """Changes whenever a file does. Raises OSError."""
+        """Changes whenever one of the files does. Raises OSError."""
         return (*(stamp(path) for path in (self.ca, self.cert, self.key) if path is not None), self._stamp_of_lists())
 
     def read(self, now: float | None = None, *, lists_of: TlsMaterial | None = None) -> TlsMaterial:
-        """What the files hold. `now` is the time in seconds since 1970; the clock's where it is None.
+        """The validated content of the files. `now`: seconds since 1970; None: the present time.
 
-        `lists_of`: what it holds to be revoked counts, and not what the file says.
+        `lists_of`: material whose revocation lists are used in place of the file's.
 
         Raises:
-            BadLists: the lists of revoked certificates cannot be used.
-            UnmatchedPair: the key is not that of the certificate.
-            BadTls: a file is missing, cannot be read, is not valid now, or does not go with the others.
+            BadLists: the revocation lists cannot be used.
+            UnmatchedPair: the key does not belong to the certificate.
+            BadTls: a file is missing, unreadable, not valid now, or does not match the others.
         """
         now = time.time() if now is None else now
         ca = read_pem(self.ca, "certificates of authorities (--tls-ca)")
@@ -97,7 +99,7 @@ class TlsFiles:
         )
 
     def _trust(self, ca_pem: bytes) -> tuple[bytes | None, TrustedAuthorities]:
-        """The lists of revoked certificates, None where there is no such file; and whom they leave. Raises BadLists."""
+        """The revocation lists, None if there is no file; and the authorities with these. Raises BadLists."""
         authorities = load_pem_x509_certificates(ca_pem)
         if self.crl is None or not os.path.lexists(self.crl):
             return None, TrustedAuthorities(authorities)
@@ -118,30 +120,30 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsMaterial:
-    """What a connection is made with."""
+    """The validated content of the files of one identity."""
 
     ca_pem: bytes = field(repr=False)
     crl_pem: bytes | None = field(default=None, repr=False)
-    """Lists of revoked certificates; None where there are none."""
+    """The revocation lists; None if there is no file."""
     trust: TrustedAuthorities = field(compare=False, repr=False)
-    """Whom these stand for."""
+    """The authorities, with their revocations."""
     cert_pem: bytes | None = field(default=None, repr=False)
     key_pem: bytes | None = field(default=None, repr=False)
     leaf: Certificate | None = None
-    """What the certificate says; None where there is none."""
+    """The parsed certificate; None if there is none."""
     trust_domain: str = ""
-    """That of the certificate, else that of the authority; empty where neither names one."""
+    """The trust domain of the certificate, or else of the authority; empty if neither has one."""
     ca_not_after: float
-    """When the first of the authorities ends that have not ended, seconds since 1970."""
+    """The earliest expiry of the valid authorities, seconds since 1970."""
 
     @property
     def uri(self) -> str:
-        """The identity that the certificate names; empty where there is none."""
+        """The URI of the certificate's identity; empty if there is none."""
         return self.leaf.uris[0] if self.leaf is not None and self.leaf.uris else ""
 
     @property
     def not_after(self) -> float | None:
-        """When the certificate ends, seconds since 1970."""
+        """When the certificate expires, seconds since 1970."""
         return None if self.leaf is None else self.leaf.not_after
 
     def __repr__(self) -> str:
@@ -149,10 +151,10 @@ class TlsMaterial:
 
 
 def read_pem(path: Path, what: str, guard: FileGuard = FileGuard.PUBLIC) -> bytes:
-    """The PEM blocks of the file, without what stands around them. `what` is what messages call it.
+    """The PEM blocks of the file, without other text. `what` names the file in messages.
 
     Raises:
-        BadTls: there is none, it cannot be read, or others can do too much with it.
+        BadTls: it is missing, unreadable, or its permissions are too wide.
     """
     try:
         return pem_blocks(read_guarded(path, what, guard))
@@ -169,34 +171,30 @@ def _of(path: Path, read: Callable[[], ReadT]) -> ReadT:
         raise BadTls(f"{path}: {error}") from None
 
 
-# The certificates of a directory, as `slotmesh certs` makes it: ca.crt, and NAME.crt and NAME.key of each identity.
-#
-# Beside them is ca.crl, where the authority has taken some back.
-
 CA_KEY_FILE: Final = "ca.key"
 SOON: Final = 1 / 5
-"""Of a certificate's lifetime: with less than this left, it is time to issue it again."""
+"""The share of a certificate's lifetime below which it should be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCertificate:
-    """One file of a directory."""
+    """One certificate file of a directory."""
 
     path: Path
     certificate: Certificate | None
-    """The first one in the file; None where it cannot be read."""
+    """The first one in the file; None if it is unreadable."""
     problem: str = ""
-    """Why it cannot be read."""
+    """Why it is unreadable."""
     is_revoked: bool = False
 
     @property
     def name(self) -> str:
-        """Of the file, without `.crt`."""
+        """The name of the file, without `.crt`."""
         return self.path.name.removesuffix(".crt")
 
     @property
     def is_authority(self) -> bool:
-        """Whether it is that of the authority."""
+        """Whether it is the certificate of the authority."""
         return self.path.name == CA_FILE
 
     def state(self, now: float) -> str:
@@ -213,10 +211,10 @@ class HeldCertificate:
 
 
 def certificates_in(directory: Path, revoked: frozenset[ListEntry] = frozenset()) -> list[HeldCertificate]:
-    """All of them, the authority first. `revoked`: as `revoked_in` says.
+    """All certificates of the directory, the authority first. `revoked`: from `revoked_in`.
 
     Raises:
-        BadTls: there is no such directory, or nothing in it.
+        BadTls: the directory is missing or empty.
     """
     try:
         paths = sorted(each for each in directory.iterdir() if each.suffix == ".crt" and not each.name.startswith("."))
@@ -228,7 +226,7 @@ def certificates_in(directory: Path, revoked: frozenset[ListEntry] = frozenset()
 
 
 def revoked_in(directory: Path) -> frozenset[ListEntry]:
-    """What its list has taken back; nothing where there is none.
+    """The entries of the directory's revocation list; empty if there is no list.
 
     Raises:
         BadTls: the list cannot be used.
@@ -243,7 +241,7 @@ def revoked_in(directory: Path) -> frozenset[ListEntry]:
 
 
 def held_in(path: Path, revoked: frozenset[ListEntry] = frozenset()) -> HeldCertificate:
-    """What is in one file."""
+    """The certificate in one file."""
     try:
         found = read_certificates(read_pem(path, "certificate"))[0]
         return HeldCertificate(path, found, is_revoked=(found.issuer, found.serial_number) in revoked)

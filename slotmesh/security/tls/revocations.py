@@ -1,7 +1,10 @@
-"""Lists of certificates that were taken back before they end (RFC 5280, section 5): what they name, and until when.
+"""Certificate revocation lists (RFC 5280, section 5), and validation of peers against the present authorities.
 
-Invariants: nothing of a list goes unheeded: one that is changed, partly written, or says more than is understood here
-is refused. A list counts for certificates of who has signed it alone.
+Purpose: a handshake validates a certificate once, by the authorities of that moment, and without revocations. A
+connection outlives both, so that its certificate is validated again here.
+Invariants: an entry is never ignored: a list that is modified, truncated, or has unsupported critical extensions is
+refused. A list applies only to certificates of its signer. What cannot be validated is not trusted. As in handshakes, a
+certificate among the authorities is trusted directly, and intermediate certificates are those that the peer sent.
 """
 
 from __future__ import annotations
@@ -17,32 +20,32 @@ from cryptography import x509
 from slotmesh.security.tls.certificates import BadTls
 
 MOST_LISTS: Final = 16
-"""In one file."""
+"""The limit of lists in one file."""
 _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 _DASHES: Final = b"-----"
 
 ListEntry: TypeAlias = tuple[bytes, int]
-"""The name of who has issued a certificate, in DER form, and the certificate's serial number."""
+"""The issuer's name in DER form, and the serial number of the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """What the lists of one file say."""
+    """The content of all lists in one file."""
 
     revoked: frozenset[ListEntry] = frozenset()
     next_update: float | None = None
-    """When the first of the lists should have been replaced by a newer one, seconds since 1970; None: never."""
+    """The earliest time at which a newer list is due, seconds since 1970; None: never."""
     made_at: Mapping[bytes, float] = field(default_factory=dict)
-    """When the newest list of an authority was made, seconds since 1970, by its name in DER form."""
+    """When the newest list of each authority was made, seconds since 1970, by the authority's name in DER form."""
     unsigned: int = 0
-    """Lists that no authority that is trusted here has signed: they count for nothing."""
+    """The number of lists that no trusted authority has signed; they are ignored."""
 
     def names(self, certificate: x509.Certificate) -> bool:
-        """Whether one of them names this one. Raises whatever a certificate does whose issuer cannot be read."""
+        """Whether this certificate is revoked. Raises any error of a certificate whose issuer cannot be parsed."""
         return bool(self.revoked) and (certificate.issuer.public_bytes(), certificate.serial_number) in self.revoked
 
     def go_back_behind(self, before: Revocations, authorities: Sequence[x509.Certificate]) -> bool:
-        """Whether one of these authorities has no list in here, or an older one, and had one before."""
+        """Whether one of these authorities has an older list here than in `before`, or none any more."""
         trusted = {each.subject.public_bytes() for each in authorities}
         return any(
             self.made_at.get(issuer, 0.0) < made_at for issuer, made_at in before.made_at.items() if issuer in trusted
@@ -53,11 +56,10 @@ NOTHING_REVOKED: Final = Revocations()
 
 
 def read_revocations(pem: bytes, authorities: Sequence[x509.Certificate]) -> Revocations:
-    """What the lists in PEM form say, where these authorities are trusted; at least one list.
+    """The content of lists in PEM form, at least one, for these trusted authorities.
 
     Raises:
-        BadTls: one cannot be understood, is not what its authority has signed, or is one of a kind that does not count
-            alone.
+        BadTls: a list cannot be parsed, has an invalid signature of its authority, or is of an unsupported kind.
     """
     revoked: set[ListEntry] = set()
     ends: list[float] = []
@@ -68,7 +70,7 @@ def read_revocations(pem: bytes, authorities: Sequence[x509.Certificate]) -> Rev
         if (signer := _signer_of(found, authorities)) is None:
             unsigned += 1
             continue
-        # The signer's own bytes, which stand in what it issues: a list may write the same name in other ones.
+        # The issuer's name as its certificates have it: a list may encode the same name differently.
         issuer = signer.subject.public_bytes()
         revoked.update((issuer, each) for each in found.serial_numbers)
         made_at[issuer] = max(found.made_at, made_at.get(issuer, 0.0))
@@ -78,10 +80,10 @@ def read_revocations(pem: bytes, authorities: Sequence[x509.Certificate]) -> Rev
 
 
 def blocks_of(pem: bytes) -> list[bytes]:
-    """Each list in PEM form by itself; at least one. What stands between them, as openssl writes it, is skipped.
+    """Each list in PEM form; at least one. Other text between them, which openssl writes, is skipped.
 
     Raises:
-        BadTls: there is none, there are too many, or something else is begun.
+        BadTls: there is none, there are too many, or the file has another PEM block.
     """
     blocks = _BLOCK.findall(pem)
     if not blocks or _DASHES in _BLOCK.sub(b"", pem):
@@ -93,12 +95,12 @@ def blocks_of(pem: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """One, read to its end: what cannot be read is found here, and nowhere later."""
+    """One list, parsed completely, so that errors occur only here."""
 
     crl: x509.CertificateRevocationList
     issuer: x509.Name
     key_id: bytes | None
-    """Of the key that has signed it, where it says so."""
+    """The id of the signing key, if the list has it."""
     serial_numbers: frozenset[int]
     made_at: float
     next_update: float | None
@@ -123,7 +125,7 @@ def _read(block: bytes) -> _List:
     except Exception:  # noqa: BLE001 - of a dozen kinds, which have nothing in common
         raise BadTls("holds a list of revoked certificates that cannot be understood") from None
     if critical:
-        # Of deltas, and of lists that name certificates of others, among them.
+        # For example of delta lists, and of indirect lists, which have certificates of other issuers.
         raise BadTls(
             f"holds a list of revoked certificates with the critical extension {critical[0].dotted_string}, which is "
             "not understood here: give whole lists, each of certificates of its own authority"
@@ -139,10 +141,10 @@ def _key_id_of(crl: x509.CertificateRevocationList) -> bytes | None:
 
 
 def _signer_of(found: _List, authorities: Sequence[x509.Certificate]) -> x509.Certificate | None:
-    """None: it is the list of another authority.
+    """The authority that signed the list; None: it is not one of these.
 
     Raises:
-        BadTls: it says that it is of one of these, and is not.
+        BadTls: the list names one of these, which has not signed it.
     """
     candidates = [each for each in authorities if _may_be_of(found, each)]
     for each in candidates:
@@ -154,7 +156,7 @@ def _signer_of(found: _List, authorities: Sequence[x509.Certificate]) -> x509.Ce
 
 
 def _may_be_of(found: _List, authority: x509.Certificate) -> bool:
-    """By name, and by the ids of their keys: another authority may have the same name, as the one before it."""
+    """Compares names and key ids: another authority, such as a predecessor, may have the same name."""
     try:
         if authority.subject != found.issuer:
             return False
@@ -182,31 +184,23 @@ def _may_sign(authority: x509.Certificate) -> bool:
         return True
 
 
-# Which certificates the authorities of now vouch for: asked of peers that connected while there may have been others.
-#
-# Purpose: a handshake checks a certificate once, by the authorities of its moment, and asks nobody what they have taken
-# back; a connection outlives both.
-# Invariants: what cannot be checked is not vouched for. As in handshakes, a certificate that stands among the
-# authorities
-# is vouched for by that, and one between an authority and a leaf counts where the peer has sent it.
-
 MOST_BETWEEN: Final = 4
-"""Certificates between an authority and a leaf."""
+"""The limit of intermediate certificates."""
 
 
 class TrustedAuthorities:
-    """Those of one file, and what they have taken back."""
+    """The authorities of one file, with their revocations."""
 
     def __init__(self, authorities: Sequence[x509.Certificate], revocations: Revocations = NOTHING_REVOKED) -> None:
         self.authorities = [each for each in authorities if not revocations.names(each)]
         self.revocations = revocations
 
     def with_authorities(self, pem: bytes) -> TrustedAuthorities:
-        """Others, in PEM form, of whom the same is taken back. Raises ValueError."""
+        """The authorities in PEM form, with the same revocations. Raises ValueError."""
         return TrustedAuthorities(x509.load_pem_x509_certificates(pem), self.revocations)
 
     def problem(self, chain: Sequence[x509.Certificate]) -> str | None:
-        """Why they do not stand for the first of the chain, a predicate; None where they do."""
+        """Why the first certificate of the chain is not trusted, as a predicate; None if it is."""
         try:
             if any(map(self.revocations.names, chain)):
                 return "was revoked"
@@ -216,12 +210,12 @@ class TrustedAuthorities:
         return None if is_trusted else "is not signed by an authority that is trusted here now"
 
     def vouch_for(self, chain: Sequence[x509.Certificate], now: datetime | None = None) -> bool:
-        """Whether one of them has issued the first of the chain, directly or by way of the others in it."""
+        """Whether an authority has issued the first certificate, directly or through the others of the chain."""
         now = datetime.now(UTC) if now is None else now
         return bool(chain) and self._reach(chain[0], chain[1:], 0, now)
 
     def _reach(self, subject: x509.Certificate, between: Sequence[x509.Certificate], depth: int, now: datetime) -> bool:
-        """`depth`: how many certificates stand between this one and the leaf, itself counted."""
+        """`depth`: the number of certificates from the leaf to this one, including this one."""
         if any(_is_valid(each, now) and each == subject for each in self.authorities):
             return True
         if any(_has_issued(each, subject, depth, now) for each in self.authorities):
@@ -234,7 +228,7 @@ class TrustedAuthorities:
 
 
 def _has_issued(issuer: x509.Certificate, subject: x509.Certificate, below: int, now: datetime) -> bool:
-    """`below`: how many certificates of authorities follow the issuer's on the way to the leaf."""
+    """`below`: the number of intermediate certificates between the issuer and the leaf."""
     try:
         if issuer.subject != subject.issuer or not _is_valid(issuer, now):
             return False
@@ -250,7 +244,7 @@ def _may_issue(issuer: x509.Certificate, below: int) -> bool:
     try:
         basic = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
     except x509.ExtensionNotFound:
-        # Certificates of the first version say nothing of what they are for.
+        # X.509 version 1 certificates have no extensions that state their purpose.
         return issuer.version is x509.Version.v1
     if not basic.ca or (basic.path_length is not None and basic.path_length < below):
         return False

@@ -1,8 +1,7 @@
-"""Taking certificates back: the list that an authority signs, with what it has taken back before.
+"""Revokes certificates: adds them to the list that an authority signs.
 
-Invariants: what was taken back stays so, with several who do it at once as well, and where the list was lost: the
-record of what was issued has it too. The file is replaced in one step, and lists of other authorities in it stay as
-they are.
+Invariants: a revocation is permanent, also with concurrent commands, and if the list is lost: the record of issued
+certificates has it too. The file is replaced atomically, and lists of other authorities in it are kept.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from slotmesh.security.tls.revocations import blocks_of, read_revocations
 
 @dataclass(frozen=True, slots=True)
 class Revoking:
-    """What came of it."""
+    """The result of a revocation."""
 
     added: frozenset[int]
-    """Serial numbers of certificates that were not taken back before."""
+    """Serial numbers of the newly revoked certificates."""
     total: int
-    """Certificates of this authority that the list names."""
+    """The number of certificates of this authority on the list."""
 
 
 def revoke(authority: Authority, path: Path, entries: Sequence[Issued], now: datetime | None = None) -> Revoking:
-    """Writes the list in `path` again, with these certificates in it.
+    """Writes the list in `path` again, with these certificates added.
 
-    It holds until the authority ends: nothing has to write it again meanwhile.
+    The list is valid until the authority expires, and need not be renewed before.
 
     Raises:
-        BadTls: the file cannot be read or written, or there would be more in it than services read.
+        BadTls: the file cannot be read or written, or would exceed the size that services read.
     """
     now = datetime.now(UTC) if now is None else now
     ends = authority.certificate.not_valid_after_utc
@@ -85,7 +84,7 @@ def _entry_of(each: Issued, when: datetime) -> x509.RevokedCertificate:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Others who do the same in this directory wait. Raises BadTls."""
+    """Holds the directory's lock against concurrent commands. Raises BadTls."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -98,7 +97,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _lists_in(path: Path, authority: Authority) -> tuple[list[x509.CertificateRevocationList], list[bytes]]:
-    """Those of this authority, and those of others, in PEM form. Raises BadTls."""
+    """The lists of this authority, and those of others, in PEM form. Raises BadTls."""
     own: list[x509.CertificateRevocationList] = []
     others: list[bytes] = []
     if not path.exists():

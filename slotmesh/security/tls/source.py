@@ -1,11 +1,11 @@
-"""Certificates that are read again while the process runs, and gRPC's credentials made of them.
+"""Certificates that are reloaded while the process runs, and gRPC credentials made of them.
 
-Purpose: servers ask for the newest certificate with each handshake, and channels with each that is opened; connections
-that exist go on with theirs.
-Invariants: files that cannot be used never take the place of ones that could: a half written pair is read again later.
-Whoever asks is never made to wait for a disk on an event loop: a thread looks at the files once a second, so that what
-is told is a few seconds old, at the most, after a long silence as well.
-Owner: the process's app. Any thread may ask: gRPC's handshakes do.
+Purpose: each handshake of a server, and each new channel, uses the newest certificate; existing connections keep
+theirs.
+Invariants: unusable files never replace usable ones: a partly written pair is read again later. No event loop waits
+for a disk: a thread checks the files once a second, so that material is at most a few seconds old, also after a long
+pause.
+Owner: the process's app. Thread-safe, as gRPC's handshakes run in threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from slotmesh.security.secret_files import LOOK_S, FileStamp, FileWatch
 from slotmesh.security.tls.certificates import BadLists, BadTls, UnmatchedPair, matches
 from slotmesh.security.tls.files import TlsFiles, TlsMaterial
 
-# Which certificates a server may show: those that the others will take for it.
-
 
 def server_problem(material: TlsMaterial, role: Role, backend: str = "") -> str | None:
-    """Why a server of this role, and a replica of this backend, cannot be known by this material; None where it can.
+    """Why clients would refuse this material for a server of this role, and of this backend; None if they would not.
 
-    The problem follows the name of the file in a message.
+    The text follows the name of the file in a message.
     """
     issue = f"`slotmesh certs issue {role}{f'/{backend}' if backend else ''}` makes one"
     if material.leaf is None:
@@ -52,19 +50,19 @@ def server_problem(material: TlsMaterial, role: Role, backend: str = "") -> str 
 
 _PAIR_TRIES: Final = 5
 _PAIR_RETRY_S: Final = 0.05
-"""So often, and so long, a process that starts waits for the second one of a pair that is being replaced."""
+"""Retry interval, and limit, while a starting process waits for the other file of a pair that is being replaced."""
 
 Check = Callable[[TlsMaterial], str | None]
-"""Says why material cannot be used here, None where it can."""
+"""Returns why material cannot be used here; None if it can."""
 
 _log = get_logger(__name__)
 
 
 class TlsSource:
-    """The files of one identity."""
+    """The certificate files of one identity."""
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Reads the files. `now`: seconds since any moment.
+        """Reads the files. `now`: a monotonic clock, in seconds.
 
         Raises:
             BadTls: they cannot be used.
@@ -73,25 +71,25 @@ class TlsSource:
         self._now = now
         self._check: Check = lambda _: None
         self._looking = threading.Lock()
-        """Held by the thread that looks. It guards what follows, but for reading."""
+        """Held while checking the files; guards writes of the fields below."""
         self._watch = FileWatch(self.look, "certificates")
         self._stamps = _stamps(files)
         self._material = _read_pair(files)
-        self._tell_of_unsigned_lists()
+        self._log_unsigned_lists()
         self._version = 1
         self._looked_at = now()
         self._problem = ""
         self.handshakes = 0
-        """That gRPC has begun with these certificates, as a server."""
+        """The number of handshakes that gRPC has begun with these certificates, as a server."""
         self._counting = threading.Lock()
         self.failed_reloads = 0
-        """Files that have changed and could not be used, each once."""
+        """The number of changes after which the files could not be used."""
 
     def require_server(self, role: Role, backend: str = "") -> None:
-        """From now on only certificates of such a server, of the present trust domain, are used.
+        """Accepts from now on only certificates of such a server, of the present trust domain.
 
         Raises:
-            BadTls: the present one is none.
+            BadTls: the present one is not.
         """
         domain = self._material.trust_domain
 
@@ -108,32 +106,32 @@ class TlsSource:
 
     @property
     def version(self) -> int:
-        """Counts the certificates that were read: a channel of an older one cannot connect again for ever."""
+        """Counts the certificates that were read; a channel with older ones eventually cannot reconnect."""
         self.current()
         return self._version
 
     @property
     def trust_domain(self) -> str:
-        """Of the certificate, else of the authority; empty where neither names one."""
+        """The trust domain of the certificate, or else of the authority; empty if neither has one."""
         return self.current().trust_domain
 
     @property
     def identity(self) -> str:
-        """The URI that the certificate names; empty where there is none."""
+        """The URI of the certificate's identity; empty if there is none."""
         return self.current().uri
 
     @property
     def keeps_older_files(self) -> bool:
-        """Whether the files have changed and cannot be used, so that what they held before still counts."""
+        """Whether the files have changed and cannot be used, so that their previous content is in use."""
         return bool(self._problem)
 
     def current(self) -> TlsMaterial:
-        """The newest material that was read, at once. From the first time on a thread looks for newer files."""
+        """The newest material, without blocking. From the first call on, a thread checks for newer files."""
         self._watch.ensure()
         return self._material
 
     def look(self) -> TlsMaterial:
-        """The newest material that can be used. Looks at the files, at most once a second. Not for event loops."""
+        """The newest usable material. Checks the files, at most once a second. Blocks on the disk."""
         with self._looking:
             if self._is_due():
                 try:
@@ -143,12 +141,12 @@ class TlsSource:
             return self._material
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Of connections from here to others."""
+        """Credentials of a client."""
         material = self.current()
         return grpc.ssl_channel_credentials(material.ca_pem, material.key_pem, material.cert_pem)
 
     def server_credentials(self, *, asks_for_certificate: bool) -> grpc.ServerCredentials:
-        """Of a port that others connect to. `asks_for_certificate`: those without one cannot connect.
+        """Credentials of a server. `asks_for_certificate`: clients without one cannot connect.
 
         Raises:
             BadTls: there is no certificate.
@@ -156,7 +154,7 @@ class TlsSource:
         shown = self._material
 
         def newest() -> grpc.ServerCertificateConfiguration | None:
-            # In a thread of gRPC's, for each handshake: it must not fail. None: nothing has changed.
+            # Called in gRPC's threads, for each handshake, and must not raise. None: no change.
             nonlocal shown
             with self._counting:
                 self.handshakes += 1
@@ -165,7 +163,7 @@ class TlsSource:
             shown = material
             return _configuration(material)
 
-        # Its stubs do not know that None may be returned.
+        # gRPC's type stubs lack that None may be returned.
         fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", newest)
         return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, asks_for_certificate)
 
@@ -182,27 +180,27 @@ class TlsSource:
             if problem := self._check(material):
                 raise BadTls(f"{self.files.cert}: {problem}")
         except BadTls as error:
-            # Perhaps half of a pair that is being replaced: its stamps are not kept, so that it is read again.
+            # One file of a pair may be replaced: its stamps are not kept, so that the files are read again.
             self._failed(str(error))
             return
         if problem_of_lists:
             self._failed(problem_of_lists)
         else:
-            # Stamps of before the reading: what has changed meanwhile is read again.
+            # The stamps from before the read: a change during the read causes another one.
             self._stamps, self._problem = stamps, ""
         if material != self._material:
             self._material = material
             self._version += 1
             ends = None if material.not_after is None else datetime.fromtimestamp(material.not_after, UTC).isoformat()
             revoked = len(material.trust.revocations.revoked)
-            told = {"identity": material.uri, "version": self._version, "valid_until": ends, "revoked": revoked}
-            _log.info("certificates were read again", **told)
-            self._tell_of_unsigned_lists()
+            facts = {"identity": material.uri, "version": self._version, "valid_until": ends, "revoked": revoked}
+            _log.info("certificates were reloaded", **facts)
+            self._log_unsigned_lists()
 
     def _read_lists_or_keep_them(self) -> tuple[TlsMaterial, str]:
-        """What the files hold, and why their lists of revoked certificates do not count: then those before them do.
+        """The content of the files, and why their revocation lists are not used: then the previous ones are.
 
-        Nobody takes a revocation back by losing a file, or by an older one; and no list keeps newer certificates away.
+        A missing or older list does not undo revocations, and an unusable list does not prevent newer certificates.
 
         Raises:
             BadTls: the other files cannot be used.
@@ -213,20 +211,20 @@ class TlsSource:
         except BadLists as error:
             return self.files.read(lists_of=before), str(error)
         if material.trust.revocations.go_back_behind(before.trust.revocations, material.trust.authorities):
-            problem = f"{self.files.crl}: a list of revoked certificates is gone, or an older one; to go by it, restart"
+            problem = f"{self.files.crl}: a revocation list is missing or older than before; restart to accept that"
             return self.files.read(lists_of=before), problem
         return material, ""
 
-    def _tell_of_unsigned_lists(self) -> None:
+    def _log_unsigned_lists(self) -> None:
         if unsigned := self._material.trust.revocations.unsigned:
             why = "no authority that is trusted here has signed them"
-            _log.warning("lists of revoked certificates count for nothing", lists=unsigned, why=why)
+            _log.warning("revocation lists are ignored", lists=unsigned, why=why)
 
     def _failed(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self.failed_reloads += 1
-            _log.warning("certificates cannot be read again; those before them stay", why=problem)
+            _log.warning("certificates could not be reloaded; the previous ones stay in use", why=problem)
 
 
 def _read_pair(files: TlsFiles) -> TlsMaterial:

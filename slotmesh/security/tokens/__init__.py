@@ -1,8 +1,8 @@
-"""Bearer tokens: who their holders are.
+"""Bearer tokens and the identities of their holders.
 
-Two kinds, told apart by their form: static ones, `smt_ID_SECRET`, of which a file has the hashes (`slotmesh token`
-makes it), and JWT of an issuer that is trusted, whose public keys are in a file (JWKS). `verifier.py` is the way in.
-Importing this does not import `jwt` or `cryptography`.
+Two kinds, distinguished by their form: static tokens, `smt_ID_SECRET`, whose hashes are in a file that `slotmesh token`
+makes; and JWTs of a trusted issuer, whose public keys are in a JWKS file. `verifier.py` is the entry point. Importing
+this package does not import `jwt` or `cryptography`.
 """
 
 from slotmesh.security.tokens.rules import BadToken, TokenProblem

@@ -1,9 +1,10 @@
-"""Tokens of an issuer: JWT, checked by PyJWT.
+"""JWTs of a trusted issuer, verified by PyJWT, and the issuer's public keys from a JWKS file.
 
-Invariants: the algorithm is one of the key's and of those that are allowed; issuer, audience, end and name are
-required; roles of members of the mesh are never given; a claim of endpoints that is not understood limits to nothing
-less than a refusal. Whatever arrives, the answer is an identity or BadToken.
-Imports `cryptography`, by way of `jwt`: only where tokens of an issuer are accepted.
+Invariants: the algorithm must be one of the key's and allowed; the header of a token alone never selects it. Issuer,
+audience, expiry and name are required; roles of members are never given; an invalid claim of endpoints refuses the
+token. Any token gives an identity or BadToken. Unusable keys are skipped, as RFC 7517 requires (sets have keys for
+other purposes); a set without a usable key, or with a private or shared key, is refused.
+Imports `cryptography` through `jwt`: import it only if an issuer is configured.
 """
 
 from __future__ import annotations
@@ -21,16 +22,9 @@ from slotmesh.security.identity import Identity, Role
 from slotmesh.security.tokens.rules import KINDS, MAX_LENGTH, BadToken, JwtRules, TokenProblem, kind_of, roles_of
 from slotmesh.security.tokens.static_tokens import is_list_of_endpoints
 
-# The public keys of an issuer, of a JWKS file.
-#
-# Invariants: a key is used for the algorithms that are its own and are allowed, and for no other: that a token names an
-# algorithm decides nothing. Keys that cannot be used are passed over, as RFC 7517 asks for (sets have keys for other
-# purposes); a set in which none is left, or which has a private or shared key, is refused.
-# Imports `cryptography`, by way of `jwt`: only where tokens of an issuer are accepted.
-
 MAX_KEYS: Final = 100
 MAX_KID: Final = 256
-"""Characters of a key's id."""
+"""The limit of a key id, in characters."""
 _MIN_RSA_BITS: Final = 2048
 _MAX_RSA_BITS: Final = 8192
 _OF_CURVES: Final = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",), "Ed25519": ("EdDSA",)}
@@ -39,7 +33,7 @@ _PRIVATE: Final = ("d", "p", "q", "k")
 
 
 class BadKeySet(ValueError):
-    """No set of keys that could be used; the message says why."""
+    """An unusable key set; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +41,24 @@ class IssuerKey:
     """One public key."""
 
     algorithms: tuple[str, ...]
-    """Not empty."""
+    """At least one."""
     public: Any = field(repr=False, compare=False)
-    """Of `cryptography`."""
+    """A key object of `cryptography`."""
     members: str = field(repr=False)
-    """The key as it was given: what two are compared by."""
+    """The key's own members, normalised; used to compare keys."""
 
     def is_same_as(self, other: IssuerKey | None) -> bool:
-        """Whether the other verifies what this one does, whatever else is said of it."""
+        """Whether the other key verifies the same tokens, whatever its other members are."""
         return other is self or (
             other is not None and (other.algorithms, other.public) == (self.algorithms, self.public)
         )
 
 
 def parse_keys(content: bytes, allowed: tuple[str, ...]) -> Mapping[str, IssuerKey]:
-    """The keys of a JWKS by their id, for some of the algorithms that are allowed.
+    """The keys of a JWKS that can be used with an allowed algorithm, by their id.
 
     Raises:
-        BadKeySet: it is none, or has no key that could be used.
+        BadKeySet: it is invalid, or has no usable key.
     """
     try:
         document = json.loads(content.decode())
@@ -116,7 +110,7 @@ def _key(entry: dict[str, Any], allowed: tuple[str, ...]) -> tuple[str, IssuerKe
 
 
 def _algorithms(entry: dict[str, Any]) -> tuple[str, ...]:
-    """Those that a key of this type is for; one, where the key names it."""
+    """The algorithms of a key of this type; one, if the key names it."""
     match entry.get("kty"):
         case "RSA":
             fitting: tuple[str, ...] = _OF_RSA
@@ -130,10 +124,10 @@ def _algorithms(entry: dict[str, Any]) -> tuple[str, ...]:
 
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:|+=-]{0,126}", re.ASCII)
-"""Names as issuers give them. There is no / in it, so that the kind of an identity is what comes before the first."""
+"""Subjects of issuers. Without `/`, so that the kind of an identity always ends at the first one."""
 _MAX_ROLES: Final = 1000
 _LATEST: Final = 253_402_300_799.0
-"""The end of the year 9999, seconds since 1970."""
+"""The end of the year 9999, in seconds since 1970."""
 _PROBLEMS: Final = (
     (jwt.ExpiredSignatureError, TokenProblem.EXPIRED),
     (jwt.ImmatureSignatureError, TokenProblem.NOT_YET_VALID),
@@ -144,10 +138,10 @@ _PROBLEMS: Final = (
 
 
 def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> tuple[Identity, str]:
-    """Who holds the token, and the id of the key that verified it. `expires_at` of the identity has the leeway in it.
+    """The identity of the holder, and the id of the verifying key. `expires_at` of the identity includes the leeway.
 
     Raises:
-        BadToken: nobody who is known.
+        BadToken: the token is not accepted.
     """
     if len(token) > MAX_LENGTH or not _FORM.fullmatch(token):
         raise BadToken(TokenProblem.MALFORMED, f"not of the form of a JWT of at most {MAX_LENGTH} characters")
@@ -165,9 +159,9 @@ def identify_jwt(token: str, keys: Mapping[str, IssuerKey], rules: JwtRules) -> 
         return _identity(claims, rules), kid
     except BadToken:
         raise
-    except Exception as error:  # noqa: BLE001 - the library read what somebody sent: whatever it raises, it is no token
+    except Exception as error:  # noqa: BLE001 - PyJWT parses untrusted input: any exception refuses the token
         problem = next((each for kind, each in _PROBLEMS if isinstance(error, kind)), TokenProblem.MALFORMED)
-        # Its words may repeat what was sent.
+        # PyJWT's message may repeat parts of the token.
         raise BadToken(problem, f"a JWT was refused: {type(error).__name__}") from None
 
 
@@ -205,7 +199,7 @@ def _identity(claims: Mapping[str, Any], rules: JwtRules) -> Identity:
 
 
 def _roles(claim: object, name: str) -> tuple[str, frozenset[Role]]:
-    """The kind of an identity, and its roles. Members' roles, and names of what else the issuer knows, give nothing."""
+    """The kind of an identity, and its roles. Roles of members, and unknown ones, are ignored."""
     if not isinstance(claim, list) or len(claim) > _MAX_ROLES:
         raise BadToken(TokenProblem.CLAIMS, f"a JWT has no list of roles as its claim {name}")
     roles = frozenset(role for role in KINDS if role.value in claim)

@@ -1,5 +1,6 @@
-"""Which JWT are accepted: issuer, audience, algorithms, claims. Pure, and without `jwt`: settings are checked by it.
+"""The rules of accepted tokens, and the reasons of refusals. Pure, and without `jwt`, as settings are checked with it.
 
+Tokens name callers of the mesh, never its members. Reasons of refusals are for logs and metrics, never for the caller.
 Source: JSON Web Token Best Current Practices, https://www.rfc-editor.org/rfc/rfc8725.
 """
 
@@ -12,34 +13,32 @@ from typing import Final
 
 from slotmesh.security.identity import Role, identity_of
 
-# Tokens that are not accepted, and why: for the log and the metrics, never for who has shown one.
-
 REFUSAL: Final = "the bearer token is not accepted"
-"""All that a caller learns: whoever guesses tokens, or has found one, gets no help."""
+"""The only message for callers, so that it does not help to guess tokens."""
 
 
 class TokenProblem(StrEnum):
-    """What is wrong with a token, as metrics have it."""
+    """The reason of a refusal. The values are those of the metric."""
 
     MALFORMED = "malformed"
-    """It has the form of no token that is accepted here."""
+    """The form of no accepted kind of token."""
     UNKNOWN = "unknown"
-    """No such static token, or it is signed with no key that is known."""
+    """No such static token, or the signing key is unknown."""
     REVOKED = "revoked"
     EXPIRED = "expired"
     NOT_YET_VALID = "not_yet_valid"
     FORGED = "forged"
-    """Its signature, or the algorithm of it, is wrong."""
+    """The signature or its algorithm is invalid."""
     FOREIGN = "foreign"
-    """Of another issuer, or for another audience."""
+    """Issued by another issuer, or for another audience."""
     CLAIMS = "claims"
-    """It is genuine, and says nothing that could be used: no name, no role of a caller."""
+    """Genuine, but without a usable name or a role of a caller."""
 
 
 class BadToken(Exception):
-    """A token that is not accepted. The message is the same for all; `reason` is for the log.
+    """A token that is not accepted. The message is the same for all; `reason` is for logs.
 
-    Neither has any part of a secret: at most a token's id, which is in the file in plain text.
+    Neither contains a secret: at most a token's id, which the file has in plain text.
     """
 
     def __init__(self, problem: TokenProblem, reason: str) -> None:
@@ -48,52 +47,50 @@ class BadToken(Exception):
         self.reason = reason
 
 
-# Whom a token may name: callers of the mesh, never its members. Pure.
-
 KINDS: Final = {Role.INVOKER: "client", Role.VIEWER: "viewer", Role.OPERATOR: "operator"}
-"""Roles that tokens can give, with the kind of identity that has the role: `client/NAME` is an invoker."""
+"""The roles that tokens can give, and the kind of identity with each role: `client/NAME` is an invoker."""
 
 
 def is_holder_name(name: str) -> bool:
-    """Whether a token can be for somebody of this name."""
+    """Whether a token can be issued for this name."""
     return identity_of(f"spiffe://mesh/client/{name}", "mesh") is not None
 
 
 def roles_of(kind: str) -> frozenset[Role]:
-    """The roles of an identity of a kind: `operator` has all of them, as with a certificate. None for other kinds."""
+    """The roles of a kind of identity: `operator` has all of them, as with a certificate. Empty for other kinds."""
     identity = identity_of(f"spiffe://mesh/{kind}/name", "mesh") if kind in KINDS.values() else None
     return frozenset() if identity is None else identity.roles
 
 
 def kind_of(roles: Iterable[Role]) -> str | None:
-    """The kind of identity of who has these roles: that of the strongest one. None where there is none of a caller."""
+    """The kind of identity with the strongest of these roles. None if there is no role of a caller."""
     held = set(roles)
     return next((KINDS[role] for role in (Role.OPERATOR, Role.INVOKER, Role.VIEWER) if role in held), None)
 
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those that can be allowed. With each of them who checks a signature cannot make one."""
+"""The supported algorithms. All are asymmetric: the verifier cannot sign."""
 DEFAULT_ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
 MAX_LEEWAY_S: Final = 300
 MAX_LENGTH: Final = 8192
-"""Of a token. All metadata of an rpc has to fit into 16 KiB or less."""
+"""The limit of a token's length. All metadata of an rpc must fit into 16 KiB or less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwtRules:
-    """What a token has to be."""
+    """The requirements of a JWT."""
 
     issuer: str
-    """The claim `iss`, letter by letter."""
+    """The exact value of the claim `iss`."""
     audience: str
-    """One of the claim `aud`."""
+    """One of the values of the claim `aud`."""
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     roles_claim: str = "slotmesh_roles"
-    """A list with some of viewer, invoker and operator; what else it has gives nothing."""
+    """A list with some of viewer, invoker and operator; other values are ignored."""
     endpoints_claim: str = "slotmesh_endpoints"
-    """A list with the endpoints that an invoker is limited to; where it is not there, to none."""
+    """A list of endpoints to which an invoker is limited; without the claim there is no limit."""
     leeway_s: float = 30.0
-    """By how much the clocks of the issuer and of this machine may differ."""
+    """The allowed difference of the clocks of the issuer and this machine."""
 
     def __post_init__(self) -> None:
         if problem := algorithms_problem(self.algorithms):
@@ -103,10 +100,10 @@ class JwtRules:
 
 
 def algorithms_problem(algorithms: tuple[str, ...]) -> str | None:
-    """Why these algorithms cannot be allowed; None where they can."""
+    """Why these algorithms cannot be used; None if they can."""
     for each in algorithms:
         if each.lower() == "none":
-            return "none means that tokens are not signed: anybody could make one"
+            return "none means that tokens are not signed: any client could make one"
         if each.upper().startswith("HS"):
             return f"{each} signs with the secret that it is checked with, and the file of keys has public ones"
         if each not in ALGORITHMS:

@@ -1,8 +1,10 @@
-"""Static tokens: their form, and what is kept of each. Pure, but for the chance that makes a new one.
+"""Static tokens, and the file of their hashes. Pure, except for the random secret of a new token.
 
-A token is `smt_ID_SECRET`: a prefix by which scanners for secrets recognise it (`smt_[a-z0-9]{10}_[A-Za-z0-9]{43}`), an
-id that may be shown, and 256 bits of chance. Only the SHA-256 of the whole token is kept: with that much chance in
-what is hashed, nothing is gained by a slow hash.
+A token is `smt_ID_SECRET`: a prefix that secret scanners recognise (`smt_[a-z0-9]{10}_[A-Za-z0-9]{43}`), an id that may
+be shown, and 256 random bits. Only the SHA-256 of the whole token is stored; with that much entropy a slow hash has no
+benefit. The file is strict JSON with a version.
+Invariants: unknown content is refused, with the entry and the field; written files are read back unchanged. No message
+contains a hash.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ _SECRET_LETTERS: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticToken:
-    """What is kept of a token."""
+    """A stored token."""
 
     id: str
     identity: Identity
-    """Who holds it, and until when."""
+    """The holder, with the time of expiry."""
     digest: bytes = field(repr=False)
     """SHA-256 of the token."""
     created_at: float
-    """Seconds since 1970, as all times here."""
+    """In seconds since 1970, like all times here."""
     revoked_at: float | None = None
 
 
@@ -52,13 +54,13 @@ def new_secret() -> tuple[str, str]:
 
 
 def digest_of(token: str) -> bytes:
-    """What is kept of a token in place of it."""
+    """The stored form of a token."""
     return sha256(token.encode()).digest()
 
 
 @dataclass(frozen=True)
 class StaticTokens:
-    """Those of one file."""
+    """The tokens of one file."""
 
     tokens: tuple[StaticToken, ...] = ()
 
@@ -67,15 +69,15 @@ class StaticTokens:
         return {each.digest: each for each in self.tokens}
 
     def find(self, token: str, now: float) -> StaticToken:
-        """What is kept of the token, which is accepted. `now`: seconds since 1970.
+        """The stored form of a valid token. `now`: seconds since 1970.
 
         Raises:
-            BadToken: nobody.
+            BadToken: the token is not accepted.
         """
         if not FORM.fullmatch(token):
             raise BadToken(TokenProblem.MALFORMED, "not of the form of a static token")
         digest = digest_of(token)
-        # Found by its hash, of which who guesses tokens cannot choose a part: the time of the look-up says nothing.
+        # The look-up by hash leaks nothing by its timing: a client cannot choose the hash.
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found.digest, digest):
             raise BadToken(TokenProblem.UNKNOWN, "no such static token")
@@ -86,22 +88,17 @@ class StaticTokens:
         return found
 
     def has(self, accepted: StaticToken) -> bool:
-        """Whether a token that was accepted still gives what it gave, its end aside."""
+        """Whether the file still has an accepted token with the same rights, whatever its expiry."""
         found = self._by_digest.get(accepted.digest)
         return found is accepted or (
             found is not None and found.revoked_at is None and found.identity == accepted.identity
         )
 
 
-# The file of static tokens: strict JSON with a version. Pure.
-#
-# Invariants: what is not understood is refused, with the entry and the field that it is about; what is written is read
-# back as it was. No message has a hash.
-
 VERSION: Final = 1
 MAX_TOKENS: Final = 2_000
 MAX_ENDPOINTS: Final = 100
-"""Of one token."""
+"""The limit of endpoints of one token."""
 
 _REQUIRED: Final = ("id", "identity", "roles", "created", "expires", "sha256")
 _FIELDS: Final = (*_REQUIRED, "endpoints", "revoked")
@@ -111,14 +108,14 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 class BadTokenFile(ValueError):
-    """No file of tokens; the message names the entry and what is expected there."""
+    """An invalid file of tokens; the message names the entry and what is expected."""
 
 
 def parse_tokens(content: bytes) -> StaticTokens:
-    """The tokens in a file.
+    """Parses a file of tokens.
 
     Raises:
-        BadTokenFile: it is none.
+        BadTokenFile: it is invalid.
     """
     try:
         document = json.loads(content.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
@@ -143,13 +140,13 @@ def parse_tokens(content: bytes) -> StaticTokens:
 
 
 def write_tokens(tokens: Iterable[StaticToken]) -> bytes:
-    """A file with these tokens."""
+    """The content of a file with these tokens."""
     document = {"version": VERSION, "tokens": [{**shown(each), "sha256": each.digest.hex()} for each in tokens]}
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def shown(token: StaticToken) -> dict[str, Any]:
-    """A token for people and programs: without what could be used."""
+    """A token for display, without its hash."""
     identity = token.identity
     fields: dict[str, Any] = {"id": token.id, "identity": identity.name, "roles": sorted(identity.roles)}
     if identity.endpoints is not None:
@@ -163,7 +160,7 @@ def shown(token: StaticToken) -> dict[str, Any]:
 
 
 def time_text(at: float) -> str:
-    """A time as the file has it, to the second."""
+    """A time in the file's format, to the second."""
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -249,7 +246,7 @@ def _endpoints(place: str, entry: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def is_list_of_endpoints(names: object) -> bool:
-    """Whether a token can be limited to these."""
+    """Whether this is a valid list of endpoints of a token."""
     return (
         isinstance(names, list)
         and 0 < len(names) <= MAX_ENDPOINTS

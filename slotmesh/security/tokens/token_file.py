@@ -1,7 +1,9 @@
-"""Changes of a file of tokens on the disk.
+"""Changes of the file of static tokens: create, revoke, and drop after a while.
 
-Invariants: who reads the file sees it before a change or after it, never in between; of two commands that change it at
-once, one waits for the other, so that nothing is lost. The file is its owner's alone.
+Invariants: the file is replaced atomically; of concurrent commands, one waits for the other. Only the owner can read
+the file. Revoked and expired tokens stay listed for `REMEMBERED_S`; dropping them changes no decision, as unknown
+tokens
+are refused as well.
 """
 
 from __future__ import annotations
@@ -20,17 +22,12 @@ from slotmesh.security.secret_files import UnusableFile
 from slotmesh.security.tokens.static_tokens import MAX_TOKENS, StaticToken, StaticTokens, digest_of, write_tokens
 from slotmesh.security.tokens.verifier import read_static
 
-# How a file of tokens changes: created, revoked, forgotten. Pure.
-#
-# Invariants: whoever was revoked stays in the file for a while, so that one can see who it was; to be forgotten changes
-# nothing for who shows such a token: it is refused all the same.
-
 REMEMBERED_S: Final = 30 * 86_400
 """How long tokens that have expired or were revoked stay in the file."""
 
 
 class NoSuchChange(ValueError):
-    """The file of tokens cannot be changed so; the message says why."""
+    """The file of tokens cannot be changed this way; the message has the reason."""
 
 
 def state_of(token: StaticToken, now: float) -> str:
@@ -42,10 +39,10 @@ def state_of(token: StaticToken, now: float) -> str:
 
 
 def with_created(tokens: StaticTokens, token: str, token_id: str, identity: Identity, now: float) -> StaticTokens:
-    """And one more token.
+    """The tokens with one more.
 
     Raises:
-        NoSuchChange: there is no room for it.
+        NoSuchChange: the file is full.
     """
     kept = _remembered(tokens, now)
     if len(kept) >= MAX_TOKENS:
@@ -57,10 +54,10 @@ def with_created(tokens: StaticTokens, token: str, token_id: str, identity: Iden
 
 
 def with_revoked(tokens: StaticTokens, ids: Collection[str], now: float) -> StaticTokens:
-    """The same tokens, these of them revoked; those that were so before stay as they are.
+    """The same tokens, with these revoked; tokens that were revoked before keep their time.
 
     Raises:
-        NoSuchChange: one of them is not there.
+        NoSuchChange: one of them does not exist.
     """
     known = {each.id for each in tokens.tokens}
     if missing := [each for each in ids if each not in known]:
@@ -79,23 +76,23 @@ def _remembered(tokens: StaticTokens, now: float) -> tuple[StaticToken, ...]:
 
 
 def _ended_at(token: StaticToken, now: float) -> float:
-    """When a token stopped to be accepted; now, where it is."""
+    """When a token was revoked or expired; `now` if it is valid."""
     ends = [at for at in (token.revoked_at, token.identity.expires_at) if at is not None]
     return min(now, *ends) if ends else now
 
 
 LOCK_S: Final = 10.0
-"""How long to wait for another command."""
+"""How long to wait for a concurrent command, in seconds."""
 _RETRY_S: Final = 0.02
 
 
 def change_tokens(path: Path, change: Callable[[StaticTokens], StaticTokens], *, create: bool = False) -> None:
-    """Replaces what the file holds. `create`: where there is none, it is made.
+    """Replaces the content of the file. `create`: a missing file is created.
 
     Raises:
         UnusableFile: it cannot be read or written.
     """
-    # Through a link: what it leads to is replaced, and not the link.
+    # Follows a symbolic link, so that its target is replaced, and not the link.
     path = Path(os.path.realpath(path))
     try:
         with _locked(path):
@@ -108,8 +105,8 @@ def change_tokens(path: Path, change: Callable[[StaticTokens], StaticTokens], *,
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Raises OSError; UnusableFile where another command has it for too long."""
-    # A file of its own: the other one is replaced by each change. It stays, as who waits for it has it open.
+    """Raises OSError; UnusableFile if another command holds the lock for too long."""
+    # A separate file, as each change replaces the other one. It is kept: waiting commands have it open.
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -132,12 +129,12 @@ def _replace(path: Path, content: bytes) -> None:
     """Raises OSError."""
     new = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
-        new.unlink()  # of a command that was killed
+        new.unlink()  # left by a command that was killed
     owner = path.stat() if path.exists() else None
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         if owner is not None:
-            # As it was handed to a service: a file of root that its group reads stays one.
+            # Keeps owner and group: a file of root that its group reads stays readable.
             if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
             os.fchmod(descriptor, owner.st_mode & 0o7777)

@@ -1,10 +1,10 @@
-"""The way in: who the holder of a bearer token is, whichever kind of token it is.
+"""Identifies the holders of bearer tokens, of both kinds. The entry point of this package.
 
-Purpose: asked once for each rpc, on the event loop: static tokens are a hash and a look-up, and what was found of a JWT
-is kept, as its signature takes a hundred times as long. Who has a stream open is known by what verified the token: each
-second it is asked whether that is still there, which takes no cryptography.
-Invariants: files are looked at once a second, so that a token that was revoked is refused a few seconds later; what is
-kept of JWT is bounded, is kept by hash, and counts while the key that verified it is one of the issuer's.
+Purpose: runs once per rpc, on the event loop: a static token takes a hash and a look-up; verified JWTs are cached, as
+verifying a signature takes a hundred times as long. A stream keeps a credential; the check each second whether its
+token or key still exists takes no cryptography.
+Invariants: files are checked once a second, so that a revoked token is refused within a few seconds. The cache of JWTs
+is bounded, has hashes as keys, and is valid while the verifying key is one of the issuer's.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from slotmesh.security.tokens.jwt_tokens import IssuerKey
 
 KEPT: Final = 4096
-"""Of so many JWT it is kept who holds them: of those that were shown last."""
+"""The limit of cached JWTs; the least recently used one is dropped."""
 _NO_LONGER: Final = "the token of {} holds no longer"
 
 
 class Tokens:
-    """Bearer tokens that a server accepts."""
+    """The bearer tokens that a server accepts."""
 
     def __init__(
         self,
@@ -44,35 +44,35 @@ class Tokens:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads the files. `static` has static tokens; `jwks` the keys of an issuer, which needs `rules`.
+        """Reads the files. `static`: file of static tokens; `jwks`: keys of an issuer, which requires `rules`.
 
-        `now`: seconds since 1970; `clock`: seconds since any moment.
+        `now`: seconds since 1970; `clock`: monotonic seconds.
 
         Raises:
-            UnusableFile: one of them cannot be used; the message names it, and the way out.
+            UnusableFile: a file cannot be used; the message has its name and the way out.
         """
         self._now = now
         self._static = None if static is None else WatchedFile(static, read_static, now=clock)
         self._issuer = None if jwks is None or rules is None else _Issuer(jwks, rules, clock)
         self.refusals: Counter[TokenProblem] = Counter()
-        """Tokens that were not accepted."""
+        """The number of refused tokens, by reason."""
 
     @property
     def failed_reloads(self) -> int:
-        """Changes of the files after which they could not be used."""
+        """The number of changes after which a file could not be used."""
         files = (self._static, None if self._issuer is None else self._issuer.keys)
         return sum(each.failed_reloads for each in files if each is not None)
 
     def identify(self, token: str) -> Identity:
-        """Who holds the token.
+        """The identity of the token's holder.
 
         Raises:
-            BadToken: nobody who is known. Its message is for anybody, its reason for the log only.
+            BadToken: not accepted. Its message may be sent to the caller; its reason is for the log only.
         """
         return self.verify(token).identity
 
     def verify(self, token: str) -> Credential:
-        """What the holder of the token is known by from now on: the token itself is needed no more.
+        """A credential that can be checked again without the token.
 
         Raises:
             BadToken: as above.
@@ -97,7 +97,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class _HeldStaticToken:
-    """A static token that was accepted."""
+    """An accepted static token."""
 
     file: WatchedFile[StaticTokens]
     record: StaticToken
@@ -112,7 +112,7 @@ class _HeldStaticToken:
 
 @dataclass(frozen=True, slots=True)
 class _HeldJwt:
-    """A JWT that was accepted, and what verified it: its signature holds for as long as that key is the issuer's."""
+    """An accepted JWT, valid while the key that verified it is one of the issuer's."""
 
     identity: Identity
     file: WatchedFile[Mapping[str, IssuerKey]]
@@ -125,7 +125,7 @@ class _HeldJwt:
 
 
 class _Issuer:
-    """One issuer of JWT, and what was found of those of late."""
+    """One issuer of JWTs, with a cache of verified tokens."""
 
     def __init__(self, jwks: Path, rules: JwtRules, clock: Callable[[], float]) -> None:
         from slotmesh.security.tokens.jwt_tokens import identify_jwt  # noqa: PLC0415 - imports `cryptography`
@@ -133,9 +133,9 @@ class _Issuer:
         self._check = partial(identify_jwt, rules=rules)
         self.keys = WatchedFile(jwks, partial(read_keys, algorithms=rules.algorithms), now=clock)
         self._found: OrderedDict[bytes, _HeldJwt] = OrderedDict()
-        """By the hash of a token, the one that was shown last at the end."""
+        """By the hash of the token, the most recently used one last."""
         self._changing = threading.Lock()
-        """Of what was found: the pages of metrics ask in threads of their own."""
+        """Guards `_found`: metrics pages read it in other threads."""
 
     def verify(self, token: str, now: float) -> _HeldJwt:
         """Raises BadToken."""
@@ -163,7 +163,7 @@ class _Issuer:
 
 
 def read_static(path: Path, *, of_any_owner: bool = False) -> StaticTokens:
-    """The static tokens of a file. `of_any_owner`: they are looked at or changed, and nobody is let in by them.
+    """The static tokens of a file. `of_any_owner`: for display or changes, not for authentication.
 
     Raises:
         UnusableFile: it cannot be used.

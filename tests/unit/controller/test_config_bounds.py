@@ -54,7 +54,7 @@ def refusals(name: str, value: str) -> list[str]:
     try:
         ControllerSettings.parse(flags, {}, prog="controller")
     except SettingsError as error:
-        named = [it for it in error.violations if it.startswith(f"--{name.replace('_', '-')}")]
+        named = [it for it in error.errors if it.startswith(f"--{name.replace('_', '-')}")]
         return [it for it in named if "tokens need TLS" not in it]
     return []
 

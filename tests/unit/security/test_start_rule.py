@@ -66,7 +66,7 @@ def test_settings_of_every_service_follow_it(
     else:
         with pytest.raises(SettingsError) as caught:
             service.parse(flags, {}, prog="p")
-        assert [each.partition(":")[0] for each in caught.value.violations] == ["--host", "--metrics-host"]
+        assert [each.partition(":")[0] for each in caught.value.errors] == ["--host", "--metrics-host"]
 
 
 @pytest.mark.parametrize("service", [ControllerSettings, RouterSettings])
@@ -74,7 +74,7 @@ def test_a_port_for_tokens_needs_tls(service: type[ControllerSettings], authorit
     with pytest.raises(SettingsError, match=r"--token-port: tokens need TLS.*slotmesh certs init"):
         service.parse(["--token-port=0", "--insecure"], {}, prog="p")
     flags = ["--token-port=0", f"--tls-dir={authority.directory}"]
-    with pytest.raises(SettingsError, match=r"--token-port: nobody could use it.*--tokens FILE"):
+    with pytest.raises(SettingsError, match=r"--token-port: no client could use it.*--tokens FILE"):
         service.parse(flags, {}, prog="p")
     flags.append("--tokens=tokens.json")
     assert service.parse(flags, {}, prog="p").token_port == 0

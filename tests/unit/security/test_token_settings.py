@@ -56,7 +56,7 @@ def test_static_tokens_and_those_of_an_issuer_are_accepted_together(tls: list[st
 
 def test_tokens_travel_by_tls_only(tmp_path: Path) -> None:
     created(path := tmp_path / "tokens.json")
-    assert "--tokens: tokens need TLS, or everybody on the way reads them: `slotmesh certs init" in mistake(
+    assert "--tokens: tokens need TLS, as anyone on the network could read them: `slotmesh certs init" in mistake(
         "--tokens", str(path)
     )
     issuer = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-jwks", "jwks.json")
