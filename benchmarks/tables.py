@@ -28,7 +28,7 @@ from controller_service.core.events import Notice
 from controller_service.core.observed import routers, transitions
 from controller_service.core.observed.state import ObservedRouter, ReplicaState
 from controller_service.core.observed.transitions import Hello, ObservedReport
-from controller_service.core.reconciling.endpoints import BROUGHT_WITHIN_S
+from controller_service.core.reconciling.endpoints import TABLE_WITHIN_S
 from controller_service.shell.code.snapshots import CodeSnapshots
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import ExternalLauncher
@@ -228,7 +228,7 @@ async def _driven(path: Path | None) -> AsyncIterator[TableDrive]:
     try:
         await store.commit(_mesh(), expected_revision=store.read().revision)
         async with Supervisor() as tasks:
-            await asyncio.sleep(BROUGHT_WITHIN_S)  # in the first seconds it waits for tables of earlier generations
+            await asyncio.sleep(TABLE_WITHIN_S)  # in the first seconds it waits for tables of earlier generations
             tasks.start(drive.loop.watch_store(), name="watch-store")
             tasks.start(drive.loop.run(), name="reconcile")
             yield drive
